@@ -251,7 +251,7 @@ class Release:
 def ledger_adds_up(status: Mapping[str, Any]) -> None:
     """Every record is accounted for, once."""
     ledger = status["ledger"]
-    assert ledger["records"] == ledger["trained"] + ledger["refused"] + ledger["parked"], ledger
+    assert ledger["records"] == sum(ledger[name] for name in ("trained", "heldOut", "refused", "parked")), ledger
     assert ledger["refused"] == ledger["parked"] == 0, ledger
 
 

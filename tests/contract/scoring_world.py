@@ -1,18 +1,23 @@
 """Versions as training publishes them, for scoring without a serving fleet: SequenceFiles, a network of Paddle, hours of lines."""
 
+import csv
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 
-from contract.serving_world import DIM, KEYS, PARTITIONS, SLOTS, Exported, line_of
+from contract.serving_world import DIM, FIRST, KEYS, PARTITIONS, SLOTS, Exported, line_of
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import FileStore, Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest, publish
 
+HOURS = {"20200401/00": 600, "20200401/01": 400}
 BAD_LINE = "1 0 notanumber:0"
 
 
@@ -85,3 +90,31 @@ def write_values(folder: Path, data: Path, store: FileStore, **changes: Any) -> 
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(given))
     return file
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "elastic_ctr", *map(str, words)]
+
+
+def call(*words: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command(*words), capture_output=True, text=True, check=False, timeout=240)
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as text:
+        return list(csv.DictReader(text))
+
+
+def of_all_tasks(out: Path, name: str) -> list[dict[str, str]]:
+    """The rows of a file of the input, whose tasks are in the order of their outputs' names."""
+    outputs = sorted(each for each in out.rglob("*.csv") if str(each.relative_to(out)).startswith(f"{name}."))
+    assert outputs, f"{out} has nothing of {name}"
+    return [row for output in outputs for row in rows_of(output)]
+
+
+@pytest.fixture
+def values(store: FileStore, exports: dict[int, Exported], tmp_path: Path) -> Path:
+    """Of a store with one version, which cube has not built."""
+    (tmp_path / "work").mkdir()
+    put_trained_version(store, tmp_path / "work", exports[FIRST])
+    return write_values(tmp_path, tmp_path / "data", store, taskBytes=5000)

@@ -1,16 +1,11 @@
 """Hours scored with a version in a store: networks that Paddle exported, parts that cube's builder made, real processes."""
 
-import csv
 import gzip
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -18,55 +13,31 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from contract import serving_world
-from contract.file_server_world import TOKEN, FileServer
-from contract.scoring_world import put_trained_version, write_hours, write_values
+from contract import scoring_world, serving_world
+from contract.scoring_world import (
+    HOURS,
+    call,
+    command,
+    of_all_tasks,
+    put_trained_version,
+    rows_of,
+    write_hours,
+    write_values,
+)
 from contract.serving_world import FIRST, SECOND, Cube, Exported, Transfer, put_version, serving
-from elastic_ctr.cli.kubernetes_job import report_in
-from elastic_ctr.config.load import dump, read_yaml, settings
-from elastic_ctr.config.role_files import Auth, CubeBuilderFile, ScoringFile
-from elastic_ctr.config.roles import CubeTransferConfig, ScoringConfig, StoreConfig
-from elastic_ctr.config.values_file import Values
+from elastic_ctr.config.role_files import CubeBuilderFile
+from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
-from elastic_ctr.scoring.order import Order
-from elastic_ctr.store import FileStore, open_store
+from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 
 # pytest finds fixtures by the names of a module.
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
 store, transfer, scratch = serving_world.store, serving_world.transfer, serving_world.scratch
+values = scoring_world.values
 
-HOURS = {"20200401/00": 600, "20200401/01": 400}
 ROWS = 1_000_000
-
-
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "elastic_ctr", *map(str, words)]
-
-
-def call(*words: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command(*words), capture_output=True, text=True, check=False, timeout=240)
-
-
-def rows_of(file: Path) -> list[dict[str, str]]:
-    with file.open(newline="") as text:
-        return list(csv.DictReader(text))
-
-
-def of_all_tasks(out: Path, name: str) -> list[dict[str, str]]:
-    """The rows of a file of the input, whose tasks are in the order of their outputs' names."""
-    outputs = sorted(each for each in out.rglob("*.csv") if str(each.relative_to(out)).startswith(f"{name}."))
-    assert outputs, f"{out} has nothing of {name}"
-    return [row for output in outputs for row in rows_of(output)]
-
-
-@pytest.fixture
-def values(store: FileStore, exports: dict[int, Exported], tmp_path: Path) -> Path:
-    """Of a store with one version, which cube has not built."""
-    (tmp_path / "work").mkdir()
-    put_trained_version(store, tmp_path / "work", exports[FIRST])
-    return write_values(tmp_path, tmp_path / "data", store, taskBytes=5000)
 
 
 def built(store: FileStore, folder: Path, *versions: int) -> None:
@@ -398,107 +369,6 @@ def test_a_file_that_cannot_be_read_costs_no_other_and_is_scored_once_it_is_mend
     assert len(rows_of(tmp_path / "out/20200401/00/part-x.gz.csv")) == 2000
 
 
-def test_two_runs_are_not_mixed_in_one_folder(
-    values: Path, store: FileStore, exports: dict[int, Exported], tmp_path: Path
-) -> None:
-    write_hours(tmp_path / "data", HOURS)
-    assert call("predict", "-f", values, "-o", tmp_path / "out").returncode == 0
-    put_trained_version(store, tmp_path / "work", exports[SECOND])
-    before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
-
-    other = call("predict", "-f", values, "-o", tmp_path / "out", "--version", SECOND)
-    form = call("predict", "-f", values, "-o", tmp_path / "out", "--output-format", "parquet")
-    same = call("predict", "-f", values, "-o", tmp_path / "out", "--version", FIRST)
-    named = call("evaluate", "-f", values, "--version", 17)
-
-    assert other.returncode == form.returncode == named.returncode == 2
-    assert f"differs in --version: latest there, {SECOND} now; give another folder" in other.stderr
-    assert "differs in --output-format: csv there, parquet now" in form.stderr
-    assert same.returncode == 0, same.stderr
-    assert {file: file.read_bytes() for file in before} == before
-    assert f"version 17 is not in the store {store.url}; there are {FIRST}, {SECOND}" in named.stderr
-
-
-def test_outputs_of_another_version_are_not_reported_as_those_of_this_one(
-    values: Path, store: FileStore, exports: dict[int, Exported], tmp_path: Path
-) -> None:
-    write_hours(tmp_path / "data", {"20200401/00": 20}, files=1)
-    out = tmp_path / "out"
-    words = ("predict", "-f", values, "-o", out, "--to", "20200401/00", "--processes", 1)
-    assert call(*words).returncode == 0
-    first = (out / "20200401/00/part-0.csv").read_bytes()
-    put_trained_version(store, tmp_path / "work", exports[SECOND])
-    shutil.rmtree(out / "_job")
-    (out / "_SUCCESS").unlink()
-
-    refused = call(*words)
-    (out / "20200401/00/part-0.csv").unlink()
-    again = call(*words)
-
-    assert refused.returncode == 2, refused.stderr
-    assert f"20200401/00/part-0.csv is in {out.as_uri()} already" in refused.stderr
-    assert "give another folder, or delete this one" in refused.stderr
-    assert again.returncode == 0, again.stderr
-    assert (out / "20200401/00/part-0.csv").read_bytes() != first
-
-
-def test_an_output_that_another_program_wrote_meanwhile_is_named_and_counts_for_nothing(
-    values: Path, tmp_path: Path
-) -> None:
-    write_hours(tmp_path / "data", {"20200401/00": 20})
-    out = tmp_path / "out"
-    words = ("predict", "-f", values, "-o", out, "--to", "20200401/00", "--processes", 1)
-    assert call(*words).returncode == 0
-    mine, foreign = (out / f"20200401/00/part-{number}.csv" for number in range(2))
-    # As a process leaves a task that is lost between its output and its result.
-    for each in [*(out / "_job/done").iterdir(), out / "_SUCCESS"]:
-        each.unlink()
-    foreign.write_text("foreign\n")
-
-    refused = call(*words)
-    kept = mine.read_bytes(), foreign.read_text(), (out / "_SUCCESS").exists()
-    foreign.unlink()
-    again = call(*words)
-
-    assert refused.returncode == 1, refused.stderr
-    assert "20200401/00/part-1.csv in file://" in refused.stderr
-    assert (
-        f"its rows are not those of version {FIRST}; delete it, and the same command writes it anew" in refused.stderr
-    )
-    assert "1 of 2 tasks are not scored" in refused.stderr
-    assert kept[1:] == ("foreign\n", False)
-    assert again.returncode == 0, again.stderr
-    assert mine.read_bytes() == kept[0]
-    assert len(rows_of(foreign)) == 10
-
-
-def test_two_files_with_one_output_are_refused_before_anything_is_written(values: Path, tmp_path: Path) -> None:
-    write_hours(tmp_path / "data", {"20200401/00": 400}, files=1)
-    cut = tmp_path / "data/20200401/00/part-0"
-    parts = -(-cut.stat().st_size // 5000)
-    cut.with_name(f"part-0.00001-of-{parts:05d}").write_text("1 0 5:0\n")
-
-    done = call("predict", "-f", values, "-o", tmp_path / "out", "--to", "20200401/00")
-
-    assert done.returncode == 2, done.stderr
-    assert f"would have the same output 20200401/00/part-0.00001-of-{parts:05d}.csv" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_nothing_is_written_among_the_hours(values: Path, tmp_path: Path) -> None:
-    write_hours(tmp_path / "data", {"20200401/00": 20})
-    before = sorted((tmp_path / "data").rglob("*"))
-
-    refused = [
-        call("predict", "-f", values, "-o", tmp_path / out) for out in ("data", "data/20200401/00", "data/scores")
-    ]
-
-    assert [each.returncode for each in refused] == [2, 2, 2]
-    for each in refused:
-        assert "a training would read the output as its input; give a folder that neither holds" in each.stderr
-    assert sorted((tmp_path / "data").rglob("*")) == before
-
-
 def test_what_is_done_is_reported_without_its_version_and_what_is_left_names_it(
     values: Path, store: FileStore, exports: dict[int, Exported], tmp_path: Path
 ) -> None:
@@ -564,138 +434,3 @@ def test_a_full_disk_is_a_sentence_and_the_same_command_goes_on(values: Path, tm
     assert "Traceback" not in done.stderr
     assert again.returncode == 0, again.stderr
     assert len(of_all_tasks(tmp_path / "out", "20200401/00/part-0")) == 300
-
-
-def test_two_machines_share_a_job_on_a_file_server(
-    values: Path, file_server: FileServer, exports: dict[int, Exported], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """The version and the output are behind HTTP; each command is a machine of its own."""
-    written = write_hours(tmp_path / "data", HOURS)
-    store = open_store(file_server.url, token=TOKEN)
-    request.addfinalizer(store.close)
-    put_trained_version(store, tmp_path / "work", exports[FIRST])
-    (tmp_path / "token").write_text(TOKEN)
-    words = (
-        "predict", "-f", values, "--store", file_server.url, "-o", f"{file_server.url}/scores",
-        "--token-file", tmp_path / "token", "--processes", 1,
-    )  # fmt: skip
-
-    both = [subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [each.communicate(timeout=240)[1] for each in both]
-
-    assert [each.returncode for each in both] == [0, 0], said
-    for text in said:
-        assert "1,000 rows with version" in text
-    for path in store.walk("scores"):
-        store.get(path, tmp_path / "out" / path.removeprefix("scores/"))
-    for name, lines in written.items():
-        for row, features in zip(of_all_tasks(tmp_path / "out", name), lines, strict=True):
-            assert float(row["probability"]) == pytest.approx(exports[FIRST].probability(features), abs=1e-5)
-
-
-def test_the_pods_of_a_job_share_it_and_each_says_the_whole_report(
-    values: Path, file_server: FileServer, exports: dict[int, Exported], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """As the chart starts them: the role's own file, the order of the command, the token in a file."""
-    write_hours(tmp_path / "data", HOURS)
-    store = open_store(file_server.url, token=TOKEN)
-    request.addfinalizer(store.close)
-    put_trained_version(store, tmp_path / "work", exports[FIRST])
-    (tmp_path / "token").write_text(TOKEN)
-    pods = []
-    for number in range(2):
-        file = ScoringFile(
-            data=settings(Values, read_yaml(values), "values.yaml").data,
-            store=StoreConfig(url=file_server.url),
-            auth=Auth(token_file=str(tmp_path / "token")),
-            scoring=ScoringConfig(scratch_dir=str(tmp_path / f"pod-{number}")),
-            transfer_address="127.0.0.1:1",
-        )
-        (tmp_path / f"{number}.yaml").write_text(dump(file))
-        order = Order(deed="evaluate", output="scores/x", last="20200401/01").model_dump_json(by_alias=True)
-        words = ("scoring", "--config", tmp_path / f"{number}.yaml", "--order", order)
-        pods.append(subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-
-    said = [each.communicate(timeout=240) for each in pods]
-
-    assert [each.returncode for each in pods] == [0, 0], said
-    first, second = (report_in(out, "x") for out, _ in said)
-    assert first == second
-    assert (first["version"], first["total"]["rows"], list(first["splits"])) == (FIRST, 1000, list(HOURS))
-    assert store.exists("scores/x/_SUCCESS")
-
-
-def test_a_pod_sends_the_token_of_the_release_to_no_other_host(
-    values: Path, file_server: FileServer, exports: dict[int, Exported], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    write_hours(tmp_path / "data", HOURS)
-    store = open_store(file_server.url, token=TOKEN)
-    request.addfinalizer(store.close)
-    put_trained_version(store, tmp_path / "work", exports[FIRST])
-    (tmp_path / "token").write_text(TOKEN)
-    heard: list[tuple[str, str | None]] = []
-
-    class Elsewhere(BaseHTTPRequestHandler):
-        """Has nothing, and takes nothing."""
-
-        def do_GET(self) -> None:
-            self._answer(404)
-
-        def do_PUT(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            self._answer(403)
-
-        do_HEAD = do_GET
-        do_MKCOL = do_DELETE = do_MOVE = do_PUT
-
-        def _answer(self, code: int) -> None:
-            heard.append((self.command, self.headers["authorization"]))
-            self.send_response(code)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Nothing on the test's standard error."""
-
-    elsewhere = HTTPServer(("127.0.0.1", 0), Elsewhere)
-    request.addfinalizer(elsewhere.server_close)
-    request.addfinalizer(elsewhere.shutdown)
-    threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
-    file = ScoringFile(
-        data=settings(Values, read_yaml(values), "values.yaml").data,
-        store=StoreConfig(url=file_server.url),
-        auth=Auth(token_file=str(tmp_path / "token")),
-        scoring=ScoringConfig(scratch_dir=str(tmp_path / "pod")),
-        transfer_address="127.0.0.1:1",
-    )
-    (tmp_path / "pod.yaml").write_text(dump(file))
-    url = f"http://127.0.0.1:{elsewhere.server_port}/scores"
-    order = Order(deed="predict", output=url, last="20200401/01").model_dump_json(by_alias=True)
-
-    done = call("scoring", "--config", tmp_path / "pod.yaml", "--order", order)
-
-    assert done.returncode == 1
-    assert "no token is set" in done.stderr
-    assert {sent for _, sent in heard} == {None}
-    assert {"PUT", "MKCOL", "MOVE"} & {method for method, _ in heard}
-
-
-def test_a_pod_without_an_order_or_with_a_wrong_one_says_so(values: Path, tmp_path: Path) -> None:
-    file = ScoringFile(
-        data=settings(Values, read_yaml(values), "values.yaml").data,
-        store=StoreConfig(url=(tmp_path / "store").as_uri()),
-        scoring=ScoringConfig(scratch_dir=str(tmp_path / "scratch")),
-        transfer_address="127.0.0.1:1",
-    )
-    (tmp_path / "pod.yaml").write_text(dump(file))
-    words = ("scoring", "--config", tmp_path / "pod.yaml")
-
-    without, wrong, gone = call(*words), call(*words, "--order", "{}"), call(*words, "--order", ORDER_OF_17)
-
-    assert [each.returncode for each in (without, wrong, gone)] == [2, 2, 2]
-    assert "this pod has no --order" in without.stderr
-    assert "--order is not what the commands of this release write: deed" in wrong.stderr
-    assert "version 17 is not in the store" in gone.stderr
-
-
-ORDER_OF_17 = '{"deed":"evaluate","output":"scores/x","version":"17"}'

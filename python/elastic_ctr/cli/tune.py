@@ -101,7 +101,7 @@ def tune(
         bool, typer.Option("--keep-scratch", help="Keep them; the same command with more --trials then goes on.")
     ] = False,
 ) -> None:
-    """Search network, dimensions, learning rates, regularisation, batch size and rounds for better values on hours that are there.
+    """Search network, dimensions, learning rates, regularisation, batch size and epochs for better values on hours that are there.
 
     Each trial trains the hours as a training would, in a process beside one parameter server, and predicts the hours after them. The
     first trial has the present values. The best three are trained once more with another seed; the values that are written were better
@@ -278,7 +278,7 @@ def _search(
         evaluates=values.master.config.evaluate, holds_out=data.holdout > 0, hours=str(folder.hours_file), folder="",
     )  # fmt: skip
     _say_what(hours, places, starts_from=base.model.start_from is not None)
-    study = Study(folder.journal, space, seed, by_round=len(hours.passes) == 1)
+    study = Study(folder.journal, space, seed, by_epoch=len(hours.passes) == 1)
     if before := len(study.results()):
         _say(f"goes on after {before} trials that {folder.path} has")
     with TrialPool(template, folder.trials, places, trial_minutes * 60, keep=keep) as pool:
@@ -302,7 +302,7 @@ def _say_what(hours: Hours, places: int, *, starts_from: bool) -> None:
         )
     if hours.share < 1:
         _say(
-            f"note: these are {hours.share:.1%} of the records, chosen by their content; batch size and rounds of a pass depend on its size, "
+            f"note: these are {hours.share:.1%} of the records, chosen by their content; batch size and epochs of a pass depend on its size, "
             "so they stay as they are: give fewer --hours, or more --records, to search them, too"
         )
 

@@ -1,6 +1,6 @@
 """How much a pass is trained: the batch size and the epochs that fit its size, and what is added to the logits.
 
-The numbers of `auto` are those of docs/learning.md, measured from 5,000 to 5 million records.
+The numbers of `auto` are those of docs/learning.md, which names the sizes that they were measured with.
 """
 
 import math

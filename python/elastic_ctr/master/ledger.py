@@ -235,11 +235,11 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
             [(task.id, place, task.ordinal, data) for place, data in enumerate(part.series)],
         )
 
-    def trained(self, task: TaskRow, histograms: tuple[Histogram, Histogram], *, rounds: int = 1) -> None:
-        """Done in an epoch of training, or with `rounds` 0 in one that only predicts."""
+    def trained(self, task: TaskRow, histograms: tuple[Histogram, Histogram], *, epochs: int = 1) -> None:
+        """Done in an epoch of training, or with `epochs` 0 in one that only predicts."""
         self._do(
             f"update tasks set state = 'done', {_CLEAN}, trained = trained + ?, positives = ?, negatives = ? where id = ?",
-            rounds,
+            epochs,
             *map(packed, histograms),
             task.id,
         )

@@ -16,7 +16,7 @@ class Learning(BaseModel):
         batch_sizes: of each epoch.
         losses: logloss before training, then of the held-out records after each epoch; None where none is held out. Where records are
             held out, the first one is of those, too.
-        holdout: the share of the records that is held out; None before the check.
+        holdout: the share of the records that is held out; None before its first task.
         shift: what added to all logits after training makes the predicted clicks those observed.
     """
 

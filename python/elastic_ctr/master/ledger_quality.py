@@ -68,13 +68,13 @@ class LedgerQuality(LedgerFile):
         """How the newest published version foretold the first pass with records that it had not learned; after so many refusals since
         then, how pass `last` was foretold by the table itself. None without a published version, or such a pass up to `last`.
         """
-        row = self._one(
+        [refused] = self._one(
             "select count(*) from versions where state = 'refused'"
             " and id > (select max(id) from versions where state = 'published')"
         )
-        if row is not None and row[0] >= most_refused:
+        if refused >= most_refused:
             before = self.quality(last).before
-            of = f"of the same pass before training, which counts after {row[0]} refused versions in a row"
+            of = f"of the same pass before training, which counts after {refused} refused versions in a row"
             return None if before is None else Expected(of, before)
         row = self._one(
             "select versions.id, passes.id, document from versions"

@@ -19,6 +19,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.collector import part_name, part_of
 from elastic_ctr.master import learning
@@ -67,7 +68,7 @@ class Tasks(Part):
         todo = self._ledger.tasks(current.ordinal, "todo")
         if not todo:
             return None
-        holdout = self._holdout(current)
+        holdout = self._pinned_holdout(current)
         has = set(request.converted)
         # A trainer that has a task converted already is given that one.
         row = next((task for task in todo if task.id in has), todo[0])
@@ -107,18 +108,17 @@ class Tasks(Part):
 
     def _records_of(self, current: PassRow, task: TaskRow) -> int:
         """Those of the present phase."""
-        if current.state in _BEFORE_TRAINING or not self._ledger.learning(current.ordinal).holdout:
+        if current.state in _BEFORE_TRAINING or not _holdout(self._ledger, self._settings, current):
             return task.records
         held_out = self._ledger.held_out(current.ordinal).get(task.id, 0)
         return held_out if current.state == "evaluating" else task.records - held_out
 
-    def _holdout(self, current: PassRow) -> float:
-        """The share with which the pass began its check: with another one, records would be in no part or in two."""
-        learned = self._ledger.learning(current.ordinal)
-        if current.state == "checking" and learned.holdout is None:
-            learned = learned.model_copy(update={"holdout": self._settings.data.holdout})
-            self._ledger.set_learning(current.ordinal, learned)
-        return learned.holdout or 0.0
+    def _pinned_holdout(self, current: PassRow) -> float:
+        """The share that the pass keeps from its first task on: with another one, records would be in no part or in two."""
+        learned, share = self._ledger.learning(current.ordinal), _holdout(self._ledger, self._settings, current)
+        if learned.holdout is None:
+            self._ledger.set_learning(current.ordinal, learned.model_copy(update={"holdout": share}))
+        return share
 
     def _offset(self, current: PassRow) -> float:
         """Training goes on from logits as they are; what is predicted before is what the last version says."""
@@ -180,10 +180,10 @@ class Tasks(Part):
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
             samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
             self._ledger.checked(task, counts, refused, samples, histograms, collected)
-            if self._ledger.learning(task.ordinal).holdout:
+            if _holdout(self._ledger, self._settings, current):
                 self._ledger.set_held_out(task.id, task.ordinal, int(result.held_out))
         else:
-            self._ledger.trained(task, histograms, rounds=int(task.trained < current.epoch))
+            self._ledger.trained(task, histograms, epochs=int(task.trained < current.epoch))
         return True
 
     def leave(self, trainer: int, reason: str = "") -> None:
@@ -288,8 +288,7 @@ class EpochRunner(Part):
         return True
 
     def _holdout(self, current: PassRow) -> float:
-        """Of its check."""
-        return self._ledger.learning(current.ordinal).holdout or 0.0
+        return _holdout(self._ledger, self._settings, current)
 
     def _stops_by_held_out(self, current: PassRow) -> bool:
         """Each epoch is judged before the next one begins."""
@@ -414,6 +413,12 @@ class EpochRunner(Part):
         """Of the predictions of the last epoch, with this added to their logits."""
         histograms = self._ledger.histograms(current.ordinal)
         return None if histograms is None else quality_of_histogram(*histograms, shift=shift)
+
+
+def _holdout(ledger: Ledger, settings: MasterFile, current: PassRow) -> float:
+    """Of a pass that an earlier release began, the setting's."""
+    pinned = ledger.learning(current.ordinal).holdout
+    return settings.data.holdout if pinned is None else pinned
 
 
 def _shift_before(ledger: Ledger, current: PassRow) -> float:

@@ -41,18 +41,19 @@ def state_of(version: Version, release: Release) -> tuple[str, str]:
 def ledger(training: Training) -> Html:
     """Each line of each file is in one of the rows."""
     counts = training.ledger
-    trained, refused, parked = (counts.get(name, 0) for name in ("trained", "refused", "parked"))
+    trained, refused, parked, held_out = (counts.get(name, 0) for name in ("trained", "refused", "parked", "heldOut"))
     lines = counts.get("records", 0)
     rows = [
         ("trained", f"{trained:,}", _part(trained, lines)),
         ("refused", f"{refused:,}", _part(refused, lines)),
         ("parked", f"{parked:,}", _part(parked, lines)),
-        ("held out, or not trained yet", *_rest(lines - trained - refused - parked, lines)),
+        ("held out", f"{held_out:,}", _part(held_out, lines)),
+        ("not trained yet", *_rest(lines - trained - refused - parked - held_out, lines)),
         ("all lines", f"{lines:,}", _part(lines, lines)),
     ]
     files, repeated, back = (counts.get(name, 0) for name in ("files", "repeated", "rolledBack"))
     more = (
-        f"In {files:,} files. {repeated:,} records were pushed more than once in a round, after the loss of a trainer; "
+        f"In {files:,} files. {repeated:,} records were pushed more than once in an epoch, after the loss of a trainer; "
         f"{back:,} were trained in vain before a recovery."
     )
     return joined(

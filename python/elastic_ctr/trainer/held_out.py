@@ -1,6 +1,6 @@
 """Records that are held out of training: a share of them, chosen by what they say.
 
-A record is held out in every round and every pass that it comes in, whatever file and order it is in.
+A record is held out in every epoch and every pass that it comes in, whatever file and order it is in.
 """
 
 from contextlib import ExitStack

@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Step:
-    """A pass or a round of a trial is validated."""
+    """A pass or an epoch of a trial is validated."""
 
     trial: str
     number: int

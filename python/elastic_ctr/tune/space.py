@@ -34,7 +34,7 @@ _DENSE_RATE = (1e-4, 5e-3)
 _DENSE_L2 = (1e-6, 1e-2)
 _EPOCHS = (1, 6)
 _BATCH_SIZES = (16, 32, 64, 128, 256, 512)
-# A round of more steps takes minutes where larger batches learn as well.
+# An epoch of more steps takes minutes where larger batches learn as well.
 _MOST_STEPS = 8192
 
 
@@ -68,8 +68,8 @@ class Space:
         networks: names; one alone is not searched.
         kept: keys, or beginnings of keys, that stay as they are.
         records: of the largest pass.
-        whole: passes have all their records; of others neither batch size nor rounds are searched, because they would not fit.
-        stops_by_itself: held-out records end the rounds of a pass.
+        whole: passes have all their records; of others neither batch size nor epochs are searched, because they would not fit.
+        stops_by_itself: held-out records end the epochs of a pass.
     """
 
     base: Candidate

@@ -44,7 +44,7 @@ class Result:
 class Study:
     """Raises what the file system does where the journal cannot be written."""
 
-    def __init__(self, journal: Path, space: Space, seed: int, *, by_round: bool) -> None:
+    def __init__(self, journal: Path, space: Space, seed: int, *, by_epoch: bool) -> None:
         optuna.logging.set_verbosity(logging.WARNING)
         self._space = space
         with warnings.catch_warnings():
@@ -58,8 +58,8 @@ class Study:
             storage=JournalStorage(JournalFileBackend(str(journal))),
             study_name=_NAME,
             sampler=sampler,
-            # The first step says little: of rounds, larger steps fall faster at first.
-            pruner=optuna.pruners.MedianPruner(_STARTUP, n_warmup_steps=3 if by_round else 2),
+            # The first step says little: of epochs, larger steps fall faster at first.
+            pruner=optuna.pruners.MedianPruner(_STARTUP, n_warmup_steps=3 if by_epoch else 2),
             load_if_exists=True,
         )
         self._open: dict[int, optuna.Trial] = {}

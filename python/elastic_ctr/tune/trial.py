@@ -2,7 +2,7 @@
 
     python -m elastic_ctr.tune.trial SPEC.json
 
-Every line that it prints is a JSON object: `{"step": …, "logloss": …, "auc": …}` after a pass or a round, at the end
+Every line that it prints is a JSON object: `{"step": …, "logloss": …, "auc": …}` after a pass or an epoch, at the end
 `{"found": {…}}`, or `{"failed": SENTENCE}`. The parameter server ends with it.
 """
 
@@ -68,7 +68,7 @@ class TrialFailed(RuntimeError):
 
 
 class Training:
-    """Follows `master.tasks`: the same batches, rounds, offset and shift."""
+    """Follows `master.tasks`: the same batches, epochs, offset and shift."""
 
     def __init__(self, engine: Engine, spec: TrialSpec, hours: Hours, say: Any) -> None:
         self._engine = engine
@@ -81,15 +81,15 @@ class Training:
         self._steps = 0
 
     def run(self) -> Quality:
-        by_round = len(self._hours.passes) == 1
+        by_epoch = len(self._hours.passes) == 1
         for one in self._hours.passes:
-            self._train(one, by_round=by_round)
+            self._train(one, by_epoch=by_epoch)
             found = self._validated()
-            if not by_round:
+            if not by_epoch:
                 self._tell(found)
         return found
 
-    def _train(self, one: TrainedPass, *, by_round: bool) -> None:
+    def _train(self, one: TrainedPass, *, by_epoch: bool) -> None:
         trainer, stops_by_held_out = self._spec.trainer, self._spec.holds_out and self._spec.trainer.epochs == "auto"
         before = None
         if stops_by_held_out:
@@ -106,7 +106,7 @@ class Training:
                 self._engine.train(dataset)
                 dataset.release_memory()
             self._engine.flush()
-            if by_round:
+            if by_epoch:
                 self._tell(self._validated(calibrated_by_itself=True))
             after = self._predicted(one.pieces, "held", 0.0) if stops_by_held_out else None
             judged = None
@@ -121,7 +121,7 @@ class Training:
             self._engine.shrink()
 
     def _validated(self, *, calibrated_by_itself: bool = False) -> Quality:
-        """Of the version that there would be now; between rounds there is no shift yet, so the best one stands for it."""
+        """Of the version that there would be now; between epochs there is no shift yet, so the best one stands for it."""
         histograms = self._predicted(self._hours.validation, "all", 0.0)
         shift = learning.calibrating_shift(*histograms) if calibrated_by_itself else self._shift
         found = self._quality(histograms, shift)

@@ -78,7 +78,7 @@ def test_held_out_records_are_in_no_training_and_decide_on_the_next_epoch(tmp_pa
     )
     one.until(lambda: one.ledger.learning(1).losses)
     with one.ledger:
-        one.ledger.set_learning(1, Learning(losses=(0.9,), holdout=0.2))
+        one.ledger.set_learning(1, Learning(losses=(0.9,)))
 
     one.finish()
 

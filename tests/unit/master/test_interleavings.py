@@ -26,11 +26,17 @@ class Interleavings(RuleBasedStateMachine):
         self.generations: list[int] = []
         self.replacements = 0
 
-    @initialize(epochs=st.integers(1, 2), checkpoints=st.integers(1, 2), evaluate=st.booleans(), analyzed=st.booleans())
-    def begin(self, epochs: int, checkpoints: int, evaluate: bool, analyzed: bool) -> None:
-        self.epochs = epochs
+    @initialize(
+        epochs=st.integers(1, 2),
+        checkpoints=st.integers(1, 2),
+        evaluate=st.booleans(),
+        analyzed=st.booleans(),
+        holdout=st.sampled_from([0.0, 0.2]),
+    )
+    def begin(self, epochs: int, checkpoints: int, evaluate: bool, analyzed: bool, holdout: float) -> None:
+        self.epochs, self.held_out = epochs, round(RECORDS * holdout)
         config = MasterConfig(checkpoint_per_pass=checkpoints, evaluate=evaluate, max_failures=100, max_lost_leases=100)
-        given = {"end": "20200401/02", "maxRefusedShare": 0.5}
+        given = {"end": "20200401/02", "maxRefusedShare": 0.5, "holdout": holdout}
         data = rows_data_of(**given) if analyzed else data_of(**given)
         # Nothing here is killed: what a crash leaves is another test's matter.
         self.world = World(
@@ -165,13 +171,14 @@ class Interleavings(RuleBasedStateMachine):
         assert world.reason() == ""
         counted = world.coordinator.counted()
         assert counted["records"] == 5 * RECORDS + 2
-        assert counted["records"] == counted["trained"] + counted["refused"] + counted["parked"]
+        assert counted["heldOut"] == 5 * self.held_out
+        assert counted["records"] == sum(counted[name] for name in ("trained", "heldOut", "refused", "parked"))
         trained = world.trained()
         assert len(trained) == 5
         assert all(times >= self.epochs for times in trained.values())
         again = sum(times - self.epochs for times in trained.values())
         # `repeated` says how often records may be in the table once more: never less than they are.
-        assert again * RECORDS <= counted["repeated"]
+        assert again * (RECORDS - self.held_out) <= counted["repeated"]
         if not world.ledger.recoveries():
             assert again == 0
         published = {v["id"]: v for v in world.ledger.versions() if v["state"] == "published"}

@@ -65,7 +65,7 @@ def answers(passes: int = 6, *, say: str = "the reason", name: str = "") -> dict
             "versions": versions, "waitsFor": say, "error": say, "baseDue": "", "damagedCheckpoints": [], "drift": None,
             "ledger": {
                 "files": 4 * count, "records": lines, "trained": lines - 12_012 * count, "refused": 12 * count, "parked": 0,
-                "repeated": 3, "rolledBack": 7,
+                "heldOut": 12_000 * count, "repeated": 3, "rolledBack": 7,
             },
             "recoveries": [
                 {"role": say, "reason": say, "at": 1795252709.0, "seconds": 3.2, "rolled_back": 7},

@@ -94,7 +94,7 @@ def test_each_line_is_in_one_row_of_the_ledger() -> None:
 
     *parts, whole = [int(row[1].replace(",", "")) for row in rows]
     assert sum(parts) == whole == 6 * 120_012
-    assert [row[2] for row in rows] == ["89.99%", "0.01%", "0.00%", "10.00%", "100.00%"]
+    assert [row[2] for row in rows] == ["89.99%", "0.01%", "0.00%", "10.00%", "0.00%", "100.00%"]
 
 
 def test_stages_have_a_bar_and_seconds_and_the_time_to_live() -> None:

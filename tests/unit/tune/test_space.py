@@ -103,14 +103,14 @@ def value_of(tree: Any, key: str) -> Any:
 
 
 @given(data=st.data())
-def test_batch_size_and_rounds_of_sampled_passes_are_not_searched(data: st.DataObject) -> None:
+def test_batch_size_and_epochs_of_sampled_passes_are_not_searched(data: st.DataObject) -> None:
     found = space_of({}, whole=False).suggest(Drawn(data))
 
     assert found.trainer == PRESENT.trainer
 
 
 @given(data=st.data())
-def test_rounds_that_held_out_records_end_are_not_searched(data: st.DataObject) -> None:
+def test_epochs_that_held_out_records_end_are_not_searched(data: st.DataObject) -> None:
     found = space_of({}, stops_by_itself=True).suggest(Drawn(data))
 
     assert found.trainer.epochs == "auto"

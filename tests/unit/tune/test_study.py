@@ -13,7 +13,7 @@ from elastic_ctr.tune.study import Study
 
 
 def study_of(folder: Path, space: Space | None = None) -> Study:
-    return Study(folder / "journal.log", space or space_of({}), 1, by_round=False)
+    return Study(folder / "journal.log", space or space_of({}), 1, by_epoch=False)
 
 
 def found(logloss: float) -> dict[str, float]:

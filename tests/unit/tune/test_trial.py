@@ -20,7 +20,7 @@ LOGITS = {1: 0.5, 2: 0.25, 3: 0.125}
 
 
 class RecordingEngine:
-    """Answers as the trainers of `World` do: half of what is shown is clicked, with one logit for all records of a round."""
+    """Answers as the trainers of `World` do: half of what is shown is clicked, with one logit for all records of an epoch."""
 
     def __init__(self) -> None:
         self.orders: list[Order] = []
@@ -47,8 +47,8 @@ class RecordingEngine:
         if self.broken:
             return np.full(BUCKETS, np.nan), np.full(BUCKETS, np.nan)
         trained = dataset.file.with_suffix(".trained" if dataset.file.suffix == ".held" else ".txt").name
-        rounds = sum(order[:2] == ("train", trained) for order in self.orders)
-        found = np.frombuffer(histogram(dataset.records, LOGITS.get(rounds, 0)))
+        epochs = sum(order[:2] == ("train", trained) for order in self.orders)
+        found = np.frombuffer(histogram(dataset.records, LOGITS.get(epochs, 0)))
         return found, found
 
     def flush(self) -> None: ...
