@@ -21,7 +21,10 @@ def main() -> None:
     scratch = Path(spec["scratch"])
     prepare_environment(scratch)
     model, given = Model.model_validate(spec["model"]), ModelInput(**spec["input"])
-    engine = Engine(model, given, spec["endpoints"], threads=1, gradient_merge=spec.get("gradient_merge", 1))
+    engine = Engine(
+        model, given, spec["endpoints"], threads=spec.get("threads", 1), gradient_merge=spec.get("gradient_merge", 1),
+        group=spec.get("group", ""),
+    )  # fmt: skip
     engine.connect(spec["trainer"])
     if spec["initialise"]:
         engine.initialise()
@@ -36,11 +39,13 @@ def main() -> None:
             if name == "predict":
                 engine.set_offset(given[1])
             dataset = engine.ready(engine.preload(file, 1), len(rows))
-            positives, negatives = getattr(engine, name)(dataset)
+            positives, negatives = getattr(engine, name)(dataset, group_rows=spec.get("group_rows", 0))
             dataset.release_memory()
             engine.flush()
             counts = positives + negatives
             answer = {int(bucket): counts[bucket] for bucket in counts.nonzero()[0]}
+        elif name == "groups":
+            answer = engine.groups().to_bytes().hex()
         elif name == "pull":
             answer = engine.pull(np.array(given[0], np.uint64)).tolist()
         elif name == "score":

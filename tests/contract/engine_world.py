@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model
+from elastic_ctr.model.grouped_auc import GroupSample, sample_of
 from elastic_ctr.pserver.folders import owned
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from ports import free_port
@@ -71,6 +72,10 @@ class Trainer:
                 tokens.append(f"{len(found)} {' '.join(map(str, found))}")
             rows.append(" ".join(tokens))
         return {int(bucket): count for bucket, count in self._order(command, rows, *others).items()}
+
+    def groups(self) -> GroupSample:
+        """Of the last lines."""
+        return sample_of(bytes.fromhex(self._order("groups")))
 
     def save(self, folder: str, mode: str) -> None:
         self._order("save", folder, mode)
@@ -186,6 +191,9 @@ def engine(
     pservers: int = 1,
     trainer_ids: Sequence[int] = (1,),
     gradient_merge: int = 1,
+    threads: int = 1,
+    group: str = "",
+    group_rows: int = 0,
 ) -> Iterator[StartedEngine]:
     """The first trainer pushes the first dense values, as the master has it."""
     ports = [free_port() for _ in range(pservers)]
@@ -194,6 +202,9 @@ def engine(
         "input": {"slots": list(slots)},
         "endpoints": [f"127.0.0.1:{port}" for port in ports],
         "gradient_merge": gradient_merge,
+        "threads": threads,
+        "group": group,
+        "group_rows": group_rows,
     }
     with contextlib.ExitStack() as stack:
 

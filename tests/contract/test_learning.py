@@ -4,11 +4,13 @@ import importlib.util
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from contract.engine_world import Clicks, engine
 from elastic_ctr.config.model import Model, SparseRule, Table, VectorRule
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
+from elastic_ctr.model.grouped_auc import grouped_auc, hashed
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed")
 
@@ -61,3 +63,39 @@ def test_a_net_learns_around_its_offset(tmp_path: Path) -> None:
         after = trainer.predict(LINES[:1], -6.0)
 
     assert min(after) > max(before)
+
+
+def test_every_record_is_counted_and_trained_once_whatever_the_number_of_threads(tmp_path: Path) -> None:
+    lines: list[Clicks] = [(2, number % 2, {"a": [number % 50 + 1], "b": [100 + number % 3]}) for number in range(3000)]
+    with engine(tmp_path, MODEL, threads=4) as started:
+        [trainer] = started.trainers
+        trained, predicted = trainer.train(lines), trainer.predict(lines)
+        rows = started.saved()
+
+    assert sum(trained.values()) == sum(predicted.values()) == 2 * len(lines)
+    assert sum(rows[key].show for key in range(1, 51)) == 2 * len(lines)
+
+
+def test_the_sample_of_groups_has_the_impressions_of_each_users_lines(tmp_path: Path) -> None:
+    users = {7: [(5, 1), (6, 0), (5, 1)], 2**63 + 9: [(6, 1), (5, 0)], 0: [(5, 1), (6, 0)]}
+    lines: list[Clicks] = [(1, click, {"a": [ad], "b": [user]}) for user, seen in users.items() for ad, click in seen]
+    with engine(tmp_path, MODEL, threads=2, group="b", group_rows=1000) as started:
+        [trainer] = started.trainers
+        trainer.train(lines * 20)
+        trainer.predict(lines)
+        found = trainer.groups()
+        scored = {line[2]["b"][0]: trainer.predict([line]) for line in lines}
+
+    sums: dict[int, tuple[float, float]] = {}
+    for row in found.rows:
+        before = sums.get(int(row["group"]), (0, 0))
+        sums[int(row["group"])] = (before[0] + row["clicks"], before[1] + row["others"])
+    keys = [user for user in users if user]
+    hashes = hashed(np.array(keys, np.uint64)).tolist()
+    assert sums == {hashes[0]: (2, 1), hashes[1]: (1, 1)}
+    # Of user 7 the ad that was clicked is above the other; of the other user it is a matter of what was learned of both.
+    assert {int(row["bucket"]) for row in found.rows} >= set(scored[7])
+    auc, groups = grouped_auc(found)
+    assert groups == 2
+    assert auc is not None
+    assert auc >= 3 / 5

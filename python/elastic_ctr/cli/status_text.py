@@ -20,7 +20,7 @@ _SHOWN_RECOVERIES = 5
 _SHOWN_VERSIONS = 8
 _SHOWN_REFUSED = 3
 _QUALITY = {
-    "auc": "AUC", "logloss": "logloss", "calibration": "calibration", "predictedCtr": "predicted CTR",
+    "auc": "AUC", "gauc": "GAUC", "logloss": "logloss", "calibration": "calibration", "predictedCtr": "predicted CTR",
     "observedCtr": "observed CTR", "bucketError": "bucket error", "mae": "MAE", "rmse": "RMSE",
 }  # fmt: skip
 
@@ -142,9 +142,13 @@ def _quality(master: Answer) -> Iterator[RenderableType]:
     done = [each for each in master["passes"] if each["state"] == "done" and any((each.get("quality") or {}).values())]
     if not done:
         return
-    shown = _table("predicted", *_QUALITY.values(), right=tuple(_QUALITY.values()))
-    for moment in ("before", "after"):
-        shown.add_row(moment, *(number(figure(done[-1], moment, name)) for name in _QUALITY))
+    moments = ("before", "after")
+    grouped = any(figure(done[-1], moment, "gauc") is not None for moment in moments)
+    names = [name for name in _QUALITY if grouped or name != "gauc"]
+    titles = tuple(_QUALITY[name] for name in names)
+    shown = _table("predicted", *titles, right=titles)
+    for moment in moments:
+        shown.add_row(moment, *(number(figure(done[-1], moment, name)) for name in names))
     yield _line("quality", f"of the predictions of {done[-1]['pass']} before and after it was trained")
     yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
 

@@ -136,6 +136,11 @@ class Data(Section):
         description="Share of the records, chosen by their content, that are never trained. Quality before and after training is measured on them, "
         "and `trainer.config.epochs: auto` stops by them.",
     )
+    group: str = Field(
+        default="",
+        description="Slot or feature, such as a user, by whose values the AUC is also measured: GAUC, the mean of the groups' AUCs by "
+        "their impressions. Empty: none.",
+    )
     shuffle: bool | None = Field(
         default=None,
         description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. Absent: those of passes of "

@@ -426,6 +426,24 @@ def input_of(data: Data, features: Features | None) -> ModelInput:
     return ModelInput(features.slots, features.averaged, features.numeric, definition)
 
 
+# Names in a sentence about a name that is none of them.
+_SHOWN = 10
+
+
+def check_group(data: Data, features: Features | None) -> None:
+    """Raises ValueError where `data.group` names nothing that has keys."""
+    slots = input_of(data, features).slots
+    if not data.group or data.group in slots:
+        return
+    shown = ", ".join(slots[:_SHOWN]) + (f" and {len(slots) - _SHOWN} more" if len(slots) > _SHOWN else "")
+    if features is not None and data.group in features.numeric:
+        raise ValueError(
+            f"data.group {data.group!r} is a number, which has no groups; bucketize it, or take one of {shown}"
+        )
+    what = "slot of data.slots" if features is None else "feature"
+    raise ValueError(f"data.group {data.group!r} is no {what}; there are {shown}")
+
+
 def check_features(data: Data, features: Features | None, model: Model) -> None:
     """Raises ValueError where `features` does not go with the rest of the values file."""
     if features is None:

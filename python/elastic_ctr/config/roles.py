@@ -128,7 +128,12 @@ class TrainerConfig(Section):
         description="Batches of a trainer whose gradients are summed, at most, before the parameter servers make a step with them. Paddle's "
         "own is 13: a small pass is then a handful of steps.",
     )
-    threads: int = Field(default=1, ge=1, le=256, description="Training threads; scale by replicas first.")
+    threads: int = Field(
+        default=2,
+        ge=1,
+        le=256,
+        description="Training threads of a trainer. With two, one waits for the pservers while the other works.",
+    )
     admin_port: Port = Field(default=8740, description="Health and metrics of the supervisor.")
     scratch_dir: str = Field(
         default="/var/lib/elastic-ctr/trainer", description="Converted tasks and the engine's own files."

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.features import ALTERNATIVES, Features, check_features
+from elastic_ctr.config.features import ALTERNATIVES, Features, check_features, check_group
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, refusal
 from elastic_ctr.config.own_network import OWN, OwnNetwork
@@ -172,6 +172,7 @@ class Values(Block):
     @model_validator(mode="after")
     def _together(self) -> "Values":
         check_features(self.data, self.features, self.model)
+        check_group(self.data, self.features)
         check_statistics(self.features, self.statistics)
         if self.cube.config.shards > self.model.partitions:
             raise ValueError(

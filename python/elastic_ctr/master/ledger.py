@@ -353,7 +353,7 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
     def forget(self) -> None:
         """Delete rows that no later step reads, or the file would grow with every record ever seen.
 
-        Of passes that are done: histograms, and the results of their saves. Sample lines of all passes that no recovery
+        Of passes that are done: histograms, samples of groups, and the results of their saves. Sample lines of all passes that no recovery
         returns to, but for the last of these that has any: the passes after it may have none. A checkpoint in mid pass may be
         skipped: where there is no other, a recovery may return to the start.
         """
@@ -364,6 +364,7 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
                 f"replace into tasks ({slim}) select {slim} from tasks where positives is not null"
                 " and pass in (select ordinal from passes where state = 'done') order by rowid"
             )
+            self._db.execute("delete from groups where pass in (select ordinal from passes where state = 'done')")
             self._db.execute("update saves set saved = null, written = null where stage = 'done' and saved is not null")
             self._db.execute(
                 "delete from samples where pass <"

@@ -55,6 +55,8 @@ create table if not exists collected_series (task text not null, place integer n
   primary key (task, place));
 create index if not exists collected_series_by_pass on collected_series (pass);
 create table if not exists learning (pass integer primary key, document text not null);
+create table if not exists groups (task text primary key, pass integer not null, slot text not null, data blob not null);
+create index if not exists groups_by_pass on groups (pass);
 create table if not exists held_out (task text primary key, pass integer not null, records integer not null);
 create index if not exists held_out_by_pass on held_out (pass);
 create table if not exists qualities (pass integer not null, moment text not null, document text not null,

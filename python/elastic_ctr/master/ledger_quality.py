@@ -43,6 +43,23 @@ class LedgerQuality(LedgerFile):
                 f"update qualities set document = json_remove(document, {_GONE}) where pass = ?", ordinal - KEPT_CURVES
             )
 
+    def set_groups(self, task: str, ordinal: int, slot: str, groups: bytes) -> None:
+        """The sample of the groups of a task's last predictions; empty: it has none."""
+        if groups:
+            self._insert("groups", {"task": task, "ordinal": ordinal, "slot": slot, "data": groups})
+        else:
+            self._do("delete from groups where task = ?", task)
+
+    def groups(self, ordinal: int, slot: str) -> list[bytes] | None:
+        """The samples by this slot; None unless all tasks with predictions have one."""
+        rows = self._all(
+            "select data from tasks left join groups on task = tasks.id and slot = ?"
+            " where tasks.pass = ? and positives is not null and records > 0",
+            slot,
+            ordinal,
+        )
+        return None if any(row[0] is None for row in rows) else [bytes(row[0]) for row in rows]
+
     def quality(self, ordinal: int) -> PassQuality:
         rows = self._all("select moment, document from qualities where pass = ?", ordinal)
         return PassQuality(**{moment: Quality.model_validate_json(document) for moment, document in rows})

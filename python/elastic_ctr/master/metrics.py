@@ -37,6 +37,7 @@ _QUALITY = {
     "bucketError": ("bucket_error", "Mean relative error of the CTR in groups of scores."),
     "mae": ("mae", "Mean absolute error of the probability."),
     "rmse": ("rmse", "Root mean squared error of the probability."),
+    "gauc": ("gauc", "Mean of the AUCs of the groups by data.group, weighted by impressions."),
     "predictedCtr": ("predicted_ctr", "Mean probability of a click."),
     "observedCtr": ("observed_ctr", "Clicks / shows."),
 }

@@ -30,6 +30,7 @@ from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
 from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
 from elastic_ctr.model.evaluation import BUCKETS, quality_of_histogram
+from elastic_ctr.model.grouped_auc import grouped_auc, merged, sample_of
 from elastic_ctr.versions.manifest import Quality
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,9 @@ _PHASES = {
 }
 _BEFORE_TRAINING = ("analyzing", "checking")
 _PREDICTED_AT_ONCE = 512
+# Rows of the sample of groups of a pass: 26 bytes each, in the ledger until the pass is done. A pass of many tasks has more.
+_GROUP_ROWS = 100_000
+_LEAST_GROUP_ROWS = 1000
 # Of a pass with more tasks, so many are sampled for its drift: what the master merges does not grow with the pass.
 _SAMPLED_TASKS = 16
 # A column has vanished if it is empty in more than data.maxMissingShare of at least so many rows, and was in fewer than half.
@@ -98,6 +102,8 @@ class Tasks(Part):
             shuffle_seed=shuffle_seed(self._settings.model.seed, row.path, row.start) if shuffled else 0,
             collect=current.state == "checking"
             and self._collects(current, [task.id for task in tasks].index(row.id), len(tasks)),
+            group=self._settings.data.group,
+            group_rows=max(_GROUP_ROWS // len(tasks), _LEAST_GROUP_ROWS),
         )
 
     def _batch_size(self, current: PassRow, records: int) -> int:
@@ -175,6 +181,8 @@ class Tasks(Part):
             self._ledger.analyzed(task, int(result.records), refused, collected)
             return True
         histograms = (_histogram(result.positives), _histogram(result.negatives))
+        if result.groups:
+            sample_of(result.groups)
         # Not by the state of the pass: it may have been stopped while this task was under way.
         if current.epoch == 0:
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
@@ -184,6 +192,7 @@ class Tasks(Part):
                 self._ledger.set_held_out(task.id, task.ordinal, int(result.held_out))
         else:
             self._ledger.trained(task, histograms, epochs=int(task.trained < current.epoch))
+        self._ledger.set_groups(task.id, task.ordinal, self._settings.data.group, result.groups)
         return True
 
     def leave(self, trainer: int, reason: str = "") -> None:
@@ -412,7 +421,17 @@ class EpochRunner(Part):
     def _quality(self, current: PassRow, shift: float = 0.0) -> Quality | None:
         """Of the predictions of the last epoch, with this added to their logits."""
         histograms = self._ledger.histograms(current.ordinal)
-        return None if histograms is None else quality_of_histogram(*histograms, shift=shift)
+        found = None if histograms is None else quality_of_histogram(*histograms, shift=shift)
+        return found if found is None else found.model_copy(update=self._by_group(current))
+
+    def _by_group(self, current: PassRow) -> dict[str, float | int | None]:
+        """What `data.group` adds to a Quality; nothing where a task of the pass was predicted without it."""
+        slot = self._settings.data.group
+        samples = self._ledger.groups(current.ordinal, slot) if slot else None
+        if not samples:
+            return {}
+        gauc, groups = grouped_auc(merged([sample_of(each) for each in samples]))
+        return {"gauc": gauc, "groups": groups}
 
 
 def _holdout(ledger: Ledger, settings: MasterFile, current: PassRow) -> float:

@@ -61,10 +61,15 @@ def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: 
     p = np.asarray(probability, dtype=np.float64)
     with np.errstate(divide="ignore"):
         logit = np.log(p) - np.log1p(-p)
-    bucket = np.clip((logit + LOGIT_LIMIT) * BUCKETS_PER_LOGIT, 0, BUCKETS - 1).astype(np.int64)
+    bucket = bucket_of(logit)
     positives = np.asarray(click, dtype=np.float64)
     negatives = np.asarray(show, dtype=np.float64) - positives
     return _counts(bucket, positives, BUCKETS), _counts(bucket, negatives, BUCKETS)
+
+
+def bucket_of(logit: Floats) -> npt.NDArray[np.int64]:
+    """The bucket of each logit; none may be NaN."""
+    return np.clip((logit + LOGIT_LIMIT) * BUCKETS_PER_LOGIT, 0, BUCKETS - 1).astype(np.int64)
 
 
 def bucket_centres(shift: float = 0.0) -> Floats:

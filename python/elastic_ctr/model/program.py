@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model, ModelInput, VectorRule
-from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
 from elastic_ctr.model.networks.catalog import logit_of
+from elastic_ctr.model.score_counter import ScoreCounter
 from elastic_ctr.runtime.math_library import choose_code_path
 
 SUPPORTED = "2.6."
@@ -68,12 +68,12 @@ def table_settings(model: Model) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class Graph:
-    """Inputs and outputs of the training program that the engine uses."""
+    """Inputs and outputs of the training program that the engine uses. `counter` is told of every record that it scores."""
 
     feeds: list[Any]
     slots: list[Any]
     pooled: list[Any]
-    histograms: tuple[Any, Any]
+    counter: ScoreCounter
 
 
 def start_paddle(model: Model) -> None:
@@ -86,10 +86,10 @@ def start_paddle(model: Model) -> None:
     paddle.seed(model.seed)
 
 
-def build_program(model: Model, given: ModelInput) -> Graph:
+def build_program(model: Model, given: ModelInput, group: str = "") -> Graph:
     """Fill the default program: feeds, pooled slots, network, loss, distributed optimizer. After `fleet.init`.
 
-    A record of the engine's text has the feeds in their order: show, click, the numbers if there are any, the slots.
+    `group`: the slot whose keys group the impressions, for the GAUC; empty: none. A record of the engine's text has the feeds in their order: show, click, the numbers if there are any, the slots.
     """
     import paddle
     from paddle import static
@@ -117,7 +117,14 @@ def build_program(model: Model, given: ModelInput) -> Graph:
         pooled.append(static.nn.sequence_lod.sequence_pool(values, how))
     together = paddle.concat(pooled, axis=1)
     logit = logit_of(model, together, numbers, training=True) + offset()
-    histograms = _histograms(logit, shows, clicks)
+    counter = ScoreCounter()
+    grouping = [slots[given.slots.index(group)]] if group else []
+
+    def count(*scored: Any) -> None:
+        # Not the method itself: Paddle reads the names of a function's arguments, and would give it its `self`.
+        counter.count(*scored)
+
+    static.py_func(count, [logit.detach(), shows, clicks, *grouping], None)
     # A line is `show` impressions of which `click` were clicked: the likelihood of all of them.
     loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / paddle.sum(shows)
     loss = _with_decay(loss, model, together, shows)
@@ -128,7 +135,7 @@ def build_program(model: Model, given: ModelInput) -> Graph:
     optimizer = paddle.optimizer.Adam(model.dense.learning_rate, lazy_mode=True)
     fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
     feeds = [show, click, *([] if numbers is None else [numbers]), *slots]
-    return Graph(feeds, slots, pooled, histograms)
+    return Graph(feeds, slots, pooled, counter)
 
 
 def offset() -> Any:
@@ -158,20 +165,3 @@ def _with_decay(loss: Any, model: Model, pooled: Any, shows: Any) -> Any:
         for each in weights:
             loss += 0.5 * model.dense.l2 * paddle.sum(each * each)
     return loss
-
-
-def _histograms(logit: Any, shows: Any, clicks: Any) -> tuple[Any, Any]:
-    """Counts by bucket of the logit, summed over batches in two variables that outlive them."""
-    import paddle
-    from paddle import static
-
-    fixed = paddle.clip((logit.detach() + LOGIT_LIMIT) * BUCKETS_PER_LOGIT, 0, BUCKETS - 1)
-    bucket = paddle.cast(fixed, "int64")
-    sums = []
-    for name, counts in (("auc.positives", clicks), ("auc.negatives", shows - clicks)):
-        total = static.create_global_var([BUCKETS], 0.0, "float64", persistable=True, name=name)
-        total.stop_gradient = True
-        counted = paddle.scatter_nd_add(total, bucket, paddle.cast(paddle.reshape(counts, [-1]), "float64"))
-        paddle.assign(counted, output=total)
-        sums.append(total)
-    return sums[0], sums[1]

@@ -17,6 +17,7 @@ class Figures(_Answer):
     """Of the quality of a pass, at one moment."""
 
     auc: float | None = None
+    gauc: float | None = None
     logloss: float | None = None
     calibration: float | None = None
 

@@ -24,13 +24,21 @@ _LONGEST_SECONDS = 1e9
 def passes(training: Training) -> Html:
     columns: tuple[str, ...] = (
         "pass", "state", "records", "refused", "AUC before", "AUC after", "logloss before", "logloss after",
-        "calibration before", "calibration after", "epochs", "batch sizes", "held out", "shift", "version", "reason",
+        "calibration before", "calibration after", "GAUC before", "GAUC after", "epochs", "batch sizes", "held out", "shift", "version", "reason",
     )  # fmt: skip
     rows = [_row(each) for each in reversed(training.passes)]
     if not any(each.reason for each in training.passes):
         columns, rows = columns[:-1], [each[:-1] for each in rows]
+    if all(each.gauc is None for one in training.passes for each in one.quality.moments):
+        first = columns.index("GAUC before")
+        columns, rows = _without(columns, first), [_without(each, first) for each in rows]
     shown = table("Passes, newest first", columns, rows, words=("state", "batch sizes", "reason"))
     return joined([shown, element("p", learned(training), class_="none")])
+
+
+def _without(cells: tuple[str, ...], first: int) -> tuple[str, ...]:
+    """Without the two cells from `first` on."""
+    return (*cells[:first], *cells[first + 2 :])
 
 
 def _row(one: Pass) -> tuple[str, ...]:
@@ -43,6 +51,7 @@ def _row(one: Pass) -> tuple[str, ...]:
         number(one.auc),
         *(number(each.logloss) for each in one.quality.moments),
         *(number(each.calibration, 3) for each in one.quality.moments),
+        *(number(each.gauc) for each in one.quality.moments),
         str(one.learning.epochs),
         batches(one.learning.batch_sizes),
         f"{one.learning.held_out:,}",

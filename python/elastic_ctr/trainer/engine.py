@@ -13,14 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.model.evaluation import BUCKETS
+from elastic_ctr.model.grouped_auc import GroupSample
 from elastic_ctr.model.networks.catalog import logit_of
 from elastic_ctr.model.program import OFFSET, TABLE, build_program, offset, start_paddle
+from elastic_ctr.model.score_counter import Histograms
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.trainer.gradient_pushes import merge_gradients
 from elastic_ctr.trainer.row_counts import rows_at
 from elastic_ctr.trainer.take_over import Names, Values, random_rows, take_over
 
+_WAY_OUT = "lower the learning rates of model.table and model.dense"
 MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
 
 
@@ -28,13 +30,21 @@ class Engine:
     """A trainer's access to the tables: train, predict, pull, save. One per process, never rebuilt."""
 
     def __init__(
-        self, model: Model, given: ModelInput, endpoints: Sequence[str], *, threads: int, gradient_merge: int = 1
+        self,
+        model: Model,
+        given: ModelInput,
+        endpoints: Sequence[str],
+        *,
+        threads: int,
+        gradient_merge: int = 1,
+        group: str = "",
     ) -> None:
         self._model = model
         self._input = given
         self._endpoints = list(endpoints)
         self._threads = threads
         self._gradient_merge = gradient_merge
+        self._group = group
 
     def connect(self, trainer_id: int) -> None:
         """Join as a trainer and pull the dense values: zeros if the servers were not initialised."""
@@ -52,7 +62,7 @@ class Engine:
         )
         fleet.init(role)
         self._paddle, self._fleet = paddle, fleet
-        self._graph = build_program(self._model, self._input)
+        self._graph = build_program(self._model, self._input, self._group)
         self._main = static.default_main_program()
         self._place = paddle.CPUPlace()
         self._executor = static.Executor(self._place)
@@ -177,30 +187,37 @@ class Engine:
             )
         return dataset
 
-    def train(self, dataset: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def train(self, dataset: Any, *, group_rows: int = 0) -> Histograms:
         """One round over a loaded dataset. Returns the histograms of clicks and of shows without click, by logit, each
         record scored just before it was trained.
-        """
-        return self._run(dataset, self._main, self._executor.train_from_dataset)
 
-    def predict(self, dataset: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        `groups` then has so many rows of the same, by group and logit.
+        """
+        return self._run(dataset, self._main, self._executor.train_from_dataset, group_rows)
+
+    def predict(self, dataset: Any, *, group_rows: int = 0) -> Histograms:
         """Like `train`, but creates no rows and pushes nothing."""
         self.pull_dense()
-        return self._run(dataset, self._predict_program, self._executor.infer_from_dataset)
+        return self._run(dataset, self._predict_program, self._executor.infer_from_dataset, group_rows)
 
-    def _run(self, dataset: Any, program: Any, run: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        for variable in self._graph.histograms:
-            self._scope.find_var(variable.name).get_tensor().set(np.zeros(BUCKETS, np.float64), self._place)
+    def groups(self) -> GroupSample:
+        """Of the last round: a sample of the groups of its records."""
+        return self._graph.counter.groups()
+
+    def _run(self, dataset: Any, program: Any, run: Any, group_rows: int) -> Histograms:
+        counter = self._graph.counter
+        counter.begin(group_rows)
         try:
             run(program, dataset, print_period=10**9)
         except SystemError as failed:
             # All that Paddle says is that a thread of it has met an exception.
-            raise RuntimeError(
-                "Paddle has given up in the middle of a batch; the training may have diverged: lower the learning rates of model.table and "
-                "model.dense"
-            ) from failed
-        positives, negatives = (self._array(variable.name).copy() for variable in self._graph.histograms)
-        return positives, negatives
+            reason = "Paddle has given up in the middle of a batch; the training may have diverged"
+            raise RuntimeError(f"{reason}: {_WAY_OUT}") from failed
+        try:
+            counter.check()
+        except FloatingPointError as failed:
+            raise RuntimeError(f"{failed}, so the training has diverged: {_WAY_OUT}") from failed
+        return counter.histograms()
 
     def set_offset(self, value: float) -> None:
         """What is added to every logit from now on, in training, predictions, scores and the exported network."""

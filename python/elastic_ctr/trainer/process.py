@@ -22,9 +22,11 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.features.readers.batches import ColumnsRefused
 from elastic_ctr.features.row_sample import RowSample
+from elastic_ctr.model.grouped_auc import NOTHING
 from elastic_ctr.model.networks.inspection import inspect_own
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.model.program import prepare_environment, start_paddle
+from elastic_ctr.model.score_counter import Histograms
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
@@ -101,7 +103,12 @@ class TrainerProcess:
         self._leave_timeout = reply.leave_timeout_seconds
         endpoints, trainer = list(reply.endpoints), self._settings.trainer
         self._engine = Engine(
-            model, self._settings.input, endpoints, threads=trainer.threads, gradient_merge=trainer.gradient_merge
+            model,
+            self._settings.input,
+            endpoints,
+            threads=trainer.threads,
+            gradient_merge=trainer.gradient_merge,
+            group=self._settings.data.group,
         )
         self._watchdog = Watchdog(self._client, self._trainer_id, self._generation, endpoints, reply.lease_seconds)
         self._watchdog.start()
@@ -337,10 +344,23 @@ class TrainerProcess:
             if records:
                 dataset = self._engine.ready(self._engine.preload(predicted, task.batch_size), records)
                 self._engine.set_offset(task.offset)
-                positives, negatives = self._engine.predict(dataset)
+                scored = self._scored(task, partial(self._engine.predict, dataset))
                 dataset.release_memory()
-                result.positives, result.negatives = positives.tobytes(), negatives.tobytes()
+                result.MergeFrom(scored)
+            elif self._groups(task):
+                result.groups = NOTHING.to_bytes()
         return result
+
+    def _scored(self, task: control.Task, run: Callable[..., Histograms]) -> control.TaskResult:
+        """Histograms of a round, and the sample of its groups."""
+        grouped = self._groups(task)
+        positives, negatives = run(group_rows=task.group_rows if grouped else 0)
+        groups = self._engine.groups().to_bytes() if grouped else b""
+        return control.TaskResult(positives=positives.tobytes(), negatives=negatives.tobytes(), groups=groups)
+
+    def _groups(self, task: control.Task) -> bool:
+        """Whether the master and this trainer group by the same slot: one of them may have begun before the other's upgrade."""
+        return bool(task.group) and task.group == self._settings.data.group
 
     def _prepare(self, task: control.Task) -> Any:
         """Start loading the task's dataset. None, and a failure reported, if the task cannot be converted."""
@@ -388,14 +408,15 @@ class TrainerProcess:
         if not task.records:
             # All of them are held out, or none is: Paddle never returns from a round over nothing.
             dataset.release_memory()
-            return control.TaskResult()
+            return control.TaskResult(groups=NOTHING.to_bytes() if self._groups(task) else b"")
         if task.phase == control.TRAIN:
             self._watchdog.running(task.attempt)
-            positives, negatives = self._engine.train(dataset)
+            result = self._scored(task, partial(self._engine.train, dataset))
         else:
-            positives, negatives = self._engine.predict(dataset)
+            result = self._scored(task, partial(self._engine.predict, dataset))
         dataset.release_memory()
-        return control.TaskResult(records=task.records, positives=positives.tobytes(), negatives=negatives.tobytes())
+        result.records = task.records
+        return result
 
     def _save(self, task: control.Task) -> control.TaskResult:
         # A new one has begun no step: it is made before anything may fail.

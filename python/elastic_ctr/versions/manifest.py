@@ -77,6 +77,11 @@ class Quality(Record):
     )
     mae: Rate
     rmse: Rate
+    gauc: Rate | None = Field(
+        default=None,
+        description="Mean of the AUCs of the groups by `data.group`, weighted by impressions, of a sample of the groups.",
+    )
+    groups: Whole = Field(default=0, description="Groups of the sample that have an AUC: a click, and a show without.")
     deciles: tuple[Decile, ...] = ()
     roc: tuple[Rate, ...] = Field(
         default=(),

@@ -51,6 +51,17 @@ def test_the_quality_of_the_last_pass_is_shown_before_and_after_training() -> No
     assert line_of(said, "after  ") == "after 0.7471 0.3100 1.0100 0.1010 0.1000 0.0520 0.1700 0.2800"
 
 
+def test_gauc_is_shown_where_the_last_pass_has_one() -> None:
+    found = answers()
+    [*_, last] = [each for each in found["master"]["passes"] if each["quality"]["after"]]
+    last["quality"] = {**last["quality"], "after": {**last["quality"]["after"], "gauc": 0.7011}}
+
+    said = shown(found)
+
+    assert line_of(said, "before  ") == "before 0.5000 - 0.4100 1.1000 0.1100 0.1000 - 0.2000 0.3000"
+    assert line_of(said, "after  ") == "after 0.7471 0.7011 0.3100 1.0100 0.1010 0.1000 0.0520 0.1700 0.2800"
+
+
 def test_a_master_of_an_earlier_release_has_no_quality_and_says_not_how_a_pass_was_learned() -> None:
     passes = [
         {key: value for key, value in each.items() if key not in ("quality", "learning")} for each in master()["passes"]

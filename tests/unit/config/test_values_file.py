@@ -117,6 +117,7 @@ def test_the_empty_file_says_what_is_missing() -> None:
             "trainer: {config: {epochs: often}}",
             "trainer.config.epochs: 'often' is neither auto nor a whole number from 1 to 2^53",
         ),
+        ("data: {slots: [a, b], group: user}", "data.group 'user' is no slot of data.slots; there are a, b"),
         ("data: {holdout: 1}", "data.holdout: input should be less than 1, not 1"),
         (
             "trainer: {config: {batchSize: 9007199254740993}}",

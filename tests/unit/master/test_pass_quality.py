@@ -21,6 +21,7 @@ from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.quality_gate import auc_error, calibration_error, refuse_worse
 from elastic_ctr.master.training_status import status
 from elastic_ctr.model.evaluation import histogram_of_scores, quality_of_scores
+from elastic_ctr.model.grouped_auc import GroupSample, hashed, merged, rows_of
 from elastic_ctr.versions.manifest import Quality, VersionManifest, published_versions, read_version
 from master.world import World, data_of, world
 
@@ -135,6 +136,69 @@ def test_the_metrics_are_of_the_last_pass_that_is_done(tmp_path: Path) -> None:
     assert values["auc", "before"] == last["aucBefore"]
     assert values["calibration", "after"] == last["quality"]["after"]["calibration"]
     assert values["observed_ctr", "before"] == 0.5
+
+
+USERS = np.array([1, 1, 2, 2, 3, 3], np.uint64)
+# Of user 1 the click is on top, of user 2 below, and user 3 has none.
+CLICKS, BUCKETS_OF = [1, 0, 1, 0, 0, 0], np.array([9, 5, 3, 4, 1, 2])
+
+
+def grouped(one: World, slot: str = "") -> World:
+    """Trainers that group by the slot of the task, or by this one."""
+    fill = one.fill
+
+    def filled(task: control.Task, result: control.TaskResult) -> None:
+        fill(task, result)
+        if task.group == (slot or task.group) and task.phase in (control.CHECK, control.TRAIN, control.EVALUATE):
+            half = slice(0, 3) if task.path.endswith("0") else slice(3, 6)
+            clicks = np.array(CLICKS[half])
+            rows = rows_of(hashed(USERS[half]), BUCKETS_OF[half], clicks, 1 - clicks)
+            result.groups = merged([GroupSample(0, rows)]).to_bytes()
+
+    one.fill = filled  # type: ignore[method-assign]
+    return one
+
+
+def test_a_pass_has_the_gauc_of_groups_that_its_tasks_share(tmp_path: Path) -> None:
+    one = grouped(World(tmp_path, data_of(group="a")))
+    one.files = ["part-0", "part-1"]
+    one.finish()
+
+    shown = status(one.coordinator)["passes"][-1]["quality"]
+
+    # The sample of user 2 is in two tasks.
+    assert [(shown[moment]["gauc"], shown[moment]["groups"]) for moment in ("before", "after")] == [(0.5, 2)] * 2
+    gauges = {metric.name: metric for metric in MasterMetrics(one.coordinator).collect()}
+    assert {sample.value for sample in gauges["elastic_ctr_master_gauc"].samples} == {0.5}
+    assert {task.group_rows for task in one.tasks if task.group} == {50_000}
+    # They go when the pass is done, as the histograms do.
+    [kept] = one.ledger._one("select count(*) from groups")
+    assert kept == 0
+
+
+@pytest.mark.parametrize(("setting", "of_trainers"), [("", ""), ("a", "b")])
+def test_a_pass_without_groups_of_all_its_tasks_has_no_gauc(tmp_path: Path, setting: str, of_trainers: str) -> None:
+    one = World(tmp_path, data_of(group=setting))
+    (grouped(one, of_trainers) if of_trainers else one).finish()
+
+    shown = status(one.coordinator)["passes"][-1]["quality"]
+
+    assert [(shown[moment]["gauc"], shown[moment]["groups"]) for moment in ("before", "after")] == [(None, 0)] * 2
+    assert shown["after"]["auc"] is not None
+
+
+def test_a_pass_whose_group_changes_under_way_has_no_gauc_after_training(tmp_path: Path) -> None:
+    one = grouped(World(tmp_path, data_of(end="20200401/00", group="a")), "a")
+    one.files = ["part-0"]
+    one.until(lambda: any(task.phase == control.TRAIN for task in one.tasks))
+    one.data = data_of(end="20200401/00", group="b")
+    one.start_master()
+    one.finish()
+
+    quality = status(one.coordinator)["passes"][0]["quality"]
+
+    assert quality["before"]["gauc"] == 1
+    assert quality["after"]["gauc"] is None
 
 
 def test_a_manifest_has_the_quality_of_its_pass_and_an_older_one_has_none(tmp_path: Path) -> None:

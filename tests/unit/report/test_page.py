@@ -42,6 +42,21 @@ def test_a_pass_has_a_row_with_what_was_read_learned_and_foretold() -> None:
     assert (stopped[:2], stopped[-1]) == (["20200101/06", "stopped"], "the reason")
 
 
+def test_gauc_has_columns_where_a_pass_has_one() -> None:
+    found = answers()
+    found["master"]["passes"][-2]["quality"]["after"]["gauc"] = 0.6543
+
+    head, _, last, *_ = rows_of(page_of(found), "Passes, newest first")
+
+    row = dict(zip(head, last, strict=True))
+    assert (row["GAUC before"], row["GAUC after"], row["calibration after"], row["epochs"]) == (
+        "-",
+        "0.6543",
+        "1.030",
+        "2",
+    )
+
+
 def test_the_rows_of_each_pserver_and_of_each_save_are_shown_and_a_figure_that_is_not_known_is_a_dash() -> None:
     found = answers(passes=2)
     first, second, stopped = found["master"]["passes"]

@@ -2,8 +2,10 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from elastic_ctr.model.score_counter import ScoreCounter
 from elastic_ctr.trainer.engine import Engine
 
 
@@ -12,9 +14,20 @@ def test_a_batch_in_which_paddle_gives_up_is_said_with_its_likely_cause() -> Non
         raise SystemError("(Fatal) Unexpected exception is catched in thread pool")
 
     engine = Engine.__new__(Engine)
-    engine._graph = SimpleNamespace(histograms=())  # type: ignore[assignment]
+    engine._graph = SimpleNamespace(counter=ScoreCounter())  # type: ignore[assignment]
 
     with pytest.raises(RuntimeError, match="may have diverged: lower the learning rates") as said:
-        engine._run(None, None, diverges)
+        engine._run(None, None, diverges, 0)
 
     assert isinstance(said.value.__cause__, SystemError)
+
+
+def test_a_prediction_that_is_not_a_number_is_said_with_its_cause() -> None:
+    engine, counter = Engine.__new__(Engine), ScoreCounter()
+    engine._graph = SimpleNamespace(counter=counter)  # type: ignore[assignment]
+
+    def predicts(*_: object, **__: object) -> None:
+        counter.count([np.nan], [1.0], [1.0])
+
+    with pytest.raises(RuntimeError, match="is not a number, so the training has diverged: lower the learning rates"):
+        engine._run(None, None, predicts, 0)

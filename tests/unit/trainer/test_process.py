@@ -13,6 +13,7 @@ from elastic_ctr.config.model import Model, ModelInput, digest_of_model
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace
 from elastic_ctr.model.evaluation import BUCKETS
+from elastic_ctr.model.grouped_auc import NOTHING, GroupSample, sample_of
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.trainer import process as module
@@ -63,6 +64,7 @@ class Engine:
     batch_sizes: list[int]
     predicted: list[str]
     offset: float
+    group_rows: int
 
     def __init__(self, *_: object, **__: object) -> None:
         Engine.calls, Engine.batch_sizes, Engine.predicted, Engine.offset = [], [], [], 0.0
@@ -101,16 +103,21 @@ class Engine:
             raise RuntimeError("the scratch disk lost some")
         return dataset
 
-    def train(self, dataset: "Dataset") -> Any:
+    def train(self, dataset: "Dataset", *, group_rows: int = 0) -> Any:
+        Engine.group_rows = group_rows
         self.calls.append(
             f"train {dataset.file.stem} at {Engine.offset:g}" if Engine.offset else f"train {dataset.file.stem}"
         )
         return np.ones(BUCKETS), np.zeros(BUCKETS)
 
-    def predict(self, dataset: "Dataset") -> Any:
+    def predict(self, dataset: "Dataset", *, group_rows: int = 0) -> Any:
+        Engine.group_rows = group_rows
         Engine.predicted.append(dataset.file.suffix)
         self.calls.append(f"predict {dataset.file.stem}")
         return np.ones(BUCKETS), np.zeros(BUCKETS)
+
+    def groups(self) -> GroupSample:
+        return GroupSample(Engine.group_rows, NOTHING.rows)
 
     def close(self) -> None:
         self.calls.append("close")
@@ -185,9 +192,10 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     settings = settings_of(tmp_path / "scratch")
 
     def made(
-        *tasks: control.Task | control.LeaseReply, reply: control.JoinReply | None = None
+        *tasks: control.Task | control.LeaseReply, reply: control.JoinReply | None = None, group: str = ""
     ) -> tuple[TrainerProcess, Client]:
-        found = TrainerProcess("trainer-0", settings)
+        data = settings.data.model_copy(update={"group": group})
+        found = TrainerProcess("trainer-0", settings.model_copy(update={"data": data}))
         found._client.close()
         client = Client(reply or joined(), list(tasks))
         found._client = client  # type: ignore[assignment]
@@ -300,6 +308,33 @@ def test_a_trainer_that_did_not_check_a_task_holds_out_the_same_records(trainer:
     assert [(result.records, result.error) for result in client.results()] == [(held, "")]
 
 
+@pytest.mark.parametrize("phase", [control.CHECK, control.TRAIN, control.EVALUATE])
+@pytest.mark.parametrize(("of_the_task", "found"), [("a", 40), ("", None), ("b", None)])
+def test_groups_are_reported_where_the_task_groups_by_the_slot_of_this_trainer(
+    trainer: Made, phase: "control.Phase", of_the_task: str, found: int | None
+) -> None:
+    one, client = trainer(task(0, phase, group=of_the_task, group_rows=40), group="a")
+
+    assert one.run() == 0
+
+    [result] = client.results()
+    assert (result.groups and sample_of(result.groups).bound) == (b"" if found is None else found)
+    assert Engine.group_rows == (found or 0)
+    assert len(result.positives) == 8 * BUCKETS
+
+
+def test_a_task_without_held_out_records_has_a_sample_without_groups(trainer: Made) -> None:
+    one, client = trainer(
+        task(0, control.CHECK, holdout=1e-9, group="a", group_rows=40),
+        task(0, control.EVALUATE, records=0, all_records=2, holdout=1e-9, group="a", group_rows=40),
+        group="a",
+    )
+
+    assert one.run() == 0
+
+    assert [result.groups for result in client.results()] == [NOTHING.to_bytes()] * 2
+
+
 @pytest.mark.parametrize("phase", [control.TRAIN, control.EVALUATE])
 def test_a_task_without_records_of_its_phase_asks_the_engine_for_nothing(
     trainer: Made, tmp_path: Path, phase: "control.Phase"
@@ -380,9 +415,9 @@ def test_a_trainer_that_is_told_to_rejoin_holds_what_loads_until_it_has_ended(
     one, client = trainer(task(0, control.TRAIN), task(1, control.TRAIN))
     trained = Engine.train
 
-    def then_the_generation_is_over(self: Engine, dataset: Dataset) -> Any:
+    def then_the_generation_is_over(self: Engine, dataset: Dataset, **given: Any) -> Any:
         client.answer = control.Acknowledgement(rejoin=True, reason="generation 1 is over")
-        return trained(self, dataset)
+        return trained(self, dataset, **given)
 
     monkeypatch.setattr(Engine, "train", then_the_generation_is_over)
 
@@ -577,9 +612,9 @@ def test_a_trainer_that_is_told_to_leave_says_so(trainer: Made, monkeypatch: pyt
     one, client = trainer(task(0, control.TRAIN), task(1, control.TRAIN), task(2, control.TRAIN))
     trained = Engine.train
 
-    def train(self: Engine, dataset: Dataset) -> Any:
+    def train(self: Engine, dataset: Dataset, **given: Any) -> Any:
         one.stop()
-        return trained(self, dataset)
+        return trained(self, dataset, **given)
 
     monkeypatch.setattr(Engine, "train", train)
 
@@ -611,9 +646,9 @@ def test_a_trainer_that_is_told_to_end_stays_for_the_save_where_the_master_needs
     client.answer = control.Acknowledgement(keep_running=True)
     trained = Engine.train
 
-    def train(self: Engine, dataset: Dataset) -> Any:
+    def train(self: Engine, dataset: Dataset, **given: Any) -> Any:
         one.stop()
-        return trained(self, dataset)
+        return trained(self, dataset, **given)
 
     monkeypatch.setattr(Engine, "train", train)
     monkeypatch.setattr(TrainerProcess, "_save", lambda _self, _task: control.TaskResult())
