@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 
 
 @contextmanager
 def engine_beside_server(
-    model: Model, given: ModelInput, folder: Path, *, threads: int = 1, gradient_merge: int = 2
+    model: Model,
+    given: ModelInput,
+    folder: Path,
+    *,
+    threads: int = TrainerConfig().threads,
+    gradient_merge: int = TrainerConfig().gradient_merge,
 ) -> Iterator[Any]:
     """An engine that has pushed its first values; one a process, which must end by `os._exit`."""
     with socket.socket() as free:

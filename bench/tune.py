@@ -1,6 +1,6 @@
 """The gain by `elastic-ctr tune` on real rows: served predictions with the default and with the tuned values, beside regression.
 
-    python -m bench.tune [--only criteo,avazu] [--minutes 10] [--trials 60] [--hours 2] [--data ../shared/data] [--write]
+    python -m bench.tune [--only criteo,avazu] [--minutes 20] [--trials 60] [--hours 2] [--data ../shared/data] [--write]
 
 One random split: 80 % of the rows are hours to train and to tune with, 20 % are asked of serving and were never seen by the search. The
 whole pipeline is trained with the default values, and with the tuned ones behind them. Beside it scikit-learn's logistic regression as in
@@ -61,7 +61,7 @@ def measured(name: str, raw: Path, given: argparse.Namespace) -> dict[str, Any]:
         tuned = folder / "tuned.yaml"
         words = [
             COMMAND, "tune", "-f", str(folder / "train" / "values.yaml"), "-o", str(tuned), "--scratch", str(folder / "scratch"),
-            "--minutes", str(given.minutes), "--trials", str(given.trials), "--json",
+            "--minutes", str(given.minutes), *([] if given.trials is None else ["--trials", str(given.trials)]), "--json",
         ]  # fmt: skip
         done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
         report = json.loads(done.stdout)
@@ -102,8 +102,8 @@ def page(text: str, made: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(FILES))
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--trials", type=int, help="by default as many as there is time for")
     parser.add_argument("--hours", type=int, default=2)
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--write", action="store_true", help="put the table into docs/tuning.md")

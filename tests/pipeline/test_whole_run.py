@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from elastic_ctr.local.endpoints import predict
-from elastic_ctr.model.evaluation import quality_of_scores
+from elastic_ctr.model.evaluation import quality_of_scores, weighted_auc
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
@@ -93,7 +93,9 @@ def test_each_hour_becomes_a_version_that_answers_what_was_trained_and_refused_l
     good = part.read_bytes().splitlines()
     part.write_bytes(b"\n".join(good[:1000] + bad + good[1000:]) + b"\n")
 
-    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/02", cube=TWO_SHARDS))
+    values = values_for(tmp_path / "data", slots, "20200401/00", "20200401/02", cube=TWO_SHARDS)
+    values["data"]["group"] = slots[0]
+    run = start(values)
     report = run.finish()
 
     kinds = [each["kind"] for each in report["passes"]]
@@ -125,11 +127,11 @@ def test_each_hour_becomes_a_version_that_answers_what_was_trained_and_refused_l
         "empty",
         "too_long",
     } <= set(quarantined)
-    the_quality_is_that_of_served_predictions(run, report, tmp_path / "data" / "20200401" / "02")
+    the_quality_is_that_of_served_predictions(run, report, tmp_path / "data" / "20200401" / "02", slots[0])
     an_explanation_takes_features_out(run, tmp_path / "data" / "20200401" / "02")
 
 
-def the_quality_is_that_of_served_predictions(run: Run, report: dict[str, Any], hour: Path) -> None:
+def the_quality_is_that_of_served_predictions(run: Run, report: dict[str, Any], hour: Path, group: str) -> None:
     """Trainers predicted the last hour with the values that the live version has."""
     split = [line.split(maxsplit=2) for part in sorted(hour.glob("part-*")) for line in part.read_text().splitlines()]
     shows, clicks, lines = ([each[place] for each in split] for place in range(3))
@@ -145,6 +147,8 @@ def the_quality_is_that_of_served_predictions(run: Run, report: dict[str, Any], 
     assert after["logloss"] == pytest.approx(exact.logloss, abs=1 / 256)
     assert after["calibration"] == pytest.approx(exact.calibration, rel=0.004)
     assert after["mae"] == pytest.approx(exact.mae, abs=1e-3)
+    gauc, groups = gauc_of(lines, probabilities, np.array(clicks, float), np.array(shows, float), group)
+    assert (after["gauc"], after["groups"]) == (pytest.approx(gauc, abs=2e-3), groups)
     curves = report["curves"][-1]["after"]
     assert [each["observedCtr"] for each in curves["deciles"]] == pytest.approx(
         [each.observed_ctr for each in exact.deciles], abs=0.01
@@ -154,6 +158,22 @@ def the_quality_is_that_of_served_predictions(run: Run, report: dict[str, Any], 
     assert manifest.quality is not None
     assert manifest.quality.after is not None
     assert manifest.quality.after.auc == after["auc"]
+
+
+def gauc_of(lines: list[str], probabilities: Any, clicks: Any, shows: Any, slot: str) -> tuple[float, int]:
+    """Of the groups by the first key of a slot, one after the other."""
+    first = [
+        next((key for key, _, of in (each.partition(":") for each in line.split()) if of == slot), "") for line in lines
+    ]
+    keys, scores = np.array(first), np.array(probabilities)
+    found = []
+    for key in set(first) - {""}:
+        mine = keys == key
+        auc = weighted_auc(scores[mine], clicks[mine], shows[mine])
+        if auc is not None:
+            found.append((auc, shows[mine].sum()))
+    aucs, weights = zip(*found, strict=True)
+    return float(np.average(aucs, weights=weights)), len(found)
 
 
 def an_explanation_takes_features_out(run: Run, hour: Path) -> None:

@@ -39,6 +39,7 @@ _STOPPED = 130
 _PIPE_WIDTH = 200
 _DEFAULT_SCRATCH = Path("elastic-ctr-tune")
 _RECORDS = 200_000
+_TRIALS = 30
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,14 @@ def tune(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the values to add there, to be given as the last -f.")
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="How many trials, the present values included.")] = 30,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many trials, the present values included.",
+            show_default=f"{_TRIALS}, or with --minutes as many as there is time for",
+        ),
+    ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(min=0, help="Begin no trial that would end later; the best ones are then trained once more."),
@@ -128,8 +136,9 @@ def tune(
             read = folder.hours() or _read(given, source, listing, folder, trained, validated, records)
             places = jobs or max(1, len(os.sched_getaffinity(0)) // 2)
             deadline = None if minutes is None else time.monotonic() + minutes * 60
+            enough = _TRIALS if trials is None and minutes is None else trials
             found, base = _search(
-                given, ask, read, folder, (trials, places, seed), deadline, trial_minutes, keep=keep_scratch
+                given, ask, read, folder, (enough, places, seed), deadline, trial_minutes, keep=keep_scratch
             )
             _tell(base, found, read, as_json=as_json)
             if output is not None:
@@ -259,7 +268,7 @@ def _read(
 
 
 def _search(
-    values: Values, ask: Ask, hours: Hours, folder: Scratch, counts: tuple[int, int, int], deadline: float | None,
+    values: Values, ask: Ask, hours: Hours, folder: Scratch, counts: tuple[int | None, int, int], deadline: float | None,
     trial_minutes: float, *, keep: bool,
 ) -> "tuple[Found, Candidate]":  # fmt: skip
     # Optuna is imported where it is known to be there.

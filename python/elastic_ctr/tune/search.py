@@ -74,13 +74,13 @@ def candidates(results: Sequence[Result], most: int = CHECKED) -> list[Result]:
 
 
 class Search:
-    """`deadline` is a time of the monotonic clock; None: there is none."""
+    """`deadline` is a time of the monotonic clock. Neither `trials` nor it is a limit where it is None."""
 
     def __init__(
         self,
         study: Study,
         pool: TrialPool,
-        trials: int,
+        trials: int | None,
         deadline: float | None,
         places: int,
         say: Say,
@@ -117,7 +117,7 @@ class Search:
         while True:
             ended = len(self._study.results())
             late = self._is_late()
-            while not late and self._pool.has_place and ended + len(self._open) < self._trials:
+            while not late and self._pool.has_place and self._wants_more(ended):
                 self._start()
                 # One that is refused has ended at once.
                 ended = len(self._study.results())
@@ -128,6 +128,9 @@ class Search:
                 return
             for event in self._pool.wait():
                 self._handle(event)
+
+    def _wants_more(self, ended: int) -> bool:
+        return self._trials is None or ended + len(self._open) < self._trials
 
     def _start(self) -> None:
         try:
@@ -165,7 +168,8 @@ class Search:
         )
 
     def _place(self) -> str:
-        return f"{len(self._study.results())}/{self._trials}"
+        ended = len(self._study.results())
+        return f"{ended}" if self._trials is None else f"{ended}/{self._trials}"
 
     def _is_late(self) -> bool:
         """Whether the rest of the time is needed to train the best ones once more."""

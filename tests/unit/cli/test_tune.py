@@ -160,6 +160,22 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.usefixtures("optuna_is_there")
+@pytest.mark.parametrize(
+    ("words", "trials"),
+    [([], 30), (["--minutes", "20"], None), (["--minutes", "20", "--trials", "7"], 7), (["--trials", "7"], 7)],
+)
+def test_time_alone_bounds_a_search_where_only_minutes_are_given(
+    values: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], trials: int | None
+) -> None:
+    begun = searched(monkeypatch)
+
+    call(values, *words)
+
+    [(*_, counts, deadline, _)] = begun
+    assert (counts[0], deadline is None) == (trials, "--minutes" not in words)
+
+
+@pytest.mark.usefixtures("optuna_is_there")
 def test_the_same_search_goes_on_and_another_one_is_refused(values: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = searched(monkeypatch)
 
