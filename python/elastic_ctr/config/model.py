@@ -72,7 +72,7 @@ class Table(Section):
         default=30, ge=0, description="At day end a key unseen for more days is deleted."
     )
     embedding_l2: float = Field(
-        default=0,
+        default=1e-4,
         ge=0,
         le=1,
         description="L2 regularisation: half of this times the sum of the squares of an impression's pooled values is added to "
