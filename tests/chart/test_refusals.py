@@ -94,6 +94,10 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"trainer": {"replicas": 1, "minReplicas": 2}},
         ["trainer.replicas 1", "trainer.minReplicas 2"],
     ),
+    "a group that is no slot": (
+        {"data": {"slots": [1, 2], "group": 3}},
+        ['data.group "3" is no slot of data.slots: name one of them'],
+    ),
     "start after end": (
         {"data": {"start": "20200401/05"}},
         ["data.end 20200401/03", "data.start 20200401/05"],

@@ -126,6 +126,30 @@ data.slots has blank lines alone: name at least one slot
 {{- end }}
 {{- end }}
 
+{{- define "elastic-ctr.validate.group" -}}
+{{- $group := .Values.data.group }}
+{{- if not (kindIs "string" $group) }}
+{{- $group = int64 $group | toString }}
+{{- end }}
+{{- if and $group .Values.features }}
+{{- if not (has (get .Values.features $group | default dict).type (list "categorical" "bucketized" "crossed" "text")) -}}
+data.group {{ quote $group }} is no feature with keys: name one that is categorical, bucketized, crossed or text
+{{ end }}
+{{- else if and $group .Values.data.slots }}
+{{- $slots := .Values.data.slots }}
+{{- if kindIs "string" $slots }}
+{{- $slots = splitList "\n" $slots }}
+{{- end }}
+{{- $found := dict }}
+{{- range $slots }}
+{{- $_ := set $found (kindIs "string" . | ternary . (int64 . | toString) | trim) true }}
+{{- end }}
+{{- if not (hasKey $found $group) -}}
+data.group {{ quote $group }} is no slot of data.slots: name one of them
+{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.weightBounds" -}}
 {{- range $block := list "embed" "embedx" }}
 {{- with (get ($.Values.model.table | default dict) $block | default dict).weightBounds }}

@@ -16,7 +16,7 @@ _SOURCE = r"^(file:///|(web)?hdfs://[^/]+)"
 _MINUTES_A_DAY = 24 * 60
 
 
-def _slot_names(given: object) -> object:
+def _slot_names(given: object) -> tuple[str, ...]:
     if isinstance(given, SlotList):
         return tuple(given.names)
     if isinstance(given, (list, tuple)):
@@ -26,6 +26,11 @@ def _slot_names(given: object) -> object:
     if isinstance(given, (str, list, tuple)):
         return tuple(SlotList.parse(given if isinstance(given, str) else list(given)).names)
     raise ValueError("slots is a list, or text with one slot a line")
+
+
+def _slot_name(given: object) -> object:
+    """A number as the slot list takes it."""
+    return _slot_names([given])[0] if isinstance(given, int) and not isinstance(given, bool) else given
 
 
 # The chart's schema of fields whose validators are code.
@@ -136,10 +141,11 @@ class Data(Section):
         description="Share of the records, chosen by their content, that are never trained. Quality before and after training is measured on them, "
         "and `trainer.config.epochs: auto` stops by them.",
     )
-    group: str = Field(
+    group: Annotated[str, BeforeValidator(_slot_name)] = Field(
         default="",
         description="Slot or feature, such as a user, by whose values the AUC is also measured: GAUC, the mean of the groups' AUCs by "
         "their impressions. Empty: none.",
+        json_schema_extra={"type": ["string", "integer"], "maximum": EXACT},
     )
     shuffle: bool | None = Field(
         default=None,

@@ -192,7 +192,7 @@ class Tasks(Part):
                 self._ledger.set_held_out(task.id, task.ordinal, int(result.held_out))
         else:
             self._ledger.trained(task, histograms, epochs=int(task.trained < current.epoch))
-        self._ledger.set_groups(task.id, task.ordinal, self._settings.data.group, result.groups)
+        self._ledger.set_groups(task.id, task.ordinal, result.group, result.groups)
         return True
 
     def leave(self, trainer: int, reason: str = "") -> None:

@@ -347,16 +347,25 @@ class TrainerProcess:
                 scored = self._scored(task, partial(self._engine.predict, dataset))
                 dataset.release_memory()
                 result.MergeFrom(scored)
-            elif self._groups(task):
-                result.groups = NOTHING.to_bytes()
+            else:
+                result.MergeFrom(self._without_records(task))
         return result
 
     def _scored(self, task: control.Task, run: Callable[..., Histograms]) -> control.TaskResult:
         """Histograms of a round, and the sample of its groups."""
         grouped = self._groups(task)
         positives, negatives = run(group_rows=task.group_rows if grouped else 0)
-        groups = self._engine.groups().to_bytes() if grouped else b""
-        return control.TaskResult(positives=positives.tobytes(), negatives=negatives.tobytes(), groups=groups)
+        result = control.TaskResult(positives=positives.tobytes(), negatives=negatives.tobytes())
+        if grouped:
+            result.group, result.groups = task.group, self._engine.groups().to_bytes()
+        return result
+
+    def _without_records(self, task: control.Task) -> control.TaskResult:
+        return (
+            control.TaskResult(group=task.group, groups=NOTHING.to_bytes())
+            if self._groups(task)
+            else control.TaskResult()
+        )
 
     def _groups(self, task: control.Task) -> bool:
         """Whether the master and this trainer group by the same slot: one of them may have begun before the other's upgrade."""
@@ -408,7 +417,7 @@ class TrainerProcess:
         if not task.records:
             # All of them are held out, or none is: Paddle never returns from a round over nothing.
             dataset.release_memory()
-            return control.TaskResult(groups=NOTHING.to_bytes() if self._groups(task) else b"")
+            return self._without_records(task)
         if task.phase == control.TRAIN:
             self._watchdog.running(task.attempt)
             result = self._scored(task, partial(self._engine.train, dataset))

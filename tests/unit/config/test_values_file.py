@@ -118,6 +118,8 @@ def test_the_empty_file_says_what_is_missing() -> None:
             "trainer.config.epochs: 'often' is neither auto nor a whole number from 1 to 2^53",
         ),
         ("data: {slots: [a, b], group: user}", "data.group 'user' is no slot of data.slots; there are a, b"),
+        ("data: {group: [a]}", "data.group: input should be a valid string, not ['a']"),
+        ("data: {group: 9007199254740993}", "data.group: the slot 9007199254740993 is not below 2^53"),
         ("data: {holdout: 1}", "data.holdout: input should be less than 1, not 1"),
         (
             "trainer: {config: {batchSize: 9007199254740993}}",
@@ -182,3 +184,7 @@ def test_settings_are_frozen() -> None:
 
     with pytest.raises(Exception, match="frozen"):
         found.trainer.replicas = 3  # type: ignore[misc]
+
+
+def test_a_slot_that_groups_may_be_written_as_a_number() -> None:
+    assert values("data: {slots: [101, 102], group: 102}").data.group == "102"

@@ -153,7 +153,7 @@ def grouped(one: World, slot: str = "") -> World:
             half = slice(0, 3) if task.path.endswith("0") else slice(3, 6)
             clicks = np.array(CLICKS[half])
             rows = rows_of(hashed(USERS[half]), BUCKETS_OF[half], clicks, 1 - clicks)
-            result.groups = merged([GroupSample(0, rows)]).to_bytes()
+            result.group, result.groups = task.group, merged([GroupSample(0, rows)]).to_bytes()
 
     one.fill = filled  # type: ignore[method-assign]
     return one
@@ -199,6 +199,24 @@ def test_a_pass_whose_group_changes_under_way_has_no_gauc_after_training(tmp_pat
 
     assert quality["before"]["gauc"] == 1
     assert quality["after"]["gauc"] is None
+
+
+def test_groups_by_a_slot_of_before_a_restart_are_not_taken_for_those_of_the_new_one(tmp_path: Path) -> None:
+    one = grouped(World(tmp_path, data_of(end="20200401/00", group="b")))
+    one.files = ["part-0"]
+    fill = one.fill
+
+    def late(task: control.Task, result: control.TaskResult) -> None:
+        # Leased from the master of before, whose slot was another one.
+        task.group = "a"
+        fill(task, result)
+
+    one.fill = late  # type: ignore[method-assign]
+    one.finish()
+
+    quality = status(one.coordinator)["passes"][0]["quality"]
+
+    assert [quality[moment]["gauc"] for moment in ("before", "after")] == [None, None]
 
 
 def test_a_manifest_has_the_quality_of_its_pass_and_an_older_one_has_none(tmp_path: Path) -> None:

@@ -319,6 +319,7 @@ def test_groups_are_reported_where_the_task_groups_by_the_slot_of_this_trainer(
 
     [result] = client.results()
     assert (result.groups and sample_of(result.groups).bound) == (b"" if found is None else found)
+    assert result.group == ("" if found is None else "a")
     assert Engine.group_rows == (found or 0)
     assert len(result.positives) == 8 * BUCKETS
 
