@@ -295,9 +295,10 @@ def show(document: dict[str, Any]) -> None:
 def about(facts: dict[str, Any]) -> str:
     """The machine in one line."""
     versions = " ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
+    redis = f"Redis {server}, " if (server := facts.get("redisServer")) else ""
     return (
         f"{facts.get('cpu')} x {facts.get('cores')}, {facts.get('memoryGB')} GB, Linux {facts.get('kernel')}, "
-        f"{facts.get('fileSystem')}, Python {facts.get('python')}, Redis {facts.get('redisServer')}, {versions}, "
+        f"{facts.get('fileSystem')}, Python {facts.get('python')}, {redis}{versions}, "
         f"network {facts.get('network', 'of the machine')}, load {facts.get('load')}, {facts.get('measured')}"
     )
 

@@ -81,9 +81,7 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments(parser)
-    parser.add_argument(
-        "--rows", type=int, help="of the hour; by default 400,000, of each network 400,000, quick 50,000"
-    )
+    parser.add_argument("--rows", type=int, help="of the hour; by default 400,000, quick 50,000")
     parser.add_argument("--bare", nargs=2, type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     plan = plan_of(given)

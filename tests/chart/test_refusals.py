@@ -238,6 +238,10 @@ BETWEEN_ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "boundaries that repeat": ({"features": {"x": {"type": "bucketized", "boundaries": [0.5, 0.5]}}}, ["features.x.boundaries does not rise"]),
     "a clip of nothing": ({"features": {"x": {"type": "numeric", "transform": [{"clip": [2, 2]}]}}}, ["features.x.transform clip does not rise"]),
     "n-grams turned round": ({"features": {"x": {"type": "text", "ngrams": [2, 1]}}}, ["features.x.ngrams does not rise"]),
+    "a group of numbers": (
+        {"data": {"group": "p"}, "features": {"p": {"type": "numeric"}}}, ['data.group "p" is no feature with keys'],
+    ),
+    "a group of no feature": ({"data": {"group": "town"}}, ['data.group "town" is no feature with keys']),
     "two scales": ({"features": {"x": {"type": "numeric", "transform": ["minMax", "standardize"]}}}, ["features.x.transform has standardize and minMax"]),
     "a name that merges": ({"features": {"<<": CITY}}, ["features.<< has a name that merges maps"]),
     "two bounds of keys": ({"features": {"x": {**CITY, "vocabulary": ["a"], "hash": 3}}}, ["features.x has vocabulary and hash"]),
@@ -401,3 +405,10 @@ def test_what_is_refused_here_is_refused_by_the_program_too() -> None:
     ):
         with pytest.raises(ConfigRefused):
             settings(Values, merged(SMALLEST, BETWEEN_KEYS[name][0]), "values.yaml")
+
+
+@pytest.mark.parametrize(
+    "data", [{"slots": [1, 1000001], "group": 1000001}, {"slots": "1\nuser\n", "group": "user"}, {"group": None}]
+)
+def test_a_group_that_is_a_slot_is_taken_however_both_are_written(render: Renderer, data: dict[str, Any]) -> None:
+    render(data=data)

@@ -101,14 +101,23 @@ data.{{ $key }} {{ . }} is a day that no calendar has: name one that there is
 {{- end }}
 {{- end }}
 
-{{- define "elastic-ctr.validate.slots" -}}
+{{/* data.slots, a list or a text with one a line, as a JSON list of texts; blank lines stay */}}
+{{- define "elastic-ctr.slots" -}}
 {{- $slots := .Values.data.slots }}
 {{- if kindIs "string" $slots }}
 {{- $slots = splitList "\n" $slots }}
 {{- end }}
-{{- $seen := dict }}
+{{- $names := list }}
 {{- range $slots }}
-{{- $slot := kindIs "string" . | ternary . (int64 . | toString) | trim }}
+{{- $names = append $names (kindIs "string" . | ternary . (int64 . | toString) | trim) }}
+{{- end }}
+{{- toJson $names }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.slots" -}}
+{{- $slots := include "elastic-ctr.slots" . | fromJsonArray }}
+{{- $seen := dict }}
+{{- range $slot := $slots }}
 {{- $again := hasKey $seen $slot }}
 {{- if $slot }}
 {{- $_ := set $seen $slot true }}
@@ -127,26 +136,17 @@ data.slots has blank lines alone: name at least one slot
 {{- end }}
 
 {{- define "elastic-ctr.validate.group" -}}
-{{- $group := .Values.data.group }}
-{{- if not (kindIs "string" $group) }}
-{{- $group = int64 $group | toString }}
-{{- end }}
-{{- if and $group .Values.features }}
-{{- if not (has (get .Values.features $group | default dict).type (list "categorical" "bucketized" "crossed" "text")) -}}
+{{- with .Values.data.group }}
+{{- $group := kindIs "string" . | ternary . (int64 . | toString) }}
+{{- if $.Values.features }}
+{{- if not (has (get $.Values.features $group | default dict).type (list "categorical" "bucketized" "crossed" "text")) -}}
 data.group {{ quote $group }} is no feature with keys: name one that is categorical, bucketized, crossed or text
 {{ end }}
-{{- else if and $group .Values.data.slots }}
-{{- $slots := .Values.data.slots }}
-{{- if kindIs "string" $slots }}
-{{- $slots = splitList "\n" $slots }}
-{{- end }}
-{{- $found := dict }}
-{{- range $slots }}
-{{- $_ := set $found (kindIs "string" . | ternary . (int64 . | toString) | trim) true }}
-{{- end }}
-{{- if not (hasKey $found $group) -}}
+{{- else if $.Values.data.slots }}
+{{- if not (has $group (include "elastic-ctr.slots" $ | fromJsonArray)) -}}
 data.group {{ quote $group }} is no slot of data.slots: name one of them
 {{ end }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -17,6 +17,8 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics.document import LONGEST, TOP, series_of
 
 MOST_DIGITS = 15
+# Names in a sentence about a name that is none of them.
+_SHOWN = 10
 _NEEDS_STATISTICS = ("standardize", "minMax")
 # Steps without a setting of their own, and their results.
 NAMED_STEPS = {
@@ -424,10 +426,6 @@ def input_of(data: Data, features: Features | None) -> ModelInput:
         return ModelInput(data.slots)
     definition = features.model_dump_json(by_alias=True)
     return ModelInput(features.slots, features.averaged, features.numeric, definition)
-
-
-# Names in a sentence about a name that is none of them.
-_SHOWN = 10
 
 
 def check_group(data: Data, features: Features | None) -> None:

@@ -182,6 +182,7 @@ class Tasks(Part):
             return True
         histograms = (_histogram(result.positives), _histogram(result.negatives))
         if result.groups:
+            # Refused here as a histogram is: the end of the pass reads it inside the master's own step.
             sample_of(result.groups)
         # Not by the state of the pass: it may have been stopped while this task was under way.
         if current.epoch == 0:

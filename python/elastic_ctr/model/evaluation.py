@@ -17,6 +17,8 @@ import numpy.typing as npt
 from elastic_ctr.versions.manifest import Decile, Quality
 
 Floats = npt.NDArray[np.float64]
+Histograms = tuple[Floats, Floats]
+"""Clicks, and shows without click, by bucket of the logit: [BUCKETS] each."""
 
 # Logits in [-16, 16) in steps of 1/128: fine enough for rates of 0.1 %, where equal steps of the probability are not.
 BUCKETS = 4096
@@ -56,8 +58,8 @@ def weighted_logloss(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt
     return float(-np.sum(clicks * np.log(p) + (shows - clicks) * np.log1p(-p)) / np.sum(shows))
 
 
-def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Clicks and shows without click by bucket of the logit, as the training program counts them: 2 x [BUCKETS]."""
+def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> Histograms:
+    """As the training program counts them."""
     p = np.asarray(probability, dtype=np.float64)
     with np.errstate(divide="ignore"):
         logit = np.log(p) - np.log1p(-p)

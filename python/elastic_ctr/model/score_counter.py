@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.model.evaluation import BUCKETS, bucket_of
+from elastic_ctr.model.evaluation import BUCKETS, Histograms, bucket_of
 from elastic_ctr.model.grouped_auc import NOTHING, GroupSample, hashed, merged, rows_of
 
-Histograms = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 # Rows are merged when there are so many more than may be kept.
 _MERGED_AT = 4
 
@@ -67,7 +66,7 @@ class ScoreCounter:
                     self._merge()
 
     def histograms(self) -> Histograms:
-        """Of clicks and of shows without click: [BUCKETS] each."""
+        """Of the run, up to now."""
         return self._positives.copy(), self._negatives.copy()
 
     def groups(self) -> GroupSample:

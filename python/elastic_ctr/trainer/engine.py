@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.model.evaluation import Histograms
 from elastic_ctr.model.grouped_auc import GroupSample
 from elastic_ctr.model.networks.catalog import logit_of
 from elastic_ctr.model.program import OFFSET, TABLE, build_program, offset, start_paddle
-from elastic_ctr.model.score_counter import Histograms
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.trainer.gradient_pushes import merge_gradients
 from elastic_ctr.trainer.row_counts import rows_at

@@ -22,11 +22,11 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.features.readers.batches import ColumnsRefused
 from elastic_ctr.features.row_sample import RowSample
+from elastic_ctr.model.evaluation import Histograms
 from elastic_ctr.model.grouped_auc import NOTHING
 from elastic_ctr.model.networks.inspection import inspect_own
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.model.program import prepare_environment, start_paddle
-from elastic_ctr.model.score_counter import Histograms
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
@@ -361,11 +361,9 @@ class TrainerProcess:
         return result
 
     def _without_records(self, task: control.Task) -> control.TaskResult:
-        return (
-            control.TaskResult(group=task.group, groups=NOTHING.to_bytes())
-            if self._groups(task)
-            else control.TaskResult()
-        )
+        """The sample of the groups of a round that has nothing to score."""
+        grouped = self._groups(task)
+        return control.TaskResult(group=task.group, groups=NOTHING.to_bytes()) if grouped else control.TaskResult()
 
     def _groups(self, task: control.Task) -> bool:
         """Whether the master and this trainer group by the same slot: one of them may have begun before the other's upgrade."""
@@ -418,11 +416,11 @@ class TrainerProcess:
             # All of them are held out, or none is: Paddle never returns from a round over nothing.
             dataset.release_memory()
             return self._without_records(task)
+        run = self._engine.predict
         if task.phase == control.TRAIN:
             self._watchdog.running(task.attempt)
-            result = self._scored(task, partial(self._engine.train, dataset))
-        else:
-            result = self._scored(task, partial(self._engine.predict, dataset))
+            run = self._engine.train
+        result = self._scored(task, partial(run, dataset))
         dataset.release_memory()
         result.records = task.records
         return result

@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.config.section import Section
 from elastic_ctr.master import learning
-from elastic_ctr.model.evaluation import BUCKETS, quality_of_histogram
+from elastic_ctr.model.evaluation import BUCKETS, Histograms, quality_of_histogram
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.lifecycle import bind, dies_with_this_process
 from elastic_ctr.trainer.engine import Engine
@@ -35,7 +34,6 @@ from elastic_ctr.trainer.held_out import parts_of
 from elastic_ctr.tune.passes import Hours, Piece, TrainedPass
 from elastic_ctr.versions.manifest import Quality
 
-Histograms = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 _START_SECONDS = 120
 # Another process may take a port between its choice and its use.
 _PORTS_TRIED = 3

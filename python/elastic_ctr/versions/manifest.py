@@ -81,7 +81,9 @@ class Quality(Record):
         default=None,
         description="Mean of the AUCs of the groups by `data.group`, weighted by impressions, of a sample of the groups.",
     )
-    groups: Whole = Field(default=0, description="Groups of the sample that have an AUC: a click, and a show without.")
+    groups: Whole | None = Field(
+        default=None, description="Groups of the sample that have an AUC: a click, and a show without."
+    )
     deciles: tuple[Decile, ...] = ()
     roc: tuple[Rate, ...] = Field(
         default=(),

@@ -183,7 +183,7 @@ def test_a_pass_without_groups_of_all_its_tasks_has_no_gauc(tmp_path: Path, sett
 
     shown = status(one.coordinator)["passes"][-1]["quality"]
 
-    assert [(shown[moment]["gauc"], shown[moment]["groups"]) for moment in ("before", "after")] == [(None, 0)] * 2
+    assert [(shown[moment]["gauc"], shown[moment]["groups"]) for moment in ("before", "after")] == [(None, None)] * 2
     assert shown["after"]["auc"] is not None
 
 

@@ -22,7 +22,7 @@ from elastic_ctr.trainer import process as module
 from elastic_ctr.trainer.process import TrainerProcess
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.pinned_statistics import publish_statistics
-from trainer.test_process import Client, Engine, Watchdog, joined, task
+from trainer.process_world import Client, Engine, Watchdog, joined, task
 
 HEADER = "click,price,device\n"
 ROWS = "".join(f"{row % 2},{row},{'ab'[row % 3 == 0]}\n" for row in range(100))
