@@ -52,7 +52,9 @@ def test_raw_rows_are_trained_and_answered_by_one_definition(tmp_path: Path, sta
     report = run.finish(200)
 
     assert [(each["records"], each["refused"]) for each in report["passes"]] == [(4000, 0)] * 2
-    assert all(each["maxAbsDiff"] < 1e-5 for each in report["passes"])
+    # The first version may have been replaced before anybody asked it.
+    assert report["passes"][-1]["samplesServed"] == 1000
+    assert report["parity"]["maxAbsDiff"] < 1e-5
     assert report["passes"][-1]["auc"] > 0.7
     store = run.places.folder / "store" / "output"
     documents = {file.read_bytes() for file in (store / "ctr_model").glob("*/features.json")}
