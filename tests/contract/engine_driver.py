@@ -44,6 +44,11 @@ def main() -> None:
             engine.flush()
             counts = positives + negatives
             answer = {int(bucket): counts[bucket] for bucket in counts.nonzero()[0]}
+        elif name == "refused":
+            try:
+                engine.preload(Path(given[0]), 1)
+            except OSError as failed:
+                answer = failed.strerror
         elif name == "groups":
             answer = engine.groups().to_bytes().hex()
         elif name == "pull":

@@ -73,6 +73,11 @@ class Trainer:
             rows.append(" ".join(tokens))
         return {int(bucket): count for bucket, count in self._order(command, rows, *others).items()}
 
+    def refused(self, file: Path) -> str | None:
+        """Why the engine does not start to read the file."""
+        found: str | None = self._order("refused", str(file))
+        return found
+
     def groups(self) -> GroupSample:
         """Of the last lines."""
         return sample_of(bytes.fromhex(self._order("groups")))

@@ -76,6 +76,16 @@ def test_every_record_is_counted_and_trained_once_whatever_the_number_of_threads
     assert sum(rows[key].show for key in range(1, 51)) == 2 * len(lines)
 
 
+def test_a_file_that_is_not_there_is_refused_and_the_next_one_is_trained(tmp_path: Path) -> None:
+    with engine(tmp_path, MODEL) as started:
+        [trainer] = started.trainers
+        refused = trainer.refused(tmp_path / "gone.txt")
+        trained = trainer.train(LINES)
+
+    assert refused == "No such file or directory"
+    assert sum(trained.values()) == len(LINES)
+
+
 def test_the_sample_of_groups_has_the_impressions_of_each_users_lines(tmp_path: Path) -> None:
     users = {7: [(5, 1), (6, 0), (5, 1)], 2**63 + 9: [(6, 1), (5, 0)], 0: [(5, 1), (6, 0)]}
     lines: list[Clicks] = [(1, click, {"a": [ad], "b": [user]}) for user, seen in users.items() for ad, click in seen]

@@ -169,15 +169,19 @@ class Engine:
             self._head_output = paddle.nn.functional.sigmoid(logit)
 
     def preload(self, file: Path, batch_size: int) -> Any:
-        """Start reading a converted file in the background."""
+        """Start reading a converted file in the background. Raises OSError for a file that cannot be opened: Paddle would end
+        the process.
+        """
+        file.open("rb").close()
         dataset = self._paddle.distributed.InMemoryDataset()
-        dataset.init(batch_size=batch_size, thread_num=self._threads, use_var=self._graph.feeds, pipe_command="cat")
+        # Without a command Paddle reads the file itself: a third faster than through the shell and the pipe of `cat`.
+        dataset.init(batch_size=batch_size, thread_num=self._threads, use_var=self._graph.feeds, pipe_command="")
         dataset.set_filelist([str(file)])
         dataset.preload_into_memory(1)
         return dataset
 
     def ready(self, dataset: Any, records: int) -> Any:
-        """Wait for a preload and count its records: Paddle reads a missing file as empty, without an error."""
+        """Wait for a preload and count its records: Paddle takes a file that fails while it is read for its end, without an error."""
         dataset.wait_preload_done()
         found = dataset.get_memory_data_size()
         if found != records:
