@@ -5,9 +5,10 @@
 The pipeline: `elastic-ctr local run` with one trainer and one pserver, tasks of a quarter of the rows, each loaded while
 the one before it is trained; timed by the master from the first lease to the last report of the round. Bare:
 `train_from_dataset` on one file of the same rows, converted by the same converter and loaded before the clock starts, in
-one process against one server. Runs alternate: bare, pipeline, bare, pipeline … bare; a pipeline run is compared with the
-mean of its two neighbours. Once with lines of clicks, and once with half as many raw rows of bench/features.py; then each network
-beside the same one in plain Paddle, which bench/training_networks.py describes.
+one process against one server, in batches of the size that `auto` gives the pipeline. Runs alternate: bare, pipeline,
+bare, pipeline … bare; a pipeline run is compared with the mean of its two neighbours. Once with lines of clicks, and once
+with half as many raw rows of bench/features.py; then each network beside the same one in plain Paddle, which
+bench/training_networks.py describes.
 """
 
 import argparse
@@ -31,8 +32,10 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.master.learning import batch_size
 
 CLICKS, ROWS = "training in the pipeline ÷ the bare engine", "training on raw rows in the pipeline ÷ the bare engine"
 _PIECE = 20_000
@@ -70,7 +73,7 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
     target = folder / "bare.txt"
     given = converted(data, target)
     with engine_beside_server(Model(), given, folder) as engine:
-        dataset = engine.ready(engine.preload(target, 512), rows)
+        dataset = engine.ready(engine.preload(target, batch_size(TrainerConfig(), rows, 1)), rows)
         began = time.monotonic()
         engine.train(dataset)
         speed = rows / (time.monotonic() - began)
