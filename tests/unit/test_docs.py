@@ -139,6 +139,14 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     assert [link for link in links if link and not (page.parent / link).exists()] == []
 
 
+def test_the_index_of_decisions_names_each_page_once_in_the_order_of_their_numbers() -> None:
+    decisions = ROOT / "docs/decisions"
+    rows = re.findall(r"^\| \[(\d{4})\]\((.+)\) \|", (decisions / "README.md").read_text(), re.MULTILINE)
+
+    assert [page for _, page in rows] == sorted(page.name for page in decisions.glob("[0-9]*.md"))
+    assert [number for number, _ in rows] == [f"{number:04}" for number in range(1, len(rows) + 1)]
+
+
 def test_the_changelog_begins_with_what_is_newest() -> None:
     heads = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
