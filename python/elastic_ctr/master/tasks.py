@@ -30,7 +30,7 @@ from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
 from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
 from elastic_ctr.model.evaluation import BUCKETS, quality_of_histogram
-from elastic_ctr.model.grouped_auc import grouped_auc, merged, sample_of
+from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, grouped_auc, merged, sample_of
 from elastic_ctr.versions.manifest import Quality
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,8 @@ _BEFORE_TRAINING = ("analyzing", "checking")
 _PREDICTED_AT_ONCE = 512
 # Rows of the sample of groups of a pass: 26 bytes each, in the ledger until the pass is done. A pass of many tasks has more.
 _GROUP_ROWS = 100_000
-_LEAST_GROUP_ROWS = 1000
+# At least one group fits, however many scores it has.
+_LEAST_GROUP_ROWS = GROUP_BUCKETS
 # Of a pass with more tasks, so many are sampled for its drift: what the master merges does not grow with the pass.
 _SAMPLED_TASKS = 16
 # A column has vanished if it is empty in more than data.maxMissingShare of at least so many rows, and was in fewer than half.

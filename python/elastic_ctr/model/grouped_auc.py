@@ -15,6 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+GROUP_BUCKETS = 1024
+"""Buckets of the logit in a group: a quarter of those of a histogram. So few rows hold a group with many impressions, and impressions that
+share a bucket differ too little for their order to count."""
+
 Rows = npt.NDArray[Any]
 """Clicks and shows without click of one group in one bucket of the logit, sorted by both."""
 

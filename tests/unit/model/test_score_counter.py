@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from elastic_ctr.model.evaluation import BUCKETS, histogram_of_scores
-from elastic_ctr.model.grouped_auc import GroupSample, hashed, merged, rows_of
+from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, GroupSample, grouped_auc, hashed, merged, rows_of
 from elastic_ctr.model.score_counter import ScoreCounter
 
 
@@ -115,8 +115,21 @@ def test_groups_are_sampled_over_batches_as_over_all_records_at_once(most: int) 
         counter.count(column(logits[cut]), column(np.ones(100)), column(clicks[cut]), keys_of(lists))
 
     bucket = np.clip((logits.astype(np.float32).astype(np.float64) + 16) * BUCKETS / 32, 0, BUCKETS - 1)
-    every = GroupSample(0, rows_of(hashed(keys.astype(np.uint64)), bucket.astype(np.int64), clicks, 1 - clicks))
+    every = GroupSample(0, rows_of(hashed(keys.astype(np.uint64)), bucket.astype(np.int64) // 4, clicks, 1 - clicks))
     found = counter.groups()
     assert found.to_bytes() == merged([every, GroupSample(found.bound, every.rows[:0])]).to_bytes()
     assert (found.bound > 0) == (most == 50)
     assert most // 2 < len(found.rows) <= 3000
+
+
+def test_a_sample_of_as_many_rows_as_a_group_has_buckets_holds_a_group_whatever_its_scores() -> None:
+    random = np.random.default_rng(1)
+    keys, logits = random.integers(1, 11, 60_000), random.uniform(-16, 16, 60_000)
+    counter = ScoreCounter()
+    counter.begin(GROUP_BUCKETS)
+
+    counter.count(
+        column(logits), column(np.ones(60_000)), column(logits > 0), keys_of([[key] for key in keys.tolist()])
+    )
+
+    assert grouped_auc(counter.groups()) == (1.0, 1)
