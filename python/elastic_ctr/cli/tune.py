@@ -82,12 +82,12 @@ def tune(
         str | None,
         typer.Option(
             metavar="FIRST..LAST",
-            help="Hours to validate with. The last fifth if not given; of a single hour a fifth of the records, by their content.",
+            help="Hours to validate with. The last fifth if not given; of a single hour a fifth of the records, by their features.",
         ),
     ] = None,
     records: Annotated[
         int,
-        typer.Option(min=100, help="Train and validate with about so many records at most, by their content."),
+        typer.Option(min=100, help="Train and validate with about so many records at most, by their features."),
     ] = _RECORDS,
     networks: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Networks to try.", show_default=",".join(DEFAULT_NETWORKS))
@@ -311,7 +311,7 @@ def _say_what(hours: Hours, places: int, *, starts_from: bool) -> None:
         )
     if hours.share < 1:
         _say(
-            f"note: these are {hours.share:.1%} of the records, chosen by their content; batch size and epochs of a pass depend on its size, "
+            f"note: these are {hours.share:.1%} of the records, chosen by their features; batch size and epochs of a pass depend on its size, "
             "so they stay as they are: give fewer --hours, or more --records, to search them, too"
         )
 

@@ -138,7 +138,7 @@ class Data(Section):
         default=0,
         ge=0,
         lt=1,
-        description="Share of the records, chosen by their content, that are never trained. Quality before and after training is measured on them, "
+        description="Share of the records, chosen by their features, that are never trained. Quality before and after training is measured on them, "
         "and `trainer.config.epochs: auto` stops by them.",
     )
     group: Annotated[str, BeforeValidator(_slot_name)] = Field(

@@ -49,7 +49,7 @@ class QualityLoss(Section):
         default=0.5,
         ge=0,
         le=EXACT,
-        description="A version is refused when its calibration is farther from 1 by more than this and three standard errors. A large number: never.",
+        description="A version is refused when its calibration, after the shift that docs/learning.md describes, is farther from 1 by more than this and three standard errors: the shift leaves that to passes with few clicks. A large number: never.",
     )
 
 

@@ -84,7 +84,7 @@ class HoursReader:
             apart if not validated else [each for each, _ in self._pieces(conversion, self._files_of(validated), None)]
         )
         self._check_refusals()
-        words = f"{VALIDATION_SHARE:.0%} of the records of {trained[0]}, chosen by their content"
+        words = f"{VALIDATION_SHARE:.0%} of the records of {trained[0]}, chosen by their features"
         if validated:
             words = validated[0] if len(validated) == 1 else f"{validated[0]} to {validated[-1]}"
         hours = Hours(

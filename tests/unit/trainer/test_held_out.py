@@ -34,6 +34,18 @@ def test_a_record_is_held_out_by_what_it_says_wherever_and_how_often_it_comes(tm
     assert set(again) == set(alone)
 
 
+def test_impressions_of_the_same_features_are_held_out_together_clicked_or_not(tmp_path: Path) -> None:
+    lines = [
+        b"1 %d 1 %d 1 %d\n" % (shows, clicks, key) for key in range(30) for shows, clicks in ((1, 0), (1, 1), (9, 2))
+    ]
+
+    trained, held_out = ({line.split(b" ", 4)[4] for line in part} for part in held_of(tmp_path, lines, 0.3))
+
+    assert trained
+    assert held_out
+    assert not trained & held_out
+
+
 def test_a_larger_share_holds_out_what_a_smaller_one_does(tmp_path: Path) -> None:
     smaller, larger = (set(held_of(tmp_path, LINES, share)[1]) for share in (0.1, 0.3))
 

@@ -12,9 +12,9 @@ from trainer.process_world import Engine, Made, Watchdog, task
 
 
 def hold_out_lines(lines: bytes, share: float) -> int:
-    """How many of these are held out, by another reading of the rule: the hash of a record as the engine gets it."""
-    records = [b"1 1 1 0 1 %s\n" % line.split()[2].partition(b":")[0] for line in lines.splitlines()]
-    return sum(xxhash.xxh3_64(record).intdigest() / 2**64 < share for record in records)
+    """How many of these are held out, by another reading of the rule: the hash of what the engine gets behind show and click."""
+    features = [b"1 %s\n" % line.split()[2].partition(b":")[0] for line in lines.splitlines()]
+    return sum(xxhash.xxh3_64(record).intdigest() / 2**64 < share for record in features)
 
 
 def test_a_task_is_converted_checked_and_predicted_and_then_trained_without_reading_it_again(trainer: Made) -> None:
