@@ -113,7 +113,10 @@ class TrialPool:
                 continue
             running = self._running[trial]
             chunk = os.read(key.fd, 1 << 16)
-            yield from running.take(trial, chunk)
+            for step in running.take(trial, chunk):
+                yield step
+                if trial not in self._running:
+                    break
             if not chunk and trial in self._running:
                 yield self._ended(trial)
         for trial, running in [*self._running.items()]:

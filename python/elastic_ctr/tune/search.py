@@ -13,6 +13,8 @@ from elastic_ctr.tune.study import Result, Study, best_first
 
 # Trials besides the present values that are trained once more.
 CHECKED = 3
+# Suggestions in a row that the values do not allow.
+_MOST_REFUSED = 50
 
 Say = Callable[[str], None]
 
@@ -94,6 +96,7 @@ class Search:
         self._say = say
         self._describe = describe
         self._open: dict[int, Candidate] = {}
+        self._refused = 0
 
     def run(self) -> Found:
         """Ends by itself, or by KeyboardInterrupt with what was found so far. Raises SearchFailed."""
@@ -120,7 +123,7 @@ class Search:
             while not late and self._pool.has_place and self._wants_more(ended):
                 self._start()
                 # One that is refused has ended at once.
-                ended = len(self._study.results())
+                ended, late = len(self._study.results()), self._is_late()
             if late and self._open:
                 self._say(f"time is up: {len(self._open)} unfinished trials are stopped")
                 self._stop_all()
@@ -136,8 +139,14 @@ class Search:
         try:
             number, candidate = self._study.ask()
         except ConfigRefused as wrong:
+            self._refused += 1
+            if self._refused >= _MOST_REFUSED:
+                raise SearchFailed(
+                    f"{self._refused} trials in a row were left out, the last one because {wrong}"
+                ) from None
             self._say(f"a trial is left out: {wrong}")
             return
+        self._refused = 0
         self._open[number] = candidate
         self._pool.start(str(number), candidate)
 

@@ -20,6 +20,8 @@ from elastic_ctr.tune.space import Candidate, Space
 _NAME = "tune"
 # Before so many are complete, none is pruned, and the sampler draws at random.
 _STARTUP = 8
+# Optuna's name for what a trial was enqueued with.
+_PRESET = "fixed_params"
 _BASELINE, _STOPPED = "baseline", "stopped"
 _STATES = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
@@ -82,6 +84,9 @@ class Study:
         self._describe(trial, candidate, is_baseline=is_baseline)
         self._open[trial.number] = trial
         if is_baseline:
+            if taken := self._study.trials[trial.number].system_attrs.get(_PRESET):
+                # An earlier process was killed while it tried the present values, and this trial is one that it had planned.
+                self._study.enqueue_trial(taken)
             # From here on: the first trial takes none of them.
             for preset in self._space.presets():
                 self._study.enqueue_trial(preset, skip_if_exists=True)

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")
+from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.tune import search as module
+from elastic_ctr.tune.passes import SearchFailed
 from elastic_ctr.tune.pool import Ended
 from elastic_ctr.tune.search import Search
 from elastic_ctr.tune.space import Candidate
@@ -91,3 +93,17 @@ def test_a_search_without_a_number_of_trials_goes_on_until_its_time_is_up(world:
 
 def test_a_search_with_both_ends_with_what_comes_first(world: World) -> None:
     assert len(world.search(trials=50, deadline=95)) == 10
+
+
+def test_a_search_whose_suggestions_are_all_refused_ends_with_the_reason(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> tuple[int, Candidate]:
+        raise ConfigRefused("model.layers: too wide")
+
+    monkeypatch.setattr(world, "ask", refuse)
+
+    with pytest.raises(
+        SearchFailed, match=r"50 trials in a row were left out, the last one because model\.layers: too wide"
+    ):
+        world.search(trials=None, deadline=None)

@@ -57,6 +57,21 @@ def test_present_values_that_were_not_trained_to_their_end_are_the_next_trial_ag
     assert study_of(tmp_path).ask()[1] == space_of({}).base
 
 
+def test_a_preset_that_waited_when_the_process_was_killed_is_still_tried(tmp_path: Path) -> None:
+    space = space_of({"embeddingDim": 100, "network": "xdeepfm"})
+    study = study_of(tmp_path, space)
+    study.ask()
+
+    again = study_of(tmp_path, space)
+    asked = [again.ask()[1] for _ in range(1 + len(space.presets()))]
+
+    (tmp_path / "other").mkdir()
+    wanted = study_of(tmp_path / "other", space)
+    assert {each.model.model_dump_json() for each in asked} == {
+        wanted.ask()[1].model.model_dump_json() for _ in range(1 + len(space.presets()))
+    }
+
+
 def test_a_trial_worse_than_the_median_is_hopeless_and_the_present_values_never_are(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     first, _ = study.ask()
