@@ -16,6 +16,9 @@ Array = npt.NDArray[np.float32]
 Values = Mapping[str, Array]
 Shapes = Mapping[str, Sequence[int]]
 
+# Weights of the pairs of a map and a field, map by map.
+_OF_PAIRS = "cin"
+
 
 @dataclass(frozen=True)
 class Names:
@@ -107,7 +110,7 @@ def take_over(
     kept = []
     for name, each in first.items():
         shapes = [probe.get(name, ()) for probe in probes]
-        if name not in old or any(len(shape) != each.ndim for shape in shapes):
+        if name not in old or name.startswith(_OF_PAIRS) or any(len(shape) != each.ndim for shape in shapes):
             continue
         found = taken_over(old[name], each, axes_of(each.shape, shapes[0], shapes[1], now), before, now)
         if found is not None:
@@ -116,6 +119,14 @@ def take_over(
     if not kept:
         return TakenOver(dict(first), "nothing, for no parameter has the name and shape of one of its own")
     near, far = distance(values), distance(first)
+    # Those whose places move, and move wrongly: a network of the user's own may lay out its inputs in another way than slot by slot.
+    for name in [*kept] if before != now else []:
+        without = {**values, name: np.array(first[name], np.float32)}
+        if _lies_along_inputs(first[name].shape, probes, name) and (nearer := distance(without)) < near:
+            values, near = without, nearer
+            kept.remove(name)
+    if not kept:
+        return TakenOver(dict(first), "nothing, for its logits are nearer without each of its parameters")
     # NaN is never near.
     if not near < far:
         return TakenOver(
@@ -129,6 +140,10 @@ def take_over(
         f"{len(kept)} of {len(first)} parameters, without their optimizer's state{begins_anew}; its logits differ by "
         f"{near:.3g} on average where the slots and numbers of only one of the two are absent, with first values by {far:.3g}",
     )
+
+
+def _lies_along_inputs(shape: Sequence[int], probes: tuple[Shapes, Shapes], name: str) -> bool:
+    return any(tuple(probe[name]) != tuple(shape) for probe in probes)
 
 
 def random_rows(before: Names, now: Names, dim: int, rows: int = 256) -> tuple[tuple[Any, Any], tuple[Any, Any]]:

@@ -57,6 +57,33 @@ def test_a_parameter_of_another_shape_begins_anew_and_is_named() -> None:
     assert "b begin anew" in found.sentence
 
 
+def test_a_parameter_with_which_the_logits_are_farther_begins_anew() -> None:
+    old, first = values(BEFORE, 1), values(NOW, 2)
+    probes = (shapes(NOW, slots=1), shapes(NOW, numbers=1))
+
+    def distance(these: Values) -> float:
+        """As of a network whose `cross` does not lie along the inputs slot by slot."""
+        return float((these["w"] == first["w"]).mean() + (these["cross"] != first["cross"]).any())
+
+    found = take_over(old, first, probes, BEFORE, NOW, distance)
+
+    assert (found.values["cross"] == first["cross"]).all()
+    assert "3 of 4 parameters" in found.sentence
+    assert "cross begin anew" in found.sentence
+
+
+def test_weights_of_pairs_of_fields_begin_anew() -> None:
+    old, first = (
+        {**values(names, 1), "cin1.w": np.ones((2 * len(names.slots), 4), np.float32)} for names in (BEFORE, NOW)
+    )
+    probes = tuple({**shapes(NOW, slots=more, numbers=1 - more), "cin1.w": (2 * (3 + more), 4)} for more in (1, 0))
+
+    found = take_over(old, first, probes, BEFORE, NOW, lambda these: float(these["w"] is first["w"]))  # type: ignore[arg-type]
+
+    assert "4 of 5 parameters" in found.sentence
+    assert "cin1.w begin anew" in found.sentence
+
+
 @pytest.mark.parametrize("near", [2.0, float("nan")])
 def test_nothing_is_taken_over_where_that_brings_the_answers_no_nearer(near: float) -> None:
     old, first = values(BEFORE, 1), values(NOW, 2)
