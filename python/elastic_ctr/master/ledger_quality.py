@@ -1,6 +1,7 @@
 """The part of the ledger with the quality of each pass, before and after it was trained."""
 
 import json
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from elastic_ctr.master.ledger_file import LedgerFile
@@ -13,6 +14,8 @@ Figures = dict[str, dict[str, Any] | None]
 # With their names in a Quality's JSON.
 _CURVES = ("deciles", "roc")
 _GONE = ", ".join(f"'$.{name}'" for name in _CURVES)
+# Tasks with predictions, and the sample of each where it has one by a slot.
+_GROUPED = "from tasks left join groups on task = tasks.id and slot = ? where tasks.pass = ? and positives is not null and records > 0"
 # A year of hours, in 33 MB. Older passes have their figures alone.
 KEPT_CURVES = 10_000
 _AUC_COLUMNS = {"before": "auc_before", "after": "auc"}
@@ -50,15 +53,16 @@ class LedgerQuality(LedgerFile):
         else:
             self._do("delete from groups where task = ?", task)
 
-    def groups(self, ordinal: int, slot: str) -> list[bytes] | None:
-        """The samples by this slot; None unless all tasks with predictions have one."""
-        rows = self._all(
-            "select data from tasks left join groups on task = tasks.id and slot = ?"
-            " where tasks.pass = ? and positives is not null and records > 0",
-            slot,
-            ordinal,
-        )
-        return None if any(row[0] is None for row in rows) else [bytes(row[0]) for row in rows]
+    def is_grouped(self, ordinal: int, slot: str) -> bool:
+        """Whether there are predictions, and all tasks with some have a sample by this slot."""
+        tasks, samples = self._one(f"select count(*), count(task) {_GROUPED}", slot, ordinal)
+        return bool(0 < tasks == samples)
+
+    def groups(self, ordinal: int, slot: str) -> Iterator[bytes]:
+        """The samples by this slot, one at a time: a pass of many tasks has more than fit into memory."""
+        for task in self._all(f"select task {_GROUPED} and task is not null order by task", slot, ordinal):
+            [data] = self._one("select data from groups where task = ?", task[0])
+            yield bytes(data)
 
     def quality(self, ordinal: int) -> PassQuality:
         rows = self._all("select moment, document from qualities where pass = ?", ordinal)

@@ -30,7 +30,7 @@ from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
 from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
 from elastic_ctr.model.evaluation import BUCKETS, quality_of_histogram
-from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, grouped_auc, merged, sample_of
+from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, folded, grouped_auc, sample_of
 from elastic_ctr.versions.manifest import Quality
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ _PHASES = {
 }
 _BEFORE_TRAINING = ("analyzing", "checking")
 _PREDICTED_AT_ONCE = 512
-# Rows of the sample of groups of a pass: 26 bytes each, in the ledger until the pass is done. A pass of many tasks has more.
+# Rows of the sample of groups of a pass: 26 bytes each. The ledger keeps as many for all tasks together until the pass is done.
 _GROUP_ROWS = 100_000
-# At least one group fits, however many scores it has.
+# Of a task: at least one group fits, however many scores it has. So in the ledger a pass of more than 100 tasks has more.
 _LEAST_GROUP_ROWS = GROUP_BUCKETS
 # Of a pass with more tasks, so many are sampled for its drift: what the master merges does not grow with the pass.
 _SAMPLED_TASKS = 16
@@ -429,10 +429,9 @@ class EpochRunner(Part):
     def _by_group(self, current: PassRow) -> dict[str, float | int | None]:
         """What `data.group` adds to a Quality; nothing where a task of the pass was predicted without it."""
         slot = self._settings.data.group
-        samples = self._ledger.groups(current.ordinal, slot) if slot else None
-        if not samples:
+        if not slot or not self._ledger.is_grouped(current.ordinal, slot):
             return {}
-        gauc, groups = grouped_auc(merged([sample_of(each) for each in samples]))
+        gauc, groups = grouped_auc(folded(self._ledger.groups(current.ordinal, slot), _GROUP_ROWS))
         return {"gauc": gauc, "groups": groups}
 
 

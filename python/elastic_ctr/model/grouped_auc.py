@@ -8,7 +8,7 @@ whole: those whose hash is below the least bound of the parts.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,17 @@ def merged(samples: Sequence[GroupSample], most: int = 0) -> GroupSample:
         bound = int(joined["group"][most])
         joined = joined[joined["group"] < np.uint64(bound)]
     return GroupSample(bound, joined)
+
+
+def folded(samples: Iterable[bytes], most: int) -> GroupSample:
+    """`merged` of what `sample_of` reads, with at most so many rows at a time and as many again."""
+    found, waiting, rows = NOTHING, list[GroupSample](), 0
+    for each in samples:
+        waiting.append(sample_of(each))
+        rows += len(waiting[-1].rows)
+        if rows > most:
+            found, waiting, rows = merged([found, *waiting], most), [], 0
+    return merged([found, *waiting], most)
 
 
 def grouped_auc(sample: GroupSample) -> tuple[float | None, int]:

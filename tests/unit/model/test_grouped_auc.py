@@ -8,6 +8,7 @@ from elastic_ctr.model.grouped_auc import (
     NOTHING,
     ROW,
     GroupSample,
+    folded,
     grouped_auc,
     hashed,
     merged,
@@ -53,6 +54,17 @@ def test_parts_of_a_pass_have_the_groups_of_the_whole(impressions: Impressions, 
     found = merged([sampled(part) for number in range(parts) if (part := impressions[number::parts])])
 
     assert found.to_bytes() == sampled(impressions).to_bytes()
+
+
+@given(IMPRESSIONS, st.integers(1, 9), st.integers(1, 40))
+def test_parts_folded_one_after_the_other_are_those_merged_at_once(
+    impressions: Impressions, parts: int, most: int
+) -> None:
+    pieces = [sampled(part) for number in range(parts) if (part := impressions[number::parts])]
+
+    found = folded((piece.to_bytes() for piece in pieces), most)
+
+    assert found.to_bytes() == merged(pieces, most).to_bytes()
 
 
 @given(IMPRESSIONS, st.integers(1, 4), st.integers(1, 12))
