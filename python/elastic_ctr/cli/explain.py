@@ -91,6 +91,8 @@ def _instance(text: str, inputs: endpoints.Metadata) -> Any:
             row = json.loads(text)
         except ValueError as wrong:
             raise _RowRefused(f"it is not JSON: {wrong}") from None
+        except RecursionError:
+            raise _RowRefused("its JSON is nested too deeply") from None
         left = [column for column in row if column not in inputs.columns]
         if left:
             typer.echo(f"no feature reads {', '.join(left[:10])}: left out", err=True)
@@ -100,7 +102,7 @@ def _instance(text: str, inputs: endpoints.Metadata) -> Any:
     if "\n" in text:
         raise _RowRefused(f"there are {len(text.splitlines())} lines; give one")
     first = text.split(None, 1)[:1]
-    if first and ":" in first[0]:
+    if not first or ":" in first[0]:
         return text
     try:
         parse_line(text.encode(), SlotList(tuple(inputs.slots)), None)

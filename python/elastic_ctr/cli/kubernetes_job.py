@@ -14,6 +14,8 @@ from elastic_ctr.versions import layout
 
 COMPONENT = "scoring"
 _LOOK_SECONDS = 2.0
+# An upgrade of the control plane takes less.
+_AWAY_SECONDS = 120.0
 # Of a finished pod's log: its report is the last of them.
 _TAIL = 20
 
@@ -65,16 +67,29 @@ def job_of(template: dict[str, Any], name: str, order: Order, pods: int) -> dict
 
 def _wait(cluster: Cluster, name: str, pods: int) -> None:
     """Until it is complete. Raises KubectlFailed with the words of a pod where it fails."""
-    known = -1
+    known, answered = -1, time.monotonic()
     while True:
-        status = cluster.kubectl.read("get", "job", name).get("status", {})
+        try:
+            status = cluster.kubectl.read("get", "job", name).get("status", {})
+        except KubectlFailed as failed:
+            if time.monotonic() - answered > _AWAY_SECONDS:
+                raise KubectlFailed(
+                    f"Job {name} cannot be watched any more, and goes on where it is there: {failed}; `kubectl logs job/{name}` "
+                    "ends with its report"
+                ) from failed
+            time.sleep(_LOOK_SECONDS)
+            continue
+        answered = time.monotonic()
         conditions = {each["type"]: each for each in status.get("conditions", []) if each.get("status") == "True"}
         if "Complete" in conditions:
             return
         if "Failed" in conditions:
-            said = _log(cluster, name, "Failed").strip()
             why = conditions["Failed"].get("message", "")
-            raise KubectlFailed(f"Job {name} has failed ({why}); a pod of it said:\n{said}")
+            try:
+                said = f"a pod of it said:\n{_log(cluster, name, 'Failed').strip()}"
+            except KubectlFailed as lost:
+                said = str(lost)
+            raise KubectlFailed(f"Job {name} has failed ({why}); {said}")
         if (done := int(status.get("succeeded", 0))) != known:
             known = done
             typer.echo(f"{done} of {pods} pods have ended, {status.get('active', 0)} run", err=True)

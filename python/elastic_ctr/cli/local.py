@@ -43,6 +43,8 @@ SetFile = Annotated[
     ),
 ]
 _GRACE_SECONDS = 30
+# Of `--set-file`: more than etcd, and so the chart, takes.
+_MOST_OF_A_FILE = 16 << 20
 _MLFLOW_URL = "http://127.0.0.1:5000"
 _STARTED_BY_UP = "ELASTIC_CTR_STARTED_BY_UP"
 _GO_ON = b"\n"
@@ -78,6 +80,15 @@ def _read_values(file: Path) -> dict[str, object]:
     return values
 
 
+def _read_text(file: Path) -> str:
+    """Of a file whose text becomes a value. Raises OSError, ValueError."""
+    with file.open("rb") as opened:
+        found = opened.read(_MOST_OF_A_FILE + 1)
+    if len(found) > _MOST_OF_A_FILE:
+        raise ValueError(f"it has more than {_MOST_OF_A_FILE >> 20} MiB, which no value may have")
+    return found.decode("utf-8")
+
+
 def load_values(files: list[Path], set_files: list[str] | None) -> Values:
     """Raises ConfigRefused."""
     parts: dict[str, dict[str, object]] = {str(file): _read_values(file) for file in files}
@@ -86,8 +97,8 @@ def load_values(files: list[Path], set_files: list[str] | None) -> Values:
         if not equals:
             raise ConfigRefused(f"--set-file {each!r} is not KEY=FILE")
         try:
-            value: object = Path(file_name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as failed:
+            value: object = _read_text(Path(file_name))
+        except (OSError, ValueError) as failed:
             raise ConfigRefused(f"--set-file {each!r}: {reason_of(failed)}") from failed
         *steps, last = key.split(".")
         part: dict[str, object] = {last: value}

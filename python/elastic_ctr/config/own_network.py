@@ -71,13 +71,19 @@ def read_source(path: Path) -> str:
     """The text of a network's file. Raises OSError, ValueError."""
     with path.open("rb") as file:
         found = file.read(4 * MAX_SOURCE + 1)
+    if len(found) > 4 * MAX_SOURCE:
+        raise ValueError(_too_long(path))
     try:
         text = found.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
         raise ValueError(f"{path} is not text in UTF-8") from wrong
     if len(text) > MAX_SOURCE:
-        raise ValueError(f"{path} has more than {MAX_SOURCE} characters; move what is long into a package of the image")
+        raise ValueError(_too_long(path))
     return text
+
+
+def _too_long(path: Path) -> str:
+    return f"{path} has more than {MAX_SOURCE} characters; move what is long into a package of the image"
 
 
 def _checked(source: str) -> str:

@@ -1,7 +1,7 @@
 """A kubectl that says what a test has written down, to see how it is called and what is made of its answers.
 
 It reads `world.json` beside itself: `pods`, `services` (the components that have one), `secrets` by name, `forward`
-(pod:port -> local port, or text to fail with), `logs` (lines), `cronjobs`, `job` (its statuses in turn), `job_pods`, `fail` (text to fail
+(pod:port -> local port, or text to fail with), `logs` (lines), `cronjobs`, `job` (its statuses in turn, or text to fail with), `job_pods`, `fail` (text to fail
 everything with). Calls and pids go to `calls.jsonl`, what is created to `created.json`.
 """
 
@@ -69,7 +69,10 @@ elif "get" in words and "job" in words:
     seen = here / "looks"
     looks = int(seen.read_text()) if seen.exists() else 0
     seen.write_text(str(looks + 1))
-    print(json.dumps({"status": world["job"][min(looks, len(world["job"]) - 1)]}))
+    status = world["job"][min(looks, len(world["job"]) - 1)]
+    if isinstance(status, str):
+        fail(status)
+    print(json.dumps({"status": status}))
 elif "logs" in words:
     for line in world["logs"]:
         print(line, flush=True)

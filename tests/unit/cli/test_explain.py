@@ -50,6 +50,15 @@ def test_a_line_is_explained_with_or_without_show_and_click(line: str) -> None:
     assert serving.asked == [{"instances": ["12:0 5:7"]}]
 
 
+def test_a_line_without_features_is_explained() -> None:
+    serving = Serving()
+
+    done = call(serving, "-", given="\n")
+
+    assert done.exit_code == 0, done.stderr
+    assert serving.asked == [{"instances": [""]}]
+
+
 def test_features_stand_in_the_order_of_their_contributions() -> None:
     done = call(Serving(), "12:0")
 
@@ -98,6 +107,7 @@ def test_a_row_goes_without_the_columns_that_no_feature_reads() -> None:
         (None, "12:0\n13:0", "there are 2 lines; give one"),
         ({"user": "BYTES"}, "12:0", "the model takes rows of columns"),
         ({"user": "BYTES"}, '{"user": ', "it is not JSON"),
+        ({"user": "BYTES"}, '{"user": ' + "[" * 100_000, "its JSON is nested too deeply"),
     ],
 )
 def test_a_row_of_another_kind_is_refused(columns: dict[str, str] | None, row: str, reason: str) -> None:

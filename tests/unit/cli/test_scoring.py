@@ -135,6 +135,41 @@ def test_pods_predict_into_the_store(cluster: FakeKubectl) -> None:
     assert order == Order(deed="predict", output="scores/day", form="parquet", copied=("user",))
 
 
+_AWAY = "Unable to connect to the server: dial tcp 10.0.0.1:6443: connect: connection refused"
+
+
+def test_an_api_server_that_is_away_for_a_moment_does_not_end_the_watch_of_a_job(cluster: FakeKubectl) -> None:
+    cluster.say(job=[{}, _AWAY, _AWAY, {"active": 3, "succeeded": 1}, _AWAY, COMPLETE])
+
+    done = call("evaluate", "-n", "ns", "--pods", 3, "--json")
+
+    assert (done.exit_code, json.loads(done.stdout)) == (0, REPORT), done.stderr
+
+
+def test_an_api_server_that_stays_away_ends_the_watch_and_says_that_the_job_goes_on(
+    cluster: FakeKubectl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_job, "_AWAY_SECONDS", 0)
+    cluster.say(job=[{}, _AWAY])
+
+    done = call("evaluate", "-n", "ns", "--pods", 3)
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "cannot be watched any more, and goes on where it is there" in done.stderr
+    assert "connection refused" in done.stderr
+
+
+def test_a_failed_job_whose_pods_are_gone_says_why_it_failed(cluster: FakeKubectl) -> None:
+    failed = [{"type": "Failed", "status": "True", "message": "Job was active longer than specified deadline"}]
+    cluster.say(job=[{"conditions": failed}], job_pods=[])
+
+    done = call("evaluate", "-n", "ns", "--pods", 3)
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "has failed (Job was active longer than specified deadline)" in done.stderr
+    assert "its words are lost" in done.stderr
+
+
 def test_a_table_is_printed_without_json(cluster: FakeKubectl) -> None:
     done = call("evaluate", "-n", "ns", "--pods", 3)
 

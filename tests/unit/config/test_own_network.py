@@ -9,7 +9,7 @@ import yaml
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import ConfigRefused, dump, load, settings
 from elastic_ctr.config.model import Model, ModelInput, digest_of_model
-from elastic_ctr.config.own_network import MAX_SOURCE, OwnNetwork
+from elastic_ctr.config.own_network import MAX_SOURCE, OwnNetwork, read_source
 from elastic_ctr.config.role_files import CubeServerFile
 from elastic_ctr.config.roles import CubePodConfig
 from elastic_ctr.config.values_file import Values
@@ -123,6 +123,13 @@ def test_a_file_counts_from_the_folder_of_the_values_file(tmp_path: Path) -> Non
     found = load_values([values_file(tmp_path, {"file": "networks/my_network.py"})], None).model.network
 
     assert found == OwnNetwork(source=SOURCE)
+
+
+def test_a_file_without_end_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:
+    with pytest.raises(ConfigRefused, match="it has more than 16 MiB, which no value may have"):
+        load_values([values_file(tmp_path, {"name": "lr"})], ["model.network.source=/dev/zero"])
+    with pytest.raises(ValueError, match="/dev/zero has more than 65536 characters"):
+        read_source(Path("/dev/zero"))
 
 
 def test_set_file_gives_the_source_that_helm_takes_and_wins_over_a_file(tmp_path: Path) -> None:
