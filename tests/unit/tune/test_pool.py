@@ -43,7 +43,7 @@ def test_a_trial_stopped_at_its_first_step_says_nothing_of_a_second_one_that_cam
                 module, "subprocess", SimpleNamespace(Popen=process, DEVNULL=subprocess.DEVNULL, PIPE=subprocess.PIPE)
             )
             pool.start("3", candidate)
-        said = []
+        said: list[object] = []
         while not said:
             for step in pool.wait():
                 said.append(step)
