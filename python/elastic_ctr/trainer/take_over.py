@@ -18,6 +18,8 @@ Shapes = Mapping[str, Sequence[int]]
 
 # Weights of the pairs of a map and a field, map by map.
 _OF_PAIRS = "cin"
+# Nearer by chance is not: behind a parameter that begins anew, the logits tell nothing of those in front of it.
+_CLEARLY = 0.5
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,11 @@ def take_over(
         return TakenOver(dict(first), "nothing, for no parameter has the name and shape of one of its own")
     near, far = distance(values), distance(first)
     # Those whose places move, and move wrongly: a network of the user's own may lay out its inputs in another way than slot by slot.
-    for name in [*kept] if before != now else []:
+    moved = [name for name in kept if any(tuple(probe[name]) != first[name].shape for probe in probes)]
+    for name in moved if before != now else []:
         without = {**values, name: np.array(first[name], np.float32)}
-        if _lies_along_inputs(first[name].shape, probes, name) and (nearer := distance(without)) < near:
+        nearer = distance(without)
+        if nearer < near * _CLEARLY:
             values, near = without, nearer
             kept.remove(name)
     if not kept:
@@ -140,10 +144,6 @@ def take_over(
         f"{len(kept)} of {len(first)} parameters, without their optimizer's state{begins_anew}; its logits differ by "
         f"{near:.3g} on average where the slots and numbers of only one of the two are absent, with first values by {far:.3g}",
     )
-
-
-def _lies_along_inputs(shape: Sequence[int], probes: tuple[Shapes, Shapes], name: str) -> bool:
-    return any(tuple(probe[name]) != tuple(shape) for probe in probes)
 
 
 def random_rows(before: Names, now: Names, dim: int, rows: int = 256) -> tuple[tuple[Any, Any], tuple[Any, Any]]:

@@ -72,6 +72,24 @@ def test_a_parameter_with_which_the_logits_are_farther_begins_anew() -> None:
     assert "cross begin anew" in found.sentence
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_parameter_in_front_of_one_that_begins_anew_is_taken_over(seed: int) -> None:
+    old, first = values(BEFORE, seed), values(NOW, 100 + seed)
+    theirs, ours = random_rows(BEFORE, NOW, DIM)
+    wanted = logits(old, *theirs)
+    del old["out"]
+
+    def distance(these: Values) -> float:
+        # First values alone are far, whatever the chance of this seed.
+        return 1e9 if these["b"] is first["b"] else float(np.abs(logits(these, *ours) - wanted).mean())
+
+    probes = (shapes(NOW, slots=1), shapes(NOW, numbers=1))
+    found = take_over(old, first, probes, BEFORE, NOW, distance)
+
+    assert "3 of 4 parameters" in found.sentence
+    assert "out begin anew" in found.sentence
+
+
 def test_weights_of_pairs_of_fields_begin_anew() -> None:
     old, first = (
         {**values(names, 1), "cin1.w": np.ones((2 * len(names.slots), 4), np.float32)} for names in (BEFORE, NOW)
