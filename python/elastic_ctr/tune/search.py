@@ -133,18 +133,16 @@ class Search:
                 self._handle(event)
 
     def _wants_more(self, ended: int) -> bool:
-        return self._trials is None or ended + len(self._open) < self._trials
+        return self._refused < _MOST_REFUSED and (self._trials is None or ended + len(self._open) < self._trials)
 
     def _start(self) -> None:
         try:
             number, candidate = self._study.ask()
         except ConfigRefused as wrong:
             self._refused += 1
-            if self._refused >= _MOST_REFUSED:
-                raise SearchFailed(
-                    f"{self._refused} trials in a row were left out, the last one because {wrong}"
-                ) from None
             self._say(f"a trial is left out: {wrong}")
+            if self._refused == _MOST_REFUSED:
+                self._say(f"{_MOST_REFUSED} trials in a row were left out, so no more are tried")
             return
         self._refused = 0
         self._open[number] = candidate
