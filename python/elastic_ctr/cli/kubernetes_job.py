@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -16,6 +17,8 @@ COMPONENT = "scoring"
 _LOOK_SECONDS = 2.0
 # An upgrade of the control plane takes less.
 _AWAY_SECONDS = 120.0
+# The API server has answered, and will not answer otherwise.
+_FINAL = ("(NotFound)", "(Forbidden)", "(Unauthorized)")
 # Of a finished pod's log: its report is the last of them.
 _TAIL = 20
 
@@ -67,19 +70,9 @@ def job_of(template: dict[str, Any], name: str, order: Order, pods: int) -> dict
 
 def _wait(cluster: Cluster, name: str, pods: int) -> None:
     """Until it is complete. Raises KubectlFailed with the words of a pod where it fails."""
-    known, answered = -1, time.monotonic()
+    known = -1
     while True:
-        try:
-            status = cluster.kubectl.read("get", "job", name).get("status", {})
-        except KubectlFailed as failed:
-            if time.monotonic() - answered > _AWAY_SECONDS:
-                raise KubectlFailed(
-                    f"Job {name} cannot be watched any more, and goes on where it is there: {failed}; `kubectl logs job/{name}` "
-                    "ends with its report"
-                ) from failed
-            time.sleep(_LOOK_SECONDS)
-            continue
-        answered = time.monotonic()
+        status = _patiently(name, lambda: cluster.kubectl.read("get", "job", name)).get("status", {})
         conditions = {each["type"]: each for each in status.get("conditions", []) if each.get("status") == "True"}
         if "Complete" in conditions:
             return
@@ -96,13 +89,32 @@ def _wait(cluster: Cluster, name: str, pods: int) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
+def _patiently(name: str, ask: Callable[[], Any]) -> Any:
+    """What kubectl answers once the API server is there. Raises KubectlFailed, which says that the Job goes on."""
+    began, said = time.monotonic(), False
+    while True:
+        try:
+            return ask()
+        except KubectlFailed as failed:  # noqa: PERF203 (trying again is what it is for)
+            if any(each in str(failed) for each in _FINAL) or time.monotonic() - began > _AWAY_SECONDS:
+                raise KubectlFailed(
+                    f"Job {name} cannot be watched any more, and goes on where it is there: {failed}; `kubectl logs job/{name}` "
+                    "ends with its report"
+                ) from failed
+            if not said:
+                typer.echo(f"asking again for {_AWAY_SECONDS:g} s: {failed}", err=True)
+            said = True
+            time.sleep(_LOOK_SECONDS)
+
+
 def _log(cluster: Cluster, name: str, phase: str) -> str:
     """The end of the log of one of its pods; a Job may have pods that failed beside those that did its work. Raises KubectlFailed."""
-    pods = cluster.kubectl.read("get", "pods", "--selector", f"job-name={name}")["items"]
+    pods = _patiently(name, lambda: cluster.kubectl.read("get", "pods", "--selector", f"job-name={name}"))["items"]
     of_phase = [each["metadata"]["name"] for each in pods if each.get("status", {}).get("phase") == phase]
     if not of_phase:
         raise KubectlFailed(f"Job {name} has no pod that is {phase} any more, so its words are lost")
-    return cluster.kubectl.text("logs", of_phase[-1], "--container", COMPONENT, f"--tail={_TAIL}")
+    words = "logs", of_phase[-1], "--container", COMPONENT, f"--tail={_TAIL}"
+    return str(_patiently(name, lambda: cluster.kubectl.text(*words)))
 
 
 def report_in(log: str, name: str) -> dict[str, Any]:

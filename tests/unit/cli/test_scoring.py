@@ -144,6 +144,17 @@ def test_an_api_server_that_is_away_for_a_moment_does_not_end_the_watch_of_a_job
     done = call("evaluate", "-n", "ns", "--pods", 3, "--json")
 
     assert (done.exit_code, json.loads(done.stdout)) == (0, REPORT), done.stderr
+    assert done.stderr.count("connection refused") == 2, "once each time that it goes"
+
+
+def test_a_job_that_was_deleted_ends_the_watch_at_once(cluster: FakeKubectl) -> None:
+    cluster.say(job=[{}, 'Error from server (NotFound): jobs.batch "ctr-scoring-1" not found'])
+
+    done = call("evaluate", "-n", "ns", "--pods", 3)
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "cannot be watched any more" in done.stderr
+    assert "asking again" not in done.stderr
 
 
 def test_an_api_server_that_stays_away_ends_the_watch_and_says_that_the_job_goes_on(
