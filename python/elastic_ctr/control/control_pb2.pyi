@@ -216,16 +216,18 @@ class JoinReply(_message.Message):
     def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ..., take_over: _Optional[str] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("trainer_id", "generation", "converted", "prefetch")
+    __slots__ = ("trainer_id", "generation", "converted", "prefetch", "hold_seconds")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CONVERTED_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_FIELD_NUMBER: _ClassVar[int]
+    HOLD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     converted: _containers.RepeatedScalarFieldContainer[str]
     prefetch: bool
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., converted: _Optional[_Iterable[str]] = ..., prefetch: bool = ...) -> None: ...
+    hold_seconds: float
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., converted: _Optional[_Iterable[str]] = ..., prefetch: bool = ..., hold_seconds: _Optional[float] = ...) -> None: ...
 
 class LeaseReply(_message.Message):
     __slots__ = ("verdict", "task", "reason", "wait_seconds")

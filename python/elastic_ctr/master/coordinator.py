@@ -34,6 +34,8 @@ class Coordinator(Part):
         super().__init__(ledger, settings, store, clock)
         self._training = settings.training
         self._lock = threading.RLock()
+        self._news = threading.Condition(self._lock)
+        self._revision = 0
         self._digest = digest_of_model(settings.model, settings.input)
         self._started_at = clock()
         # The pserver that found the last checkpoint damaged, and the sentence for operators while no other can replace it.
@@ -83,7 +85,23 @@ class Coordinator(Part):
                     # Only a write shows that there is room.
                     self._ledger.set_facts(resumed_at=self._clock())
                 self._ledger.torn = False
-            yield
+            before = self._ledger.changes
+            try:
+                yield
+            finally:
+                if self._ledger.changes != before:
+                    self._revision += 1
+                    self._news.notify_all()
+
+    @property
+    def revision(self) -> int:
+        """A number that grows whenever there may be other work than before."""
+        return self._revision
+
+    def wait_for_news(self, revision: int, seconds: float) -> None:
+        """Until another revision, but no longer."""
+        with self._news:
+            self._news.wait_for(lambda: self._revision != revision, seconds)
 
     def _take_up(self, stopped: PassRow) -> None:
         """The data or the settings were mended: begin the pass again. An unfinished load may have used damaged files."""

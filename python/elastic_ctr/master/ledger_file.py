@@ -96,6 +96,11 @@ class LedgerFile:
     def close(self) -> None:
         self._db.close()
 
+    @property
+    def changes(self) -> int:
+        """Rows written so far in the life of this object."""
+        return self._db.total_changes
+
     def __enter__(self) -> Self:
         if self._depth == 0:
             self._turn("begin immediate")

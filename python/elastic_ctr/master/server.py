@@ -62,6 +62,12 @@ _REFUSALS_SECONDS = 10.0
 # The values of a sample's keys come with SyncPserver, scores, histograms and statistics with ReportTask.
 _MOST_BYTES = {"SyncPserver": MAX_MESSAGE, "ReportTask": MAX_RESULT}
 _SMALL_BYTES = 1 << 20
+# Threads of the gRPC server, and the most of them that hold a call of a trainer without work.
+_THREADS = 64
+_MOST_HELD = 32
+_LONGEST_HOLD = 2.0
+# Not everything that makes work writes to the ledger, as a lease that runs out.
+_LOOK_AGAIN = 0.5
 
 
 class RetryOrder(Section):
@@ -339,6 +345,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         """Once `ends` is set, every call fails with UNAVAILABLE until the next master answers."""
         self._coordinator = coordinator
         self._ends = ends or threading.Event()
+        self._held = threading.BoundedSemaphore(_MOST_HELD)
         self._look = look
         self.token = token
 
@@ -367,7 +374,29 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return self._answer(context, lambda: self._coordinator.initialised_by(request))
 
     def LeaseTask(self, request: control.LeaseRequest, context: Any) -> control.LeaseReply:
-        return self._answer(context, lambda: self._coordinator.lease(request))
+        return self._answer(context, lambda: self._hold_lease(request, context.is_active))
+
+    def _hold_lease(self, request: control.LeaseRequest, is_active: Callable[[], bool]) -> control.LeaseReply:
+        """Trainers need not ask ten times a second: the call is held until there is work."""
+        until = time.monotonic() + min(request.hold_seconds, _LONGEST_HOLD)
+        revision = self._coordinator.revision
+        reply = self._coordinator.lease(request)
+        if request.hold_seconds <= 0 or not self._held.acquire(blocking=False):
+            return reply
+        try:
+            while reply.verdict == control.LeaseReply.WAIT and not self._ends.is_set():
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._coordinator.wait_for_news(revision, min(left, _LOOK_AGAIN))
+                # A trainer that has ended meanwhile must not be given a task.
+                if not is_active():
+                    break
+                revision = self._coordinator.revision
+                reply = self._coordinator.lease(request)
+        finally:
+            self._held.release()
+        return reply
 
     def RenewLeases(self, request: control.RenewRequest, context: Any) -> control.Acknowledgement:
         return self._answer(context, lambda: self._coordinator.renew(request))
@@ -391,7 +420,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 def start_server(servicer: ControlServicer, host: str, port: int) -> grpc.Server:
     """Raises OSError naming the port if it is taken."""
     server = grpc.server(
-        ThreadPoolExecutor(max_workers=32, thread_name_prefix="control"),
+        ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="control"),
         options=[*OPTIONS, ("grpc.so_reuseport", 0)],
         interceptors=[Gate(servicer.token)],
     )

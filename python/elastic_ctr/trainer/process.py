@@ -50,6 +50,8 @@ _RETRY_SECONDS = 1800.0
 # the master before the timeout.
 _SAVER_RETRY_SHARE = 0.2
 _STORE_AWAY_SECONDS = 1.0
+# A signal is followed once the master has answered.
+_HOLD_SECONDS = 1.0
 
 
 class TrainerProcess:
@@ -232,7 +234,9 @@ class TrainerProcess:
                 generation=self._generation,
                 converted=[each.stem for each in self._tasks.glob("*.txt")],
                 prefetch=prefetch,
+                hold_seconds=0 if prefetch else _HOLD_SECONDS,
             )
+            asked = time.monotonic()
             reply = self._client.call("LeaseTask", request, give_up=self._may_go)
             if reply is None or reply.verdict == control.LeaseReply.LEAVE:
                 return None
@@ -243,7 +247,8 @@ class TrainerProcess:
                 return reply.task  # type: ignore[no-any-return]
             if prefetch:
                 return None
-            time.sleep(min(max(reply.wait_seconds, 0.05), 5))
+            # The master may have held the call already.
+            time.sleep(max(0.0, min(max(reply.wait_seconds, 0.05), 5) - (time.monotonic() - asked)))
         return None
 
     def _work(self) -> None:
