@@ -20,7 +20,7 @@ KIND_UP ?= tests/cluster/kind-up
 CLUSTER_TESTS ?= tests/cluster
 # How many test files run at once: more than cores, because tests wait, too. The file that takes longest is the first.
 LONGEST = tests/contract/test_bounds_checking.py
-JOBS ?= $(shell echo $$((2 * $$(nproc))))
+JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 UNIT_JOBS ?= $(shell echo $$((3 * $$(nproc))))
 # A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
 HDFS_CONTEXT ?=

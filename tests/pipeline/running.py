@@ -52,7 +52,8 @@ def values_for(data: Path, slots: list[Any] | None, start: str, end: str, /, **c
         },
         "serving": {
             "replicas": 1,
-            "config": {"port": port + 80, "adminPort": port + 81, "grpcPort": port + 82},
+            # Each worker imports Paddle, which takes longer than what most tests ask it.
+            "config": {"port": port + 80, "adminPort": port + 81, "grpcPort": port + 82, "workers": 1},
         },
     }
     return merged(given, changes)
@@ -94,7 +95,7 @@ class Run:
             self.session.look()
             if found := condition():
                 return found
-            time.sleep(0.1)
+            time.sleep(0.25)
         status = self.session.status or {}
         raise AssertionError(
             f"{what}: not within {seconds} s; current {status.get('current')}, live {self.session.live}, "

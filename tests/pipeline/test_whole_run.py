@@ -95,6 +95,7 @@ def test_each_hour_becomes_a_version_that_answers_what_was_trained_and_refused_l
 
     values = values_for(tmp_path / "data", slots, "20200401/00", "20200401/02", cube=TWO_SHARDS)
     values["data"]["group"] = slots[0]
+    values["serving"]["config"]["workers"] = 2
     run = start(values)
     report = run.finish()
 
