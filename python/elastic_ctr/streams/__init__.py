@@ -1,0 +1,1 @@
+"""Streams of click logs: logs with offsets that are appended to while they are read."""

@@ -1,0 +1,75 @@
+"""A folder of files that are appended to: each file is a partition, its bytes are the offsets."""
+
+import os
+from pathlib import Path
+
+from elastic_ctr.store import NotInStore, StoreError
+from elastic_ctr.streams.interface import Kept, Lines
+
+_TAIL_BYTES = 4 << 10
+
+
+class FollowedFolder:
+    """Files are never shortened. One that is left out of a listing is gone for good; hidden files and folders are no partitions."""
+
+    unit = "bytes"
+
+    def __init__(self, root: Path) -> None:
+        self.url = f"file://{root}?follow"
+        self._root = root
+        # Of each file its size at the last look, and the end of its last whole line then.
+        self._ends: dict[str, tuple[int, int]] = {}
+
+    def partitions(self) -> dict[str, Kept]:
+        try:
+            found = {
+                entry.name: Kept(0, self._end_of(entry.name, entry.stat().st_size))
+                for entry in os.scandir(self._root)
+                if entry.is_file() and not entry.name.startswith((".", "_"))
+            }
+        except FileNotFoundError as gone:
+            raise NotInStore(f"the folder {gone.filename} does not exist: is data.source.url right?") from gone
+        except OSError as failed:
+            raise StoreError(f"{self.url} cannot be read: {failed.strerror or failed}") from failed
+        self._ends = {name: ends for name, ends in self._ends.items() if name in found}
+        return dict(sorted(found.items()))
+
+    def _end_of(self, name: str, size: int) -> int:
+        """The end of the last whole line: what stands behind it is being written."""
+        before, end = self._ends.get(name, (0, 0))
+        if size == before:
+            return end
+        if size < before:
+            # A shorter file is another one.
+            end = 0
+        with (self._root / name).open("rb") as file:
+            stop, piece = size, _TAIL_BYTES
+            while stop > end:
+                start = max(end, stop - piece)
+                file.seek(start)
+                found = file.read(stop - start).rfind(b"\n")
+                if found >= 0:
+                    end = start + found + 1
+                    break
+                stop, piece = start, 2 * piece
+        self._ends[name] = (size, end)
+        return end
+
+    def read(self, partition: str, start: int, stop: int) -> Lines:
+        path = self._root / partition
+        try:
+            raw = path.open("rb")
+            status = os.fstat(raw.fileno())
+        except FileNotFoundError as gone:
+            raise NotInStore(f"{partition} is not in {self.url}") from gone
+        except OSError as failed:
+            raise StoreError(f"{partition} in {self.url} cannot be read: {failed.strerror or failed}") from failed
+        if status.st_size < stop:
+            raw.close()
+            raise StoreError(
+                f"{partition} in {self.url} has {status.st_size} bytes where it had {stop}: a followed file may only grow"
+            )
+        return Lines(raw, start, stop)
+
+    def close(self) -> None:
+        """Nothing is kept open."""

@@ -1,0 +1,65 @@
+"""The seam behind which streams are: partitions, the offsets that each one keeps, and the lines between two offsets."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Kept(NamedTuple):
+    """Offsets of a partition that can be read: from `first` up to, without it, `end`."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What is between two offsets of a partition, as a file of lines.
+
+    Attributes:
+        raw: the lines, and perhaps others before and behind them.
+        start, stop: the lines are those that begin in these bytes of `raw`; None: up to its end.
+        gone: offsets of the range that the stream keeps no more, so they are not among the lines.
+        messages: int64 [n, 2], of each message its offset and where its first byte is in `raw`; empty where offsets are places.
+    """
+
+    raw: BinaryIO
+    start: int
+    stop: int | None
+    gone: int = 0
+    messages: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+
+    def offset_of(self, place: int) -> int:
+        """The offset of the message that byte `place` of `raw` is in."""
+        if not len(self.messages):
+            return place
+        return int(self.messages[np.searchsorted(self.messages[:, 1], place, side="right") - 1, 0])
+
+
+class Stream(Protocol):
+    """A log with offsets. Its methods raise StoreError, and StoreUnavailable where the same call may succeed later."""
+
+    url: str
+    unit: str
+    """What offsets count: `records` or `bytes`."""
+
+    def partitions(self) -> dict[str, Kept]:
+        """Every partition, by its name, with what it keeps now."""
+
+    def read(self, partition: str, start: int, stop: int) -> Lines:
+        """The lines of an offset range; the same whenever it is read, as long as it is kept."""
+
+    def close(self) -> None: ...
+
+
+def lines_of_messages(messages: Sequence[tuple[int, bytes]], *, gone: int) -> Lines:
+    """A file of messages, each an offset and a text that is one line or several."""
+    texts = [text if text.endswith(b"\n") else text + b"\n" for _, text in messages]
+    places = np.zeros((len(messages), 2), np.int64)
+    places[:, 0] = [offset for offset, _ in messages]
+    places[1:, 1] = np.cumsum([len(text) for text in texts[:-1]], dtype=np.int64)
+    return Lines(io.BytesIO(b"".join(texts)), 0, None, gone, places)

@@ -1,0 +1,28 @@
+"""From an address to a stream."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from elastic_ctr.store import StoreError
+from elastic_ctr.streams.interface import Stream
+
+
+def is_stream(url: str) -> bool:
+    """Whether an address is of a stream, not of folders of hours."""
+    parts = urlsplit(url)
+    return parts.scheme == "kafka" or (parts.scheme == "file" and parts.query == "follow")
+
+
+def open_stream(url: str) -> Stream:
+    """Raises StoreError for an address that is of no stream."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.query == "follow":
+        from elastic_ctr.streams.followed_folder import FollowedFolder
+
+        return FollowedFolder(Path(unquote(parts.path)))
+    topic = parts.path.strip("/")
+    if parts.scheme == "kafka" and parts.netloc and topic and "/" not in topic:
+        from elastic_ctr.streams.kafka import KafkaTopic
+
+        return KafkaTopic(parts.netloc, topic)
+    raise StoreError(f"data.source.url {url!r} is no stream; give kafka://broker:9092/topic or file:///a/folder?follow")

@@ -1,0 +1,152 @@
+"""Offset ranges of a real Kafka topic."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from contract.kafka_world import Broker, why_not
+from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
+from elastic_ctr.streams.interface import Kept, Lines
+from elastic_ctr.streams.kafka import KafkaTopic
+from elastic_ctr.streams.open import open_stream
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    running = Broker(tmp_path_factory.mktemp("kafka")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
+    """A topic of two partitions, of this test alone."""
+    name = f"t{abs(hash(request.node.name))}"
+    broker.create(name, 2)
+    stream = KafkaTopic(broker.address, name)
+    for _ in range(100):
+        # Leaders are chosen a moment later.
+        with contextlib.suppress(StoreError):
+            stream.partitions()
+            break
+        time.sleep(0.1)
+    stream.close()
+    return name
+
+
+def stream_of(broker: Broker, topic: str) -> KafkaTopic:
+    found = open_stream(f"kafka://{broker.address}/{topic}")
+    assert isinstance(found, KafkaTopic)
+    return found
+
+
+def text_of(lines: Lines) -> bytes:
+    with lines.raw as raw:
+        return raw.read()
+
+
+def test_a_range_is_the_lines_of_its_offsets_whenever_it_is_read(broker: Broker, topic: str) -> None:
+    broker.produce(topic, [b"%d" % number for number in range(1000)])
+    broker.produce(topic, [b"other"], partition=1)
+    stream = stream_of(broker, topic)
+
+    assert stream.partitions() == {f"{topic}/0": Kept(0, 1000), f"{topic}/1": Kept(0, 1)}
+    for start, stop in ((0, 1000), (10, 20), (999, 1000), (10, 20)):
+        wanted = b"".join(b"%d\n" % number for number in range(start, stop))
+        assert text_of(stream.read(f"{topic}/0", start, stop)) == wanted
+    stream.close()
+
+
+def test_what_comes_later_is_in_a_later_range(broker: Broker, topic: str) -> None:
+    stream = stream_of(broker, topic)
+    assert stream.partitions()[f"{topic}/0"] == Kept(0, 0)
+
+    broker.produce(topic, [b"first"])
+    assert stream.partitions()[f"{topic}/0"] == Kept(0, 1)
+    broker.produce(topic, [b"second"])
+
+    assert stream.partitions()[f"{topic}/0"] == Kept(0, 2)
+    assert text_of(stream.read(f"{topic}/0", 1, 2)) == b"second\n"
+    stream.close()
+
+
+def test_a_message_of_several_lines_is_several_lines_at_its_offset(broker: Broker, topic: str) -> None:
+    broker.produce(topic, [b"a\nb", b"c\n", b"", b"d"])
+    stream = stream_of(broker, topic)
+
+    lines = stream.read(f"{topic}/0", 1, 4)
+
+    assert [lines.offset_of(place) for place in (0, 1, 2, 3, 4)] == [1, 1, 2, 3, 3]
+    assert text_of(lines) == b"c\n\nd\n"
+    stream.close()
+
+
+def test_offsets_that_retention_has_dropped_are_counted(broker: Broker, topic: str) -> None:
+    broker.produce(topic, [b"%d" % number for number in range(10)])
+    broker.delete_up_to(topic, 7)
+    stream = stream_of(broker, topic)
+
+    assert stream.partitions()[f"{topic}/0"] == Kept(7, 10)
+    some, none = stream.read(f"{topic}/0", 5, 9), stream.read(f"{topic}/0", 2, 4)
+
+    assert (text_of(some), some.gone) == (b"7\n8\n", 2)
+    assert some.offset_of(0) == 7
+    assert (text_of(none), none.gone) == (b"", 2)
+    stream.close()
+
+
+def test_what_a_transaction_has_taken_back_is_not_read_and_its_markers_are_no_lines(broker: Broker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": topic}, logger=None)
+    producer.init_transactions(30)
+    for word, finish in ((b"kept", producer.commit_transaction), (b"taken back", producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic, word, partition=0)
+        producer.flush(30)
+        finish(30)
+    stream = stream_of(broker, topic)
+    end = stream.partitions()[f"{topic}/0"].end
+
+    lines = stream.read(f"{topic}/0", 0, end)
+
+    assert end == 4
+    assert (text_of(lines), lines.gone) == (b"kept\n", 0)
+    stream.close()
+
+
+def test_a_topic_that_is_not_there_is_named(broker: Broker) -> None:
+    stream = stream_of(broker, "misspelt")
+
+    with pytest.raises(NotInStore, match="has no such topic; create it, or mend"):
+        stream.partitions()
+    stream.close()
+
+
+def test_a_range_that_was_never_written_is_refused(broker: Broker, topic: str) -> None:
+    stream = stream_of(broker, topic)
+
+    with pytest.raises(StoreError, match="ends at offset 0 where 5 had been seen: it was created anew"):
+        stream.read(f"{topic}/0", 0, 5)
+    with pytest.raises(NotInStore, match="is no partition of"):
+        stream.read("another/0", 0, 5)
+    stream.close()
+
+
+def test_a_broker_that_goes_and_comes_back_gives_the_same_range(broker: Broker, topic: str) -> None:
+    broker.produce(topic, [b"%d" % number for number in range(100)])
+    stream = stream_of(broker, topic)
+    before = text_of(stream.read(f"{topic}/0", 0, 100))
+
+    broker.kill()
+    try:
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            stream.partitions()
+    finally:
+        broker.start()
+
+    assert text_of(stream.read(f"{topic}/0", 0, 100)) == before
+    stream.close()
