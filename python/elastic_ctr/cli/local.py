@@ -76,7 +76,8 @@ def _read_values(file: Path) -> dict[str, object]:
             del network["file"]
     match values:
         case {"data": {"source": {"url": str(url)} as source}} if re.match("file:(?!/)", url):
-            source["url"] = (file.resolve().parent / url.removeprefix("file:")).resolve().as_uri()
+            path, mark, query = url.removeprefix("file:").partition("?")
+            source["url"] = (file.resolve().parent / path).resolve().as_uri() + mark + query
     return values
 
 

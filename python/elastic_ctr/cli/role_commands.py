@@ -48,12 +48,14 @@ def master(config: ConfigFile) -> None:
     """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
     from elastic_ctr.master.server import Master
     from elastic_ctr.store import open_source, open_store
+    from elastic_ctr.streams.open import open_stream
 
     settings = _settings_of(MasterFile, config, "master")
     token = token_of(settings.auth)
 
     def run(stop: threading.Event) -> int:
-        source = open_source(settings.data.source.url, settings.data.source.user)
+        url, user = settings.data.source.url, settings.data.source.user
+        source = open_stream(url) if settings.data.is_stream else open_source(url, user)
         store = open_store(settings.store.url, user=settings.store.user, token=token)
         return Master(settings, source=source, store=store, token=token or "").run(stop)
 

@@ -86,6 +86,12 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
     yield _line("training", stage(master, candidate))
     if master["waitsFor"]:
         yield _more(f"waits for {master['waitsFor']}")
+    if stream := master.get("stream"):
+        gone = master["streamGone"]
+        lost = f"; {gone:,} were dropped before they were read" if gone else ""
+        yield _more(
+            f"{stream['lag']:,} {stream['unit']} of {stream['url']} are not read yet{lost}", "yellow" if lost else ""
+        )
     if due := master.get("baseDue"):
         yield _more(due, "yellow")
     # A master of an older version has none.

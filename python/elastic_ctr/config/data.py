@@ -2,7 +2,7 @@
 
 import re
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
@@ -10,9 +10,13 @@ from pydantic.config import JsonDict
 
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.streams.open import is_stream
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
-_SOURCE = r"^(file:///|(web)?hdfs://[^/]+)"
+_SOURCE = r"^(file:///|(web)?hdfs://[^/]+|kafka://[^/]+/[^/]+$)"
+_OF_STREAMS = ("clicks", "csv", "tsv", "jsonl")
+Start = Literal["earliest", "latest"]
+_STARTS = get_args(Start)
 _MINUTES_A_DAY = 24 * 60
 
 
@@ -41,9 +45,9 @@ _SLOTS_SCHEMA: JsonDict = {
     "minLength": 1,
     "uniqueItems": True,
 }
-_SPLIT_SCHEMA: JsonDict = {
-    "pattern": r"^[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])/([01][0-9]|2[0-3])([0-5][0-9])?$"
-}
+_SPLIT_PATTERN = r"[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])/([01][0-9]|2[0-3])([0-5][0-9])?"
+_SPLIT_SCHEMA: JsonDict = {"pattern": f"^{_SPLIT_PATTERN}$"}
+_START_SCHEMA: JsonDict = {"pattern": f"^({_SPLIT_PATTERN}|{'|'.join(_STARTS)})$"}
 _DIVIDES_A_DAY: list[JsonValue] = [minutes for minutes in range(1, _MINUTES_A_DAY + 1) if _MINUTES_A_DAY % minutes == 0]
 
 
@@ -53,7 +57,9 @@ class Source(Section):
     url: str = Field(
         json_schema_extra={"pattern": _SOURCE},
         description="Address of the logs: file:///some/dir, or hdfs://namenode:9000, which is asked through WebHDFS at port 9870; "
-        "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow.",
+        "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow. Or a stream: "
+        "kafka://broker:9092/topic, several brokers with commas between them, or file:///some/dir?follow, a folder of files that are "
+        "appended to.",
     )
     user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it, files do not.")
 
@@ -61,17 +67,37 @@ class Source(Section):
     @classmethod
     def _known(cls, url: str) -> str:
         if not re.match(_SOURCE, url):
-            raise ValueError(f"{url!r} is neither file:///some/dir nor hdfs://namenode:9000")
+            raise ValueError(
+                f"{url!r} is none of file:///some/dir, hdfs://namenode:9000, kafka://broker:9092/topic and file:///some/dir?follow"
+            )
         return url
 
 
+class MicroPass(Section):
+    """How much of a stream is one pass."""
+
+    window_ms: int = Field(
+        default=1000,
+        ge=10,
+        le=3_600_000,
+        description="Milliseconds from the first record of a pass to its end, if it is not full before. While passes take longer, "
+        "the next one has all that came meanwhile.",
+    )
+    max_records: Count = Field(default=100_000, description="Messages of a Kafka topic in one pass, at most.")
+    max_bytes: int = Field(
+        default=16 << 20, ge=1, le=EXACT, description="Bytes of the files of a followed folder in one pass, at most."
+    )
+
+
 class Data(Section):
-    """Hours of click logs: `<path>/YYYYMMDD/HH[MM]/{files…, donefile}`."""
+    """Hours of click logs: `<path>/YYYYMMDD/HH[MM]/{files…, donefile}`, or a stream of them."""
 
     source: Source
     path: str = Field(default="/", description="Folder of the day folders inside the source.")
     start: str = Field(
-        description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM; included.", json_schema_extra=_SPLIT_SCHEMA
+        description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM; included. Of a stream: `earliest`, all that it keeps, or `latest`, what "
+        "comes from now on.",
+        json_schema_extra=_START_SCHEMA,
     )
     end: str | None = Field(
         default=None,
@@ -152,6 +178,7 @@ class Data(Section):
         description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. Absent: those of passes of "
         "more than one file are.",
     )
+    stream: MicroPass = MicroPass()
     task_bytes: int = Field(
         default=64 << 20,
         ge=1,
@@ -162,8 +189,8 @@ class Data(Section):
     @field_validator("start", "end")
     @classmethod
     def _split(cls, split: str | None) -> str | None:
-        if split is None:
-            return None
+        if split is None or split in _STARTS:
+            return split
         if not _SPLIT.match(split):
             raise ValueError(f"{split!r} is not YYYYMMDD/HH or YYYYMMDD/HHMM")
         split_time(split)
@@ -206,8 +233,28 @@ class Data(Section):
             if name is not None and name not in columns:
                 raise ValueError(f"the column {name!r} is not among columns, which are {', '.join(columns)}")
 
+    @property
+    def is_stream(self) -> bool:
+        return is_stream(self.source.url)
+
+    def _check_stream(self) -> None:
+        if self.start not in _STARTS or self.end is not None:
+            raise ValueError(f"{self.source.url} is a stream: start is `earliest` or `latest`, and there is no end")
+        if self.format not in _OF_STREAMS:
+            raise ValueError(f"format {self.format} is of whole files; a stream has {', '.join(_OF_STREAMS)}")
+        if self.format in {"csv", "tsv"} and self.columns is None:
+            raise ValueError("columns is missing: no line of a stream names them; list them")
+
     @model_validator(mode="after")
     def _consistent(self) -> "Data":
+        if self.is_stream:
+            self._check_stream()
+            return self
+        for name in ("start", "end"):
+            if getattr(self, name) in _STARTS:
+                raise ValueError(
+                    f"{name} {getattr(self, name)} is of streams, and {self.source.url} is none; give a split, YYYYMMDD/HH"
+                )
         if _MINUTES_A_DAY % self.split_interval:
             raise ValueError(f"splitInterval {self.split_interval} does not divide a day; give 5, 10, 15, 30, 60 …")
         for name in ("start", "end"):

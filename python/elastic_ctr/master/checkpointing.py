@@ -28,6 +28,8 @@ from elastic_ctr.versions.refusals import refused_below
 log = logging.getLogger(__name__)
 
 _ATTEMPT = "save:"
+# Versions from a base to the next one, of a stream: pservers look for the values of a sample in all of them.
+_LONGEST_CHAIN = 100
 
 
 def is_save(attempt: str) -> bool:
@@ -126,13 +128,15 @@ class Checkpointing(Part):
         return False
 
     def _plan(self, current: PassRow) -> SavePlan:
+        chain = self._ledger.chain()
+        long = self._settings.data.is_stream and len(chain) >= _LONGEST_CHAIN
         return save_plan(
             current,
             self._config,
             # A pass without records still saves what the passes before it left unsaved.
             records=self._ledger.unpublished(),
-            has_base=bool(self._ledger.chain()),
-            base_due=bool(self._ledger.facts.base_due),
+            has_base=bool(chain),
+            base_due=long or bool(self._ledger.facts.base_due),
             is_last=self._schedule.is_last(current),
         )
 

@@ -17,7 +17,9 @@ from elastic_ctr.master.ledger_rows import DriftRow, PassRow, SaveRow, StartedFr
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Initialisation, MidPassHandover, Part
 from elastic_ctr.master.store_queries import Pending, StoreQueries
+from elastic_ctr.master.stream_schedule import StreamSchedule
 from elastic_ctr.master.tasks import EpochRunner, Tasks
+from elastic_ctr.master.windows import Window, pieces
 from elastic_ctr.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -497,6 +499,22 @@ class Coordinator(Part):
             pinned = not self._needs_statistics or self._ledger.facts.statistics
             self._schedule.begin(one, files, ranges, state="checking" if pinned else "analyzing")
             self._advance()
+
+    def stream_following(self) -> dict[str, int]:
+        """By partition of the stream, the offset that the next pass begins with; empty before the first one."""
+        with self._lock:
+            places = self._ledger.facts.stream
+            return {} if places is None else dict(places.following)
+
+    def window_found(self, one: PassRow, window: Window, following: dict[str, int], least: int) -> None:
+        """The offsets of a micro-pass; each trainer gets a task, but none of fewer than `least` offsets."""
+        with self._locked(), self._ledger:
+            assert isinstance(self._schedule, StreamSchedule)
+            ranges = self._schedule.give(one, window, following)
+            files: dict[str, int] = {}
+            for name, start, stop in ranges:
+                files[name] = files.get(name, 0) + stop - start
+            self.hours_found(one, files, pieces(ranges, max(1, len(self.trainers())), least))
 
     def collected_pass(self) -> tuple[PassRow, dict[str, tuple[str, bytes]], str] | None:
         """A pass whose columns are collected, task and head of each part by its name, and the digest of the pinned statistics; empty:

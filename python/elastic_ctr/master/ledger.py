@@ -80,6 +80,12 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
         """The first that is not done: passes are worked off in order."""
         return self._row(PassRow, "passes where state != 'done' order by ordinal")
 
+    def pass_before(self, ordinal: int) -> PassRow | None:
+        return self._row(PassRow, "passes where ordinal < ? order by ordinal desc", ordinal)
+
+    def last_pass(self) -> PassRow | None:
+        return self._row(PassRow, "passes order by ordinal desc")
+
     def add_pass(self, one: Pass) -> None:
         self._insert("passes", {**vars(one), "splits": json.dumps(one.splits)}, "insert")
 
@@ -113,6 +119,17 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
                 [(name, ordinal, path, start, stop) for name, path, start, stop in tasks],
             )
             self.set_pass(ordinal, state=state, epoch=0, reason="")
+
+    def begin_micro_pass(self, ordinal: int, ranges: Sequence[str], event_time_max: int, *, ends_day: bool) -> None:
+        """A pass of a stream has got its offsets."""
+        columns = {"splits": json.dumps(ranges), "event_time_max": event_time_max, "ends_day": ends_day}
+        self.set_pass(ordinal, **columns)
+
+    def lost_offsets(self, count: int) -> None:
+        """The stream has dropped them before their task was read."""
+        places = self.facts.stream
+        if places is not None:
+            self.set_facts(stream=places.model_copy(update={"gone": places.gone + count}))
 
     def took(self, ordinal: int, seconds: Mapping[str, float]) -> None:
         """Seconds of each stage of a pass, for the status and the benches."""
@@ -268,7 +285,11 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
     def counts(self, ordinal: int | None = None) -> dict[str, int]:
         """Files, lines by kind and tasks of one pass, or of all."""
         by_pass = self.counts_by_pass(ordinal or 0, ordinal)
-        return {name: sum(each[name] for each in by_pass.values()) for name in (*_SUMS, *_OF_OTHER_TABLES)}
+        dropped = self.facts.dropped if ordinal is None else {}
+        return {
+            name: sum(each[name] for each in by_pass.values()) + dropped.get(name, 0)
+            for name in (*_SUMS, *_OF_OTHER_TABLES)
+        }
 
     def counted(self) -> dict[str, int]:
         """The sums for people: every line of every file found is counted once."""
@@ -371,6 +392,27 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
                 " (select max(pass) from samples where pass <= "
                 " (select case when sum(mid is null) > 0 then min(pass) end from checkpoints))"
             )
+
+    def drop_passes(self, before: int) -> None:
+        """Passes before this one, which are done and to which no recovery returns: their counts stay, and so do the versions that
+        the next delta depends on.
+        """
+        with self:
+            facts, counts = self.facts, self.counts_by_pass(0, before - 1)
+            [passes] = self._one("select count(*) from passes where ordinal < ?", before)
+            dropped = {
+                name: facts.dropped.get(name, 0) + sum(each[name] for each in counts.values())
+                for name in (*_SUMS, *_OF_OTHER_TABLES)
+            }
+            kept = self.chain()
+            for table in (*_OF_PASS, "saves"):
+                if table != "samples":
+                    self._db.execute(f"delete from {table} where pass < ?", (before,))
+            self._db.execute("delete from passes where ordinal < ?", (before,))
+            self._db.execute(
+                f"delete from versions where pass < ? and id not in ({', '.join('?' * len(kept))})", (before, *kept)
+            )
+            self.set_facts(dropped=dropped, dropped_passes=facts.dropped_passes + passes)
 
     # -- statistics of the columns ---------------------------------------------------------------------------------
 

@@ -70,6 +70,18 @@ class StartedFrom(_Checked):
     given: str = ""
 
 
+class StreamPlaces(_Checked):
+    """Where the next pass of a stream begins.
+
+    Attributes:
+        following: by partition, the offset after the last one that a pass has.
+        gone: offsets that the stream no longer kept when their pass was begun.
+    """
+
+    following: dict[str, int]
+    gone: int = 0
+
+
 class Facts(_Checked):
     """The single values of the ledger, as a new ledger has them.
 
@@ -86,6 +98,8 @@ class Facts(_Checked):
         offset: added to every logit for the model's life: the log-odds of a click in the first pass; None before.
         table_rows: rows at each pserver after the last save or load; empty where they were not counted.
         started_from: where the model began; None where it began with nothing.
+        stream: None where hours are trained, and before the first pass of a stream.
+        dropped, dropped_passes: counts of the passes that the ledger has dropped, and how many they are.
     """
 
     id: str = ""
@@ -117,6 +131,9 @@ class Facts(_Checked):
     offset: float | None = None
     table_rows: tuple[int, ...] = ()
     started_from: StartedFrom | None = None
+    stream: StreamPlaces | None = None
+    dropped: dict[str, int] = {}
+    dropped_passes: int = 0
 
 
 class DriftRow(_Checked):
@@ -138,7 +155,10 @@ class DriftRow(_Checked):
 
 @dataclass(frozen=True)
 class Pass:
-    """Splits that are trained together. `id` is its last split: the newest data that the model knows after it."""
+    """Splits that are trained together. `id` is its last split: the newest data that the model knows after it.
+
+    A micro-pass has ranges of offsets instead of splits, and a number as its id.
+    """
 
     ordinal: int
     id: str

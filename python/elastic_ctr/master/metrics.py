@@ -1,6 +1,6 @@
 """The master's counters and gauges for Prometheus, read from the ledger at each scrape."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -66,9 +66,16 @@ _TABLE = {
 _MEMORY = ("pserver_memory_bytes", "Resident memory of a pserver's server process; 0 while there is none.")
 
 
+_LAG = ("stream_lag", "Offsets of the stream that no pass has yet: messages of a topic, bytes of a followed folder.")
+_GONE = ("stream_offsets_gone", "Offsets that the stream had dropped before they were read.")
+
+
 class MasterMetrics(Collector):
-    def __init__(self, coordinator: Coordinator) -> None:
+    """`lag`: of the stream; 0 where hours are read."""
+
+    def __init__(self, coordinator: Coordinator, lag: Callable[[], int] = lambda: 0) -> None:
         self._coordinator = coordinator
+        self._lag = lag
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: names are not looked up in the registry, and the ledger is not read to register."""
@@ -83,6 +90,7 @@ class MasterMetrics(Collector):
             drifts = list(ledger.drifts().values())
             table = ledger.last_table()
             memory = {index: one.memory_bytes for index, one in self._coordinator.pservers.items()}
+            stream = ledger.facts.stream
             quality = ledger.figures(done[-1].ordinal).get(done[-1].ordinal) if done else None
         for key, (name, what) in _TOTALS.items():
             yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
@@ -96,6 +104,10 @@ class MasterMetrics(Collector):
         }
         for name, (value, what) in gauges.items():
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=value)
+        name, what = _GONE
+        yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=0 if stream is None else stream.gone)
+        name, what = _LAG
+        yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=self._lag())
         yield from self._quality(quality or {})
         yield from self._table(table, memory)
         yield from self._drift(drifts[-1].columns if drifts else ())

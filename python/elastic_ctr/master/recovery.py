@@ -12,8 +12,8 @@ from elastic_ctr.master.checkpoint_files import checkpoint_name, merged_rows, ro
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import HandoverState, PassRow, SaveRow
 from elastic_ctr.master.members import JobResults, Lease, Pservers, Trainers
-from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.master.store_queries import Pending, StoreQueries
+from elastic_ctr.master.stream_schedule import schedule_of
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions.manifest import ManifestDamaged
 
@@ -114,7 +114,7 @@ class Part:
         self._config = settings.master
         self._store = store
         self._clock = clock
-        self._schedule = Schedule(ledger, settings.data, clock)
+        self._schedule = schedule_of(ledger, settings.data, clock)
         self._generations = Generations(ledger, clock)
         features = settings.features
         self._needs_statistics = features is not None and bool(features.needs_statistics)

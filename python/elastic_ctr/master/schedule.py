@@ -231,7 +231,8 @@ class Schedule:
         """The pass whose folders are to be looked for now."""
         current = self._ledger.current_pass()
         if current is None and not self.finished:
-            coming = self._behind(self._ledger.passes()[-1:])
+            last = self._ledger.last_pass()
+            coming = self._behind([] if last is None else [last])
             if coming is None:
                 self._ledger.set_facts(finished=True)
                 return None

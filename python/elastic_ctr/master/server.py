@@ -34,11 +34,11 @@ from elastic_ctr.control.channel import MAX_MESSAGE, MAX_RESULT, OPTIONS
 from elastic_ctr.master import start
 from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.finder import finder_of
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_file import not_written
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.publisher import Publisher
-from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
 from elastic_ctr.master.statistics import PassStatistics, pin_given
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.master.tracking import Tracking
@@ -49,7 +49,8 @@ from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.store import Store, StoreError, open_store
 from elastic_ctr.store.address import token_for
-from elastic_ctr.store.source import FileSource, Source
+from elastic_ctr.store.source import Source
+from elastic_ctr.streams.interface import Stream
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.refusals import read_refusals
 
@@ -97,23 +98,14 @@ def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
             )
 
 
-def refuse_missing_source(source: Source, data: Data) -> None:
-    """For a new ledger: a misspelt folder never appears, while the folder of a running training may return.
-
-    Raises ValueError naming the folder on this machine that does not exist.
-    """
-    if isinstance(source, FileSource) and (missing := missing_folder(source, data)):
-        raise ValueError(f"data.source: {missing}")
-
-
 class Master:
     """Owns the state directory; other roles call it by gRPC and HTTP."""
 
-    def __init__(self, settings: MasterFile, *, source: Source, store: Store, token: str) -> None:
+    def __init__(self, settings: MasterFile, *, source: Source | Stream, store: Store, token: str) -> None:
         self._settings = settings
-        self._data = data = settings.data
+        self._data = settings.data
         self._config = config = settings.master
-        self._source = source
+        self._finder = finder_of(source, settings)
         self._store = store
         self._token = token
         self._lock = StateLock(Path(config.state_dir))
@@ -131,9 +123,7 @@ class Master:
         self._coordinator = Coordinator(self._ledger, settings, self._queries)
         self._publisher = Publisher(self._coordinator, store, settings)
         self._statistics = PassStatistics(self._coordinator, store, settings.features)
-        self._looked_at = 0.0
-        self._changed = ChangedFiles(source, data)
-        self._waiting_for = ""
+        self._copy_waits_for = ""
         self._error = ""
         self._refusals_at = -math.inf
 
@@ -151,7 +141,7 @@ class Master:
             if self._start_ignored:
                 log.warning("%s", self._start_ignored)
         else:
-            refuse_missing_source(self._source, self._data)
+            self._finder.refuse_missing()
             generation = first_generation(self._store.list(layout.CHECKPOINTS))
             if wanted is not None:
                 start.begin(ledger, settings, self._store, self._other_store(wanted.store), generation)
@@ -173,7 +163,7 @@ class Master:
             return True
 
         def said(waits: str, error: str) -> None:
-            self._waiting_for = waits
+            self._copy_waits_for = waits
             self._waits(error)
 
         return self._start_copy(started.store, said).run(stop)
@@ -196,14 +186,15 @@ class Master:
     def status(self) -> dict[str, Any]:
         return {
             **status(self._coordinator, self._start_ignored),
-            "waitsFor": self._waiting_for,
+            "waitsFor": self._copy_waits_for or self._finder.waits_for,
+            **self._finder.status(),
             "error": self._error,
         }
 
     def run(self, stop: threading.Event) -> int:
         """0 once `stop` is set. Raises OSError when a port is taken."""
         metrics = Metrics("master")
-        metrics.registry.register(MasterMetrics(self._coordinator))
+        metrics.registry.register(MasterMetrics(self._coordinator, self._finder.lag))
         app = application([Route("/retry", self._retry, methods=["POST"])], status=self.status, metrics=metrics)
         with ExitStack() as ends:
             ends.callback(self._lock.release)
@@ -237,7 +228,7 @@ class Master:
                 pass
             self._find_hours()
             stopped = self._coordinator.stopped_pass()
-            if stopped is not None and self._changed.look(stopped):
+            if stopped is not None and self._finder.is_changed(stopped):
                 log.info("the files of pass %s were changed", stopped.id)
                 self._coordinator.retry(stopped.id)
             now = time.monotonic()
@@ -260,25 +251,9 @@ class Master:
     def _find_hours(self) -> None:
         wanted = self._coordinator.wants_hours()
         if wanted is None:
-            self._waiting_for = ""
+            self._finder.waits_for = ""
             return
-        now = time.monotonic()
-        if self._waiting_for and now - self._looked_at < self._data.sleep_seconds:
-            return
-        self._looked_at = now
-        self._changed.remember(wanted)
-        files, missing = look(self._source, self._data, wanted.splits)
-        if missing:
-            waits = f"{missing}/{self._data.donefile}"
-            if no_folder := missing_folder(self._source, self._data):
-                waits = f"{self._source.url.rstrip('/')}/{self._data.path.strip('/')}/{waits}: {no_folder}"
-            if waits != self._waiting_for:
-                log.info("waits for %s", waits)
-            self._waiting_for = waits
-            return
-        self._waiting_for = ""
-        seed = f"{self._settings.model.seed} {wanted.id}" if is_shuffled(self._data, files) else None
-        self._coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes, seed))
+        self._finder.find(self._coordinator, wanted)
 
     async def _retry(self, request: Request) -> Response:
         require_token(request, self._token or None)

@@ -190,6 +190,13 @@ class Tasks(Part):
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
             samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
             self._ledger.checked(task, counts, refused, samples, histograms, collected)
+            if result.gone:
+                log.error(
+                    "%d offsets of task %s were lost before they were read: let the stream keep them for longer",
+                    result.gone,
+                    task.id,
+                )
+                self._ledger.lost_offsets(int(result.gone))
             if _holdout(self._ledger, self._settings, current):
                 self._ledger.set_held_out(task.id, task.ordinal, int(result.held_out))
         else:

@@ -63,6 +63,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
         "finished": facts.finished,
         "baseDue": facts.base_due,
         "offset": facts.offset,
+        "streamGone": 0 if facts.stream is None else facts.stream.gone,
         "current": current
         and {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
         "passes": [
@@ -78,7 +79,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
             for each in shown
         ],
         # All of them are done.
-        "earlierPasses": len(passes) - len(shown),
+        "earlierPasses": facts.dropped_passes + len(passes) - len(shown),
         "curves": [{"pass": names[number], **curves[number]} for number in done if number in curves],
         "drift": _last_drift(drifts, names),
         "versions": list(versions.values()),

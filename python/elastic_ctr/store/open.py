@@ -38,12 +38,16 @@ def open_source(url: str, user: str, retry: RetryPolicy | None = None) -> Source
     Raises StoreError for an address that no source here understands.
     """
     parts = urlsplit(url)
-    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
+    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/") and not parts.query:
         return FileSource(Path(unquote(parts.path)))
     if parts.scheme in {"hdfs", "webhdfs"}:
         from elastic_ctr.store.hdfs import WebHdfs
 
         return Source(WebHdfs(url, user, "data.source"), retry)
+    if parts.scheme == "kafka" or parts.query == "follow":
+        raise StoreError(
+            f"{url} is a stream and has no hours; give the address of a folder of hours, as file:///a/folder"
+        )
     raise StoreError(
         f"data.source.url {url!r} is not understood; give file:///a/folder or hdfs://namenode:9000/a/folder"
     )

@@ -22,8 +22,10 @@ from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms.transformer import MOST_KEYS, Transformed, Transformer
 from elastic_ctr.store.source import Source
+from elastic_ctr.streams.interface import Lines, Stream
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.scratch import on_scratch
+from elastic_ctr.trainer.task_lines import lines_of
 
 Floats = npt.NDArray[np.float32]
 _SAMPLE_KEYS = 4096
@@ -81,7 +83,8 @@ class SampleKeys:
 class Conversion(Protocol):
     """How a file's records become the engine's."""
 
-    def blocks(self, raw: BinaryIO, task: control.Task) -> Iterator[Block]: ...
+    def blocks(self, lines: Lines, path: str) -> Iterator[Block]:
+        """Refused ones are at their places in `lines.raw`."""
 
     def sample(self, lines: Sequence[str]) -> SampleKeys:
         """The keys and numbers of samples that `Block.offer` gave. The padding key is in none."""
@@ -95,9 +98,9 @@ class ClickConversion:
         self._sparse_dim = sparse_dim
         self._converter = Converter(slots, sparse_dim, max_line_bytes)
 
-    def blocks(self, raw: BinaryIO, task: control.Task) -> Iterator[Block]:
-        lines = open_lines(raw, task.path)
-        for offset, block in lines_in_range(lines, task.start, task.end or None, self._converter.max_line_bytes):
+    def blocks(self, lines: Lines, path: str) -> Iterator[Block]:
+        text = open_lines(lines.raw, path)
+        for offset, block in lines_in_range(text, lines.start, lines.stop, self._converter.max_line_bytes):
             yield self._block(offset, block)
 
     def _block(self, offset: int, block: bytes) -> Block:
@@ -127,9 +130,9 @@ class RowConversion:
         self._wanted = wanted
         self._max_line_bytes = max_line_bytes
 
-    def blocks(self, raw: BinaryIO, task: control.Task) -> Iterator[Block]:
+    def blocks(self, lines: Lines, path: str) -> Iterator[Block]:
         batches = rows_in_range(
-            raw, task.path, self._format, self._wanted, task.start, task.end or None, self._max_line_bytes
+            lines.raw, path, self._format, self._wanted, lines.start, lines.stop, self._max_line_bytes
         )
         for batch in batches:
             refused = batch.refused
@@ -185,7 +188,7 @@ class RowConversion:
 
 
 def convert_task(
-    source: Source, task: control.Task, conversion: Conversion, target: Path, sample: RowSample | None = None
+    source: Source | Stream, task: control.Task, conversion: Conversion, target: Path, sample: RowSample | None = None
 ) -> tuple[control.TaskResult, Quarantined]:
     """Convert the records of a task into one file for the engine; it is renamed into place when complete. Rows go to `sample`, too.
 
@@ -197,8 +200,9 @@ def convert_task(
         target.parent.mkdir(parents=True, exist_ok=True)
         out = temporary.open("wb")
     try:
-        with source.open(task.path) as raw:
-            result, quarantined = _convert_blocks(conversion.blocks(raw, task), task, out, sample)
+        lines = lines_of(source, task)
+        with lines.raw:
+            result, quarantined = _convert_blocks(conversion.blocks(lines, task.path), lines, task, out, sample)
         with on_scratch(temporary):
             out.close()
             if task.shuffle_seed:
@@ -227,9 +231,9 @@ def shuffle_lines(file: Path, seed: int) -> None:
 
 
 def _convert_blocks(
-    blocks: Iterable[Block], task: control.Task, out: BinaryIO, sample: RowSample | None
+    blocks: Iterable[Block], lines: Lines, task: control.Task, out: BinaryIO, sample: RowSample | None
 ) -> tuple[control.TaskResult, Quarantined]:
-    result, refusals = control.TaskResult(), Refusals()
+    result, refusals = control.TaskResult(gone=lines.gone), Refusals(lines.offset_of)
     samples: list[control.Sample] = []
     for block in blocks:
         with on_scratch(Path(out.name)):

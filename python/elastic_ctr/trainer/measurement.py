@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import MAX_RESULT
@@ -14,7 +13,9 @@ from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.features.transforms.transformer import Series
 from elastic_ctr.store.source import Source
+from elastic_ctr.streams.interface import Lines, Stream
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, refused_rows
+from elastic_ctr.trainer.task_lines import lines_of
 
 # Histograms, samples and refusals share a result with them.
 MOST_BYTES = MAX_RESULT // 4 * 3
@@ -54,21 +55,22 @@ class RowReader:
         self._max_line_bytes = max_line_bytes
         self._measurement = measurement
 
-    def analyze(self, source: Source, task: control.Task) -> tuple[control.TaskResult, Quarantined]:
+    def analyze(self, source: Source | Stream, task: control.Task) -> tuple[control.TaskResult, Quarantined]:
         """Counts, refusals and statistics of all rows, and the refused ones to quarantine.
 
         Raises StoreError, OSError and ValueError when the task cannot be read.
         """
-        result, refusals = control.TaskResult(), Refusals()
+        lines = lines_of(source, task)
+        result, refusals = control.TaskResult(), Refusals(lines.offset_of)
 
-        def rows(raw: BinaryIO) -> Iterator[Cells]:
-            for batch in self._batches(raw, task):
+        def rows() -> Iterator[Cells]:
+            for batch in self._batches(lines, task.path):
                 result.records += len(batch.cells)
                 refusals.add(refused_rows(batch))
                 yield batch.cells
 
-        with source.open(task.path) as raw:
-            result.statistics = self._measurement.collected(rows(raw))
+        with lines.raw:
+            result.statistics = self._measurement.collected(rows())
         refusals.report(result)
         return result, refusals.quarantined
 
@@ -77,7 +79,5 @@ class RowReader:
         rows = sample.rows()
         return b"" if rows is None else self._measurement.collected([rows])
 
-    def _batches(self, raw: BinaryIO, task: control.Task) -> Iterator[RowBatch]:
-        return rows_in_range(
-            raw, task.path, self._format, self._wanted, task.start, task.end or None, self._max_line_bytes
-        )
+    def _batches(self, lines: Lines, path: str) -> Iterator[RowBatch]:
+        return rows_in_range(lines.raw, path, self._format, self._wanted, lines.start, lines.stop, self._max_line_bytes)

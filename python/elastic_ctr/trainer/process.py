@@ -30,6 +30,7 @@ from elastic_ctr.model.program import prepare_environment, start_paddle
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
+from elastic_ctr.streams.open import open_stream
 from elastic_ctr.trainer.conversions import Recipe, reader_of, recipe_of
 from elastic_ctr.trainer.converter import convert_task
 from elastic_ctr.trainer.engine import Engine
@@ -71,7 +72,8 @@ class TrainerProcess:
         # Retry for long: failed tasks and saves are counted, and a few of them stop the pass.
         retry = RetryPolicy(_RETRY_SECONDS, give_up=self._may_go)
         data = settings.data
-        self._source = open_source(data.source.url, data.source.user, retry)
+        url = data.source.url
+        self._source = open_stream(url) if data.is_stream else open_source(url, data.source.user, retry)
         self._store = self._open_store(retry)
         features = settings.features
         self._rows = None if features is None else reader_of(data, features)

@@ -1,7 +1,7 @@
 """Lines and rows of a task that are left out: how many for each reason, and those that go to quarantine."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from elastic_ctr.control import control_pb2 as control
@@ -45,8 +45,10 @@ def refused_rows(batch: RowBatch) -> Iterator[RefusedAt]:
 class Refusals:
     """Of one task."""
 
-    def __init__(self) -> None:
+    def __init__(self, offset_of: Callable[[int], int] = lambda place: place) -> None:
+        """`offset_of`: the offset in its file or stream of a place."""
         self.quarantined = Quarantined()
+        self._offset_of = offset_of
         self._by_reason: dict[str, control.Refusal] = {}
 
     def add(self, refused: Iterable[RefusedAt]) -> None:
@@ -57,7 +59,12 @@ class Refusals:
             refusal = self._by_reason[reason]
             refusal.lines += 1
             if len(self.quarantined) < QUARANTINED:
-                line = {"offset": each.place, "reason": reason, "detail": each.detail, "line": each.text}
+                line = {
+                    "offset": self._offset_of(each.place),
+                    "reason": reason,
+                    "detail": each.detail,
+                    "line": each.text,
+                }
                 self.quarantined.append(line)
                 if len(refusal.examples) < EXAMPLES:
                     refusal.examples.append(each.example)

@@ -1,0 +1,146 @@
+"""Finds what a pass that is waited for consists of: complete hours, or the next offsets of a stream."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.ledger_rows import PassRow
+from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
+from elastic_ctr.master.windows import Window, cut_window, first_offsets, lag_of
+from elastic_ctr.store.source import FileSource, Source
+from elastic_ctr.streams.interface import Kept, Stream
+
+log = logging.getLogger(__name__)
+
+# A task costs a fifth of a second, however small it is.
+_LEAST_OFFSETS = {"records": 5_000, "bytes": 1 << 20}
+
+
+class Finder(Protocol):
+    """`waits_for`: what the next pass waits for, for operators; empty while it waits for nothing."""
+
+    waits_for: str
+
+    def refuse_missing(self) -> None:
+        """For a new ledger: a misspelt folder never appears, while the folder of a running training may return.
+
+        Raises ValueError naming what does not exist on this machine.
+        """
+
+    def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
+        """Begin the pass if it is complete. Raises StoreError, ValueError."""
+
+    def is_changed(self, stopped: PassRow) -> bool:
+        """Whether what a stopped pass reads was changed. Raises StoreError."""
+
+    def lag(self) -> int:
+        """Offsets that no pass has yet; 0 of hours."""
+
+    def status(self) -> dict[str, Any]:
+        """What the status says of it beside `waitsFor`."""
+
+
+class HourFinder:
+    """Looks for the donefiles of a pass."""
+
+    def __init__(self, source: Source, settings: MasterFile, clock: Callable[[], float] = time.monotonic) -> None:
+        self.waits_for = ""
+        self._source = source
+        self._data = settings.data
+        self._seed = settings.model.seed
+        self._changed = ChangedFiles(source, settings.data)
+        self._clock = clock
+        self._looked_at = 0.0
+
+    def refuse_missing(self) -> None:
+        if isinstance(self._source, FileSource) and (missing := missing_folder(self._source, self._data)):
+            raise ValueError(f"data.source: {missing}")
+
+    def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
+        now = self._clock()
+        if self.waits_for and now - self._looked_at < self._data.sleep_seconds:
+            return
+        self._looked_at = now
+        self._changed.remember(wanted)
+        files, missing = look(self._source, self._data, wanted.splits)
+        if missing:
+            waits = f"{missing}/{self._data.donefile}"
+            if no_folder := missing_folder(self._source, self._data):
+                waits = f"{self._source.url.rstrip('/')}/{self._data.path.strip('/')}/{waits}: {no_folder}"
+            if waits != self.waits_for:
+                log.info("waits for %s", waits)
+            self.waits_for = waits
+            return
+        self.waits_for = ""
+        seed = f"{self._seed} {wanted.id}" if is_shuffled(self._data, files) else None
+        coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes, seed))
+
+    def is_changed(self, stopped: PassRow) -> bool:
+        return self._changed.look(stopped)
+
+    def lag(self) -> int:
+        return 0
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+
+class WindowFinder:
+    """Looks for new records of a stream, and begins a pass with them once the window is over or full."""
+
+    def __init__(self, stream: Stream, settings: MasterFile, clock: Callable[[], float] = time.monotonic) -> None:
+        self.waits_for = ""
+        self._stream = stream
+        self._start = settings.data.start
+        self._settings = settings.data.stream
+        self._limit = {"records": self._settings.max_records, "bytes": self._settings.max_bytes}[stream.unit]
+        self._clock = clock
+        # When the first record of the next pass was seen.
+        self._since: float | None = None
+        self._kept: dict[str, Kept] = {}
+        self._following: dict[str, int] = {}
+
+    def refuse_missing(self) -> None:
+        """A topic may be created later."""
+
+    def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
+        if wanted.splits:
+            # It is begun again, with the offsets that it had.
+            coordinator.window_found(wanted, Window([]), {}, _LEAST_OFFSETS[self._stream.unit])
+            return
+        self._kept = self._stream.partitions()
+        self._following = first_offsets(self._kept, coordinator.stream_following(), self._start)
+        window = cut_window(self._kept, self._following, self._limit)
+        if not window.size:
+            self._since = None
+            self.waits_for = f"records of {self._stream.url}"
+            return
+        now = self._clock()
+        self._since = now if self._since is None else self._since
+        if window.size < self._limit and now - self._since < self._settings.window_ms / 1000:
+            return
+        self._since, self.waits_for = None, ""
+        coordinator.window_found(wanted, window, self._following, _LEAST_OFFSETS[self._stream.unit])
+        self._following = coordinator.stream_following()
+
+    def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of the protocol)
+        """What a stream has does not change."""
+        return False
+
+    def lag(self) -> int:
+        return lag_of(self._kept, self._following)
+
+    def status(self) -> dict[str, Any]:
+        partitions = {
+            name: {"first": each.first, "end": each.end, "following": self._following.get(name, each.first)}
+            for name, each in self._kept.items()
+        }
+        found = {"url": self._stream.url, "unit": self._stream.unit, "lag": self.lag(), "partitions": partitions}
+        return {"stream": found}
+
+
+def finder_of(source: Source | Stream, settings: MasterFile) -> Finder:
+    return HourFinder(source, settings) if isinstance(source, Source) else WindowFinder(source, settings)

@@ -1,0 +1,71 @@
+"""The micro-passes of a stream: what `data.start` and hours are to a Schedule, offsets are here."""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from elastic_ctr.config.data import Data
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import Pass, PassRow, StreamPlaces
+from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.master.windows import Window, ranges_in, text_of
+
+log = logging.getLogger(__name__)
+
+_KEPT_PASSES = 1000
+_DROP_EACH = 100
+
+
+class StreamSchedule(Schedule):
+    """One micro-pass after the other, without an end. Its state is in the ledger."""
+
+    def _behind(self, done: list[PassRow]) -> Pass | None:
+        ordinal = done[-1].ordinal + 1 if done else 1
+        return Pass(ordinal, f"stream/{ordinal:08d}", (), int(self._clock()), ends_day=False)
+
+    def finish(self, current: PassRow) -> None:
+        super().finish(current)
+        # Many micro-passes make a day: the ledger keeps the last ones.
+        if current.ordinal % _DROP_EACH == 0:
+            checkpoints = self._ledger.checkpoints()
+            returns_to = checkpoints[0]["pass"] if checkpoints else 0
+            self._ledger.drop_passes(min(current.ordinal - _KEPT_PASSES, returns_to))
+
+    def is_last(self, current: PassRow) -> bool:  # noqa: ARG002 (of hours)
+        return False
+
+    def cut_again(self) -> bool:
+        return False
+
+    def following(self) -> dict[str, int]:
+        """By partition, the offset that the next pass begins with; empty before the first one."""
+        places = self._ledger.facts.stream
+        return {} if places is None else places.following
+
+    def give(self, one: PassRow, window: Window, following: dict[str, int]) -> list[tuple[str, int, int]]:
+        """The offsets of a pass, which it keeps for good: one that is begun again reads the same. Called within a transaction."""
+        if one.splits:
+            return ranges_in(one.splits)
+        now, before = int(self._clock()), self._ledger.facts.stream
+        last = self._ledger.pass_before(one.ordinal)
+        # The first pass after midnight ends the day.
+        ends_day = last is not None and self._day(last.event_time_max) != self._day(now)
+        self._ledger.begin_micro_pass(one.ordinal, text_of(window.ranges), now, ends_day=ends_day)
+        stops = {name: stop for name, _, stop in window.ranges}
+        gone = window.gone + (0 if before is None else before.gone)
+        self._ledger.set_facts(stream=StreamPlaces(following={**following, **stops}, gone=gone))
+        if window.gone:
+            log.error(
+                "%d offsets of the stream were never read: it keeps them no more; let it keep them for longer",
+                window.gone,
+            )
+        return window.ranges
+
+    def _day(self, moment: float) -> str:
+        return datetime.fromtimestamp(moment, ZoneInfo(self._data.time_zone)).strftime("%Y%m%d")
+
+
+def schedule_of(ledger: Ledger, data: Data, clock: Callable[[], float]) -> Schedule:
+    """Of hours, or of a stream."""
+    return (StreamSchedule if data.is_stream else Schedule)(ledger, data, clock)

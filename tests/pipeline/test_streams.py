@@ -1,0 +1,137 @@
+"""A real broker and a real followed folder, trained micro-pass after micro-pass by the whole pipeline."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.kafka_world import Broker, why_not
+from elastic_ctr.features.synthetic import PRESETS, Truth
+from elastic_ctr.local.endpoints import predict
+from elastic_ctr.store import open_store
+from elastic_ctr.versions.manifest import read_version
+from pipeline.running import Run, values_for
+
+TRUTH = Truth(PRESETS["easy"], seed=3)
+SLOTS = list(TRUTH.slots)
+
+
+def clicks(rows: int, seed: int) -> list[bytes]:
+    return TRUTH.text(TRUTH.draw(rows, np.random.default_rng(seed))).splitlines()
+
+
+def stream_values(url: str) -> dict[str, Any]:
+    values = values_for(
+        Path("/"),
+        SLOTS,
+        "earliest",
+        "",
+        trainer={"replicas": 1, "config": {"batchSize": 64, "epochs": 1}},
+        pserver={"replicas": 1},
+    )
+    del values["data"]["end"]
+    values["data"] |= {"source": {"url": url}, "stream": {"windowMs": 500}}
+    return values
+
+
+def trained(run: Run, records: int) -> Callable[[], bool]:
+    """So many records are trained, the last pass is done, and its version answers."""
+
+    def done() -> bool:
+        status = run.session.status
+        if status is None or status["ledger"]["trained"] < records:
+            return False
+        if any(each["state"] not in ("done", "waiting") for each in status["passes"]):
+            return False
+        versions = [each["version"] for each in status["passes"] if each["state"] == "done" and each["version"]]
+        return bool(versions) and run.session.live == versions[-1] and versions[-1] in run.session.seen
+
+    return done
+
+
+def answers_are_those_of_the_version(run: Run) -> None:
+    """The version's own sample, as it was scored while it was trained."""
+    assert run.session.live is not None
+    assert run.session.seen[run.session.live].max_abs_diff <= 1e-5
+    _, versions = predict(run.places.serving, "ctr", [line.split(maxsplit=2)[2].decode() for line in clicks(50, 1)])
+    assert set(versions) == {run.session.live}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    running = Broker(tmp_path / "kafka").start()
+    yield running
+    running.stop()
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.timeout(400)
+def test_every_message_of_a_topic_is_trained_once_though_broker_trainer_and_master_are_lost(
+    tmp_path: Path, start: Callable[..., Run], broker: Broker
+) -> None:
+    broker.create("clicks", 2)
+    broker.produce("clicks", clicks(3000, 1))
+    broker.produce("clicks", [*clicks(1000, 2), b"no line of clicks"], partition=1)
+    run = start(stream_values(f"kafka://{broker.address}/clicks"))
+    run.until(trained(run, 4000), 120, "the first version of the stream")
+    answers_are_those_of_the_version(run)
+    [version] = {each["version"] for each in run.session.status["passes"] if each["version"]}  # type: ignore[index]
+
+    broker.produce("clicks", clicks(2000, 3))
+    run.until(lambda: run.state().endswith(("training", "evaluating", "saving")), 60, "a pass under way")
+    run.child("ctr-trainer-0").kill()
+    run.kill("ctr-master-0")
+    broker.kill()
+    # Nothing can be read now, and what was trained is answered.
+    answers_are_those_of_the_version(run)
+    broker.start()
+    broker.produce("clicks", [*clicks(500, 4), b"1 2 also:none"])
+    run.until(trained(run, 6500), 200, "the records after the losses")
+
+    status = run.session.status
+    assert status is not None
+    assert status["ledger"]["trained"] == 6500
+    assert (status["ledger"]["refused"], status["ledger"]["parked"]) == (2, 0)
+    assert status["stream"]["lag"] == 0
+    assert {name: each["following"] for name, each in status["stream"]["partitions"].items()} == {
+        "clicks/0": 5501, "clicks/1": 1001
+    }  # fmt: skip
+    assert run.session.live != version
+    answers_are_those_of_the_version(run)
+    quarantined = [
+        (file.name.rpartition("-")[0], json.loads(line)["offset"])
+        for file in (run.places.folder / "store" / "quarantine").rglob("*.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    assert sorted(set(quarantined)) == [("clicks_0", 5500), ("clicks_1", 1000)]
+
+
+def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    [first, *others] = clicks(2001, 5)
+    with (log / "clicks-0").open("wb") as out:
+        # The last line is being written.
+        out.write(b"\n".join(others[:1000]) + b"\n" + first[:7])
+        out.flush()
+        run = start(stream_values(f"file://{log}?follow"))
+        run.until(trained(run, 1000), 120, "the first version")
+        assert run.session.status is not None
+        assert run.session.status["waitsFor"] == f"records of file://{log}?follow"
+        out.write(first[7:] + b"\n")
+    (log / "clicks-1").write_bytes(b"\n".join(others[1000:]) + b"\n")
+    began = time.time()
+    run.until(trained(run, 2001), 120, "the version with what was appended")
+
+    assert run.session.status["ledger"]["refused"] == 0
+    assert [each["kind"] for each in run.session.status["versions"]][:2] == ["base", "delta"]
+    answers_are_those_of_the_version(run)
+    assert run.session.live is not None
+    # What the version knows is no older than what was appended last.
+    assert read_version(open_store(run.places.store_url), run.session.live).event_time_max >= int(began)

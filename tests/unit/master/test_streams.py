@@ -1,0 +1,266 @@
+"""Micro-passes of a real followed folder, with everything but Paddle and the network."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master import checkpointing, stream_schedule
+from elastic_ctr.master.finder import WindowFinder
+from elastic_ctr.master.stream_schedule import StreamSchedule
+from elastic_ctr.master.training_status import status_of_ledger
+from elastic_ctr.streams.followed_folder import FollowedFolder
+from elastic_ctr.streams.interface import Kept, Lines
+from master.world import LEASE, Trainer, World, data_of
+
+LINE = b"1 0 a:1\n"
+
+
+class StreamWorld(World):
+    """A World that follows a folder; each line has as many bytes."""
+
+    def __init__(self, folder: Path, **data: Any) -> None:
+        self.log = folder / "log"
+        self.log.mkdir(exist_ok=True)
+        self.stream = FollowedFolder(self.log)
+        source = {"url": f"file://{self.log}?follow"}
+        super().__init__(folder, data=data_of(source=source, **{"start": "earliest", "end": None, **data}))
+
+    def start_master(self) -> None:
+        super().start_master()
+        self.finder = WindowFinder(self.stream, self.settings, lambda: self.now)
+
+    def append(self, lines: int, file: str = "clicks") -> None:
+        with (self.log / file).open("ab") as out:
+            out.write(lines * LINE)
+
+    def find_hours(self) -> None:
+        wanted = self.coordinator.wants_hours()
+        if wanted is not None:
+            self.finder.find(self.coordinator, wanted)
+
+    def fill(self, task: control.Task, result: control.TaskResult) -> None:
+        if task.path:
+            self.records[task.path] = (task.end - task.start) // len(LINE)
+        super().fill(task, result)
+
+    def done(self, passes: int) -> None:
+        """Go on until so many passes are done."""
+        self.until(lambda: sum(each.state == "done" for each in self.ledger.passes()) >= passes)
+
+    def done_up_to(self, ordinal: int) -> None:
+        def done() -> bool:
+            return any(each.state == "done" and each.ordinal == ordinal for each in self.ledger.passes())
+
+        self.until(done)
+
+    def until_trained(self) -> Trainer:
+        """Go on until a trainer, whichever, holds a task of training."""
+
+        def training() -> list[Trainer]:
+            return [each for each in self.trainers if each.task is not None and each.task.phase == control.TRAIN]
+
+        self.until(training)
+        return training()[0]
+
+    def in_the_table(self) -> Counter[tuple[str, int]]:
+        """How often each line is, by file and offset."""
+        ranges = {task.id: (task.path, task.start, task.end) for task in self.tasks if task.path}
+        found: Counter[tuple[str, int]] = Counter()
+        for task, times in self.trained().items():
+            path, start, stop = ranges[task]
+            for place in range(start, stop, len(LINE)):
+                found[path, place] += times
+        return found
+
+    def appended(self) -> Counter[tuple[str, int]]:
+        return Counter(
+            (file.name, place) for file in self.log.iterdir() for place in range(0, file.stat().st_size, len(LINE))
+        )
+
+
+def test_what_is_appended_is_trained_pass_after_pass_and_each_pass_is_a_version(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    for number in range(3):
+        one.append(10)
+        one.append(5, "others")
+        one.done(number + 1)
+
+    assert one.in_the_table() == one.appended()
+    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "delta"]
+    assert one.coordinator.counted()["trained"] == 45
+    assert [each.id for each in one.ledger.passes()][:2] == ["stream/00000001", "stream/00000002"]
+    assert not one.coordinator.finished
+
+
+def test_a_pass_ends_with_its_window_or_once_it_is_full(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path, stream={"window_ms": 5000, "max_bytes": 100 * len(LINE)})
+    one.append(10)
+    began = one.now
+    one.done(1)
+    assert one.now - began >= 5
+
+    one.append(250)
+    one.done(3)
+
+    assert [one.ledger.records(ordinal) for ordinal in (1, 2, 3)] == [10, 100, 100]
+    one.done(4)
+    assert one.in_the_table() == one.appended()
+
+
+def test_after_a_pservers_loss_the_same_offsets_are_trained_again_and_none_twice(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    one.done(1)
+    one.append(10)
+    one.until_trained()
+
+    one.pservers[0].restart()
+    one.append(7)
+    one.done(3)
+
+    assert one.in_the_table() == one.appended()
+    assert one.coordinator.generation == 2
+    assert one.coordinator.counted()["trained"] == 27
+
+
+def test_a_restarted_master_goes_on_with_the_next_offset(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    one.done(1)
+
+    one.start_master()
+    one.append(3)
+    one.done(2)
+
+    assert one.in_the_table() == one.appended()
+
+
+def test_a_lost_trainers_range_goes_to_another_and_is_counted_as_repeated_once(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    lost = one.until_trained()
+    lost.work()
+
+    one.trainers.remove(lost)
+    one.now += LEASE
+    one.done(1)
+
+    assert one.coordinator.counted()["repeated"] == 10
+    assert one.coordinator.counted()["trained"] == 10
+
+
+def test_a_stopped_pass_that_is_retried_reads_the_offsets_that_it_had(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path, max_refused_share=0.1)
+    one.append(10)
+    one.refused["clicks"] = 5
+    one.until_state("stopped")
+    assert "were refused" in one.reason()
+    one.append(10)
+
+    one.refused.clear()
+    assert one.coordinator.retry("stream/00000001") == ""
+    one.done(2)
+
+    assert one.in_the_table() == one.appended()
+    assert [one.ledger.records(ordinal) for ordinal in (1, 2)] == [10, 10]
+
+
+def test_offsets_that_the_stream_has_dropped_are_counted_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    one.done(1)
+    one.append(10)
+
+    class Forgetful(FollowedFolder):
+        def partitions(self) -> dict[str, Kept]:
+            return {name: Kept(15 * len(LINE), each.end) for name, each in super().partitions().items()}
+
+    one.stream = Forgetful(one.log)
+    one.start_master()
+    one.done(2)
+
+    places = one.ledger.facts.stream
+    assert places is not None
+    assert places.gone == 5 * len(LINE)
+    assert "offsets of the stream were never read" in caplog.text
+    assert one.ledger.records(2) == 5
+
+
+def test_the_first_pass_of_a_day_ends_the_day_before(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    one.done(1)
+    one.append(10)
+    one.done(2)
+
+    one.now += 86_400
+    one.append(10)
+    one.done(3)
+
+    assert [each.ends_day for each in one.ledger.passes()[:3]] == [False, False, True]
+    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "base"]
+
+
+def test_a_ledger_of_a_thousand_micro_passes_keeps_the_last_ones_and_every_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_schedule, "_KEPT_PASSES", 5)
+    monkeypatch.setattr(stream_schedule, "_DROP_EACH", 4)
+    monkeypatch.setattr(checkpointing, "_LONGEST_CHAIN", 3)
+    one = StreamWorld(tmp_path)
+    for number in range(14):
+        one.append(3)
+        one.done_up_to(number + 1)
+
+    kept = [each.ordinal for each in one.ledger.passes() if each.state == "done"]
+    assert kept == [7, 8, 9, 10, 11, 12, 13, 14]
+    assert status_of_ledger(one.ledger)["earlierPasses"] == 6
+    assert one.coordinator.counted()["trained"] == one.ledger.totals()["trained"] == 14 * 3
+    kinds = [each["kind"] for each in one.ledger.versions()]
+    assert kinds.count("base") >= 2
+    assert one.in_the_table() == one.appended()
+    # A recovery does not need what is gone.
+    one.append(3)
+    one.until_trained()
+    one.pservers[0].restart()
+    one.done_up_to(15)
+    assert one.in_the_table() == one.appended()
+    assert one.coordinator.counted()["trained"] == 15 * 3
+
+
+def test_the_status_says_how_far_behind_it_is(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path, stream={"max_bytes": 10 * len(LINE)})
+    one.append(25)
+    one.until_state("checking")
+
+    status = one.finder.status()["stream"]
+
+    assert status["unit"] == "bytes"
+    assert one.finder.lag() == status["lag"]
+    assert status["lag"] == 15 * len(LINE)
+    assert status["partitions"] == {"clicks": {"first": 0, "end": 25 * len(LINE), "following": 10 * len(LINE)}}
+
+
+def test_a_schedule_of_a_stream_never_ends(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(1)
+    one.done(1)
+    schedule = StreamSchedule(one.ledger, one.data, lambda: one.now)
+
+    assert not schedule.is_last(one.ledger.passes()[0])
+    assert not schedule.cut_again()
+    assert not schedule.finished
+
+
+def test_a_message_is_found_by_a_place_in_its_text() -> None:
+    from elastic_ctr.streams.interface import lines_of_messages
+
+    lines = lines_of_messages([(7, b"ab"), (9, b"c\nd\n")], gone=0)
+
+    assert isinstance(lines, Lines)
+    assert [lines.offset_of(place) for place in range(7)] == [7, 7, 7, 9, 9, 9, 9]
