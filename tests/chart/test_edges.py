@@ -158,6 +158,18 @@ def test_hadoop_is_where_the_values_say(render: Renderer) -> None:
     assert reaching(rendered, Peer(address="198.51.101.9"), [9870, 9864]) == {}
 
 
+def test_only_who_reads_a_topic_reaches_its_brokers_at_the_ports_that_are_named(render: Renderer) -> None:
+    rendered = render(
+        data={"source": {"url": "kafka://one:9094,two:9095/clicks"}, "start": "earliest", "end": None},
+        networkPolicy={"kafka": {"cidrs": ["198.51.100.0/24"]}},
+    )
+
+    assert reaching(rendered, HADOOP, [9092, 9094, 9095, 9870, 22]) == {
+        name: {9092, 9094, 9095} for name in ("master", "trainer")
+    }
+    assert reaching(rendered, Peer(address="198.51.101.9"), [9092, 9094]) == {}
+
+
 def test_the_port_that_a_url_names_is_open(render: Renderer) -> None:
     logs = render(data={"source": {"url": "webhdfs://namenode:50070"}})
     store = render(store={"config": {"url": "webhdfs://namenode:50070/store"}}, fileServer={"enabled": False})

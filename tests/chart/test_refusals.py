@@ -102,6 +102,45 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"data": {"start": "20200401/05"}},
         ["data.end 20200401/03", "data.start 20200401/05"],
     ),
+    "a stream of hours": (
+        {"data": {"source": {"url": "kafka://broker:9092/clicks"}}},
+        [
+            "data.source.url kafka://broker:9092/clicks is a stream: data.start is earliest or latest, and data.end is left out"
+        ],
+    ),
+    "hours from the earliest on": (
+        {"data": {"start": "earliest"}},
+        ["data.start earliest is of streams, and data.source.url hdfs://namenode:9000 is none: name a folder"],
+    ),
+    "a stream of parquet": (
+        {
+            "data": {
+                "source": {"url": "kafka://broker:9092/clicks"},
+                "start": "latest",
+                "end": None,
+                "format": "parquet",
+                "label": "click",
+                "slots": None,
+            },
+            "features": {"user": {"type": "categorical"}},
+        },
+        ["data.format parquet is of whole files: a stream has clicks, csv, tsv or jsonl"],
+    ),
+    "a stream of rows of no names": (
+        {
+            "data": {
+                "source": {"url": "file:///logs?follow"},
+                "start": "latest",
+                "end": None,
+                "format": "csv",
+                "label": "click",
+                "slots": None,
+            },
+            "features": {"user": {"type": "categorical"}},
+            "dataVolume": {"existingClaim": "logs"},
+        },
+        ["data.columns is missing: no line of a stream names its columns, so list them"],
+    ),
     "ingress without host": ({"serving": {"ingress": {"enabled": True}}}, ["serving.ingress.host"]),
     "serving without cube": ({"cube": {"enabled": False}}, ["cube.enabled"]),
     "no store": ({"fileServer": {"enabled": False}}, ["store.config.url", "fileServer.enabled"]),

@@ -67,7 +67,7 @@ spec:
   ports: {{- include "elastic-ctr.network.ports" .ports | nindent 4 }}
 {{- end }}
 
-{{/* Egress to Hadoop, or to an HTTP store outside the release, at the ports of the block and of the URLs; block, urls */}}
+{{/* Egress to Hadoop, Kafka, or an HTTP store outside the release, at the ports of the block and of the URLs; block, urls */}}
 {{- define "elastic-ctr.network.outside" -}}
 {{- $ports := list }}
 {{- range .block.ports }}
@@ -89,7 +89,7 @@ spec:
   ports: {{- include "elastic-ctr.network.ports" (uniq $ports) | nindent 4 }}
 {{- end }}
 
-{{/* Egress to the store, and to the click logs where source is true; root, source */}}
+{{/* Egress to the store, to the click logs where source is true, and to their stream where stream is; root, source, stream */}}
 {{- define "elastic-ctr.network.store" -}}
 {{- $values := .root.Values }}
 {{- $url := $values.store.config.url | default "" }}
@@ -107,6 +107,9 @@ spec:
 {{- end }}
 {{- if $hadoop }}
 {{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.hdfs "urls" $hadoop)) }}
+{{- end }}
+{{- if and .stream (hasPrefix "kafka://" $values.data.source.url) }}
+{{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.kafka "urls" (list $values.data.source.url))) }}
 {{- end }}
 {{- join "\n" $edges }}
 {{- end }}

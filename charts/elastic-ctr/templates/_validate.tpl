@@ -59,9 +59,30 @@ pserver.replicas {{ int .Values.pserver.replicas }} would leave some without any
 {{ $digits }}{{ repeat (int (sub 12 (len $digits))) "0" }}
 {{- end }}
 
+{{/* Whether the clicks are a stream: true, or nothing; $ */}}
+{{- define "elastic-ctr.streams" -}}
+{{- if or (hasPrefix "kafka://" .Values.data.source.url) (hasSuffix "?follow" .Values.data.source.url) }}true{{ end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.stream" -}}
+{{- $data := .Values.data }}
+{{- $starts := list "earliest" "latest" }}
+{{- if include "elastic-ctr.streams" . }}
+{{- if or (not (has $data.start $starts)) $data.end -}}
+data.source.url {{ $data.source.url }} is a stream: data.start is earliest or latest, and data.end is left out
+{{- else if not (has $data.format (list "clicks" "csv" "tsv" "jsonl")) -}}
+data.format {{ $data.format }} is of whole files: a stream has clicks, csv, tsv or jsonl
+{{- else if and (has $data.format (list "csv" "tsv")) (not $data.columns) -}}
+data.columns is missing: no line of a stream names its columns, so list them
+{{- end }}
+{{- else if or (has $data.start $starts) (has ($data.end | default "") $starts) -}}
+data.start {{ $data.start }} is of streams, and data.source.url {{ $data.source.url }} is none: name a folder, YYYYMMDD/HH
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.days" -}}
 {{- $data := .Values.data }}
-{{- if $data.end }}
+{{- if and $data.end (not (include "elastic-ctr.validate.stream" .)) }}
 {{- if gt (include "elastic-ctr.split" $data.start) (include "elastic-ctr.split" $data.end) -}}
 data.end {{ $data.end }} is before data.start {{ $data.start }}, so there is nothing to train: swap them, or leave data.end out to follow new hours
 {{- end }}
@@ -69,6 +90,7 @@ data.end {{ $data.end }} is before data.start {{ $data.start }}, so there is not
 {{- end }}
 
 {{- define "elastic-ctr.validate.grid" -}}
+{{- if not (or (include "elastic-ctr.streams" .) (include "elastic-ctr.validate.stream" .)) }}
 {{- $interval := int .Values.data.splitInterval }}
 {{- range $key := list "start" "end" }}
 {{- with get $.Values.data $key }}
@@ -77,6 +99,7 @@ data.end {{ $data.end }} is before data.start {{ $data.start }}, so there is not
 {{- if mod $minute $interval -}}
 data.{{ $key }} {{ . }} is not on the grid of data.splitInterval {{ $interval }}, which begins at midnight: name a folder that such an interval has
 {{ end }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

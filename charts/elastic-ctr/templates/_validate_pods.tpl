@@ -91,7 +91,7 @@ serving.preStopSeconds {{ $stop }} leaves nothing of serving.terminationGracePer
 
 {{- define "elastic-ctr.validate.dates" -}}
 {{- range $key := list "start" "end" }}
-{{- with get $.Values.data $key }}
+{{- with get $.Values.data $key | default "" | regexFind "^[0-9].*" }}
 {{- /* Noon exists in every time zone on every day. */}}
 {{- $noon := printf "%s12" (substr 0 8 .) }}
 {{- if ne $noon (toDate "2006010215" $noon | date "2006010215") -}}
