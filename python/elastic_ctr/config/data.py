@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.streams.open import is_stream
+from elastic_ctr.streams.address import is_stream
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
 _SOURCE = r"^(file:///|(web)?hdfs://[^/]+|kafka://[^/]+/[^/]+$)"

@@ -7,12 +7,6 @@ from elastic_ctr.store import StoreError
 from elastic_ctr.streams.interface import Stream
 
 
-def is_stream(url: str) -> bool:
-    """Whether an address is of a stream, not of folders of hours."""
-    parts = urlsplit(url)
-    return parts.scheme == "kafka" or (parts.scheme == "file" and parts.query == "follow")
-
-
 def open_stream(url: str) -> Stream:
     """Raises StoreError for an address that is of no stream."""
     parts = urlsplit(url)

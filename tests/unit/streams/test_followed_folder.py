@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from elastic_ctr.features.blocks import lines_in_range
 from elastic_ctr.store import NotInStore, StoreError
+from elastic_ctr.streams.address import is_stream
 from elastic_ctr.streams.followed_folder import FollowedFolder
 from elastic_ctr.streams.interface import Kept
-from elastic_ctr.streams.open import is_stream, open_stream
+from elastic_ctr.streams.open import open_stream
 
 some_lines = st.lists(st.binary(max_size=30).map(lambda text: text.replace(b"\n", b"x") + b"\n"), max_size=8)
 
