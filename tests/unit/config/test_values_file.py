@@ -92,7 +92,10 @@ def test_the_empty_file_says_what_is_missing() -> None:
         ("data: {splitInterval: 7}", "data: splitInterval 7 does not divide a day; give 5, 10, 15, 30, 60"),
         ("data: {timeZone: Mars/Olympus}", "data.timeZone: 'Mars/Olympus' is not a time zone of the IANA list"),
         ("data: {timeZone: ../etc}", "data.timeZone: '../etc' is not a time zone"),
-        ("data: {source: {url: ftp://x}}", "data.source.url: 'ftp://x' is none of file:///some/dir, hdfs://namenode:9000, kafka://"),
+        (
+            "data: {source: {url: ftp://x}}",
+            "data.source.url: 'ftp://x' is none of file:///some/dir, hdfs://namenode:9000, kafka://",
+        ),
         ("data: {source: {url: file://host/x}}", "data.source.url: 'file://host/x' is none of"),
         ("data: {maxRefusedShare: 1.5}", "data.maxRefusedShare: input should be less than or equal to 1"),
         ("data: {sleepSeconds: .inf}", "data.sleepSeconds: input should be"),
