@@ -13,7 +13,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpointing import Checkpointing, is_save
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import DriftRow, PassRow, SaveRow, StartedFrom
+from elastic_ctr.master.ledger_rows import DriftRow, PassRow, SaveRow, StartedFrom, StreamPlaces
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Initialisation, MidPassHandover, Part
 from elastic_ctr.master.store_queries import Pending, StoreQueries
@@ -500,11 +500,16 @@ class Coordinator(Part):
             self._schedule.begin(one, files, ranges, state="checking" if pinned else "analyzing")
             self._advance()
 
-    def stream_following(self) -> dict[str, int]:
-        """By partition of the stream, the offset that the next pass begins with; empty before the first one."""
+    def stream_following(self) -> dict[str, int] | None:
+        """By partition of the stream, the offset that the next pass begins with; None before the first look at it."""
         with self._lock:
             places = self._ledger.facts.stream
-            return {} if places is None else dict(places.following)
+            return None if places is None else places.following
+
+    def stream_begins(self, following: dict[str, int]) -> None:
+        """The first look at the stream."""
+        with self._locked():
+            self._ledger.set_facts(stream=StreamPlaces(following=following))
 
     def window_found(self, one: PassRow, window: Window, following: dict[str, int], least: int) -> None:
         """The offsets of a micro-pass; each trainer gets a task, but none of fewer than `least` offsets."""

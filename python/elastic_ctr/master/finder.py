@@ -3,13 +3,15 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
-from elastic_ctr.master.windows import Window, cut_window, first_offsets, lag_of
+from elastic_ctr.master.windows import Window, cut_window, first_offsets, lag_of, vanished
+from elastic_ctr.store import StoreError
 from elastic_ctr.store.source import FileSource, Source
 from elastic_ctr.streams.interface import Kept, Stream
 
@@ -17,6 +19,7 @@ log = logging.getLogger(__name__)
 
 # A task costs a fifth of a second, however small it is.
 _LEAST_OFFSETS = {"records": 5_000, "bytes": 1 << 20}
+_PAUSE_SECONDS = 2.0
 
 
 class Finder(Protocol):
@@ -102,6 +105,11 @@ class WindowFinder:
         self._since: float | None = None
         self._kept: dict[str, Kept] = {}
         self._following: dict[str, int] = {}
+        # Offsets that are gone with their partitions, until a pass counts them.
+        self._gone = 0
+        # A stream that does not answer takes its time: between two looks the master does its other work.
+        self._failed: StoreError | None = None
+        self._again_at = 0.0
 
     def refuse_missing(self) -> None:
         """A topic may be created later."""
@@ -111,8 +119,7 @@ class WindowFinder:
             # It is begun again, with the offsets that it had.
             coordinator.window_found(wanted, Window([]), {}, _LEAST_OFFSETS[self._stream.unit])
             return
-        self._kept = self._stream.partitions()
-        self._following = first_offsets(self._kept, coordinator.stream_following(), self._start)
+        self._look(coordinator)
         window = cut_window(self._kept, self._following, self._limit)
         if not window.size:
             self._since = None
@@ -123,8 +130,31 @@ class WindowFinder:
         if window.size < self._limit and now - self._since < self._settings.window_ms / 1000:
             return
         self._since, self.waits_for = None, ""
+        window = replace(window, gone=window.gone + self._gone)
         coordinator.window_found(wanted, window, self._following, _LEAST_OFFSETS[self._stream.unit])
-        self._following = coordinator.stream_following()
+        self._gone = 0
+        self._following = coordinator.stream_following() or {}
+
+    def _look(self, coordinator: Coordinator) -> None:
+        """What the stream keeps now, and where the next pass goes on. Raises StoreError."""
+        if self._failed is not None and self._clock() < self._again_at:
+            raise self._failed
+        try:
+            kept = self._stream.partitions()
+        except StoreError as failed:
+            self._failed, self._again_at = failed, self._clock() + _PAUSE_SECONDS
+            raise
+        self._failed = None
+        following = coordinator.stream_following()
+        for name, lost in vanished(self._kept, kept, following or {}).items():
+            log.error(
+                "%s is not in %s any more; %d %s of it were not read", name, self._stream.url, lost, self._stream.unit
+            )
+            self._gone += lost
+        self._kept, self._following = kept, first_offsets(kept, following, self._start)
+        if following is None:
+            # Kept before the first pass: with `latest` it has what came since.
+            coordinator.stream_begins(self._following)
 
     def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of the protocol)
         """What a stream has does not change."""

@@ -98,7 +98,7 @@ class Facts(_Checked):
         offset: added to every logit for the model's life: the log-odds of a click in the first pass; None before.
         table_rows: rows at each pserver after the last save or load; empty where they were not counted.
         started_from: where the model began; None where it began with nothing.
-        stream: None where hours are trained, and before the first pass of a stream.
+        stream: None where hours are trained, and before the first look at a stream.
         dropped, dropped_passes: counts of the passes that the ledger has dropped, and how many they are.
     """
 

@@ -38,11 +38,6 @@ class StreamSchedule(Schedule):
     def cut_again(self) -> bool:
         return False
 
-    def following(self) -> dict[str, int]:
-        """By partition, the offset that the next pass begins with; empty before the first one."""
-        places = self._ledger.facts.stream
-        return {} if places is None else places.following
-
     def give(self, one: PassRow, window: Window, following: dict[str, int]) -> list[tuple[str, int, int]]:
         """The offsets of a pass, which it keeps for good: one that is begun again reads the same. Called within a transaction."""
         if one.splits:

@@ -22,11 +22,11 @@ class Window:
         return sum(stop - start for _, start, stop in self.ranges)
 
 
-def first_offsets(kept: Mapping[str, Kept], following: Mapping[str, int], start: str) -> dict[str, int]:
-    """Where each partition goes on. One that is new begins at its first offset; those that were there at the start with `start`
-    latest, at their ends.
+def first_offsets(kept: Mapping[str, Kept], following: Mapping[str, int] | None, start: str) -> dict[str, int]:
+    """Where each partition goes on. One that is new begins at its first offset; those that were there at the start, where `following`
+    is None, with `start` latest at their ends.
     """
-    at_start = not following
+    at_start, following = following is None, following or {}
     return {
         name: following.get(name, each.end if at_start and start == "latest" else each.first)
         for name, each in kept.items()
@@ -52,6 +52,13 @@ def cut_window(kept: Mapping[str, Kept], following: Mapping[str, int], limit: in
         # Rounded up: a partition with one record is not passed over for ever.
         ends = {name: starts[name] + -(-(ends[name] - starts[name]) * limit // total) for name in starts}
     return Window([(name, starts[name], ends[name]) for name in starts if ends[name] > starts[name]], gone)
+
+
+def vanished(before: Mapping[str, Kept], now: Mapping[str, Kept], following: Mapping[str, int]) -> dict[str, int]:
+    """Offsets that no pass has, of each partition that was there at the last look and is not any more."""
+    return {
+        name: max(0, each.end - following.get(name, each.first)) for name, each in before.items() if name not in now
+    }
 
 
 def lag_of(kept: Mapping[str, Kept], following: Mapping[str, int]) -> int:

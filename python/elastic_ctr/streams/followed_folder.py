@@ -1,6 +1,7 @@
 """A folder of files that are appended to: each file is a partition, its bytes are the offsets."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from elastic_ctr.store import NotInStore, StoreError
@@ -22,17 +23,22 @@ class FollowedFolder:
 
     def partitions(self) -> dict[str, Kept]:
         try:
-            found = {
-                entry.name: Kept(0, self._end_of(entry.name, entry.stat().st_size))
-                for entry in os.scandir(self._root)
-                if entry.is_file() and not entry.name.startswith((".", "_"))
-            }
+            with os.scandir(self._root) as entries:
+                names = [each.name for each in entries if each.is_file() and not each.name.startswith((".", "_"))]
         except FileNotFoundError as gone:
-            raise NotInStore(f"the folder {gone.filename} does not exist: is data.source.url right?") from gone
+            raise NotInStore(f"the folder {self._root} does not exist: is data.source.url right?") from gone
+        except OSError as failed:
+            raise StoreError(f"{self.url} cannot be read: {failed.strerror or failed}") from failed
+        found = {}
+        try:
+            for name in sorted(names):
+                # One that was deleted since is in no listing from now on.
+                with suppress(FileNotFoundError):
+                    found[name] = Kept(0, self._end_of(name, (self._root / name).stat().st_size))
         except OSError as failed:
             raise StoreError(f"{self.url} cannot be read: {failed.strerror or failed}") from failed
         self._ends = {name: ends for name, ends in self._ends.items() if name in found}
-        return dict(sorted(found.items()))
+        return found
 
     def _end_of(self, name: str, size: int) -> int:
         """The end of the last whole line: what stands behind it is being written."""

@@ -10,6 +10,8 @@ from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 from elastic_ctr.streams.interface import Kept, Lines, lines_of_messages
 
 _ASK_SECONDS = 10.0
+# The master asks what there is, and has other work to do.
+_LOOK_SECONDS = 2.0
 _QUIET_SECONDS = 30.0
 _PIECE = 10_000
 # ruff: noqa: SLF001 (the names of librdkafka's own errors begin with an underscore)
@@ -50,14 +52,14 @@ class KafkaTopic:
         )
 
     def partitions(self) -> dict[str, Kept]:
-        found = self._tried(lambda: self._consumer.list_topics(self._topic, _ASK_SECONDS)).topics[self._topic]
+        found = self._tried(lambda: self._consumer.list_topics(self._topic, _LOOK_SECONDS)).topics[self._topic]
         if found.error is not None:
             raise self._refused(found.error)
-        return {f"{self._topic}/{number}": self._kept(number) for number in sorted(found.partitions)}
+        return {f"{self._topic}/{number}": self._kept(number, _LOOK_SECONDS) for number in sorted(found.partitions)}
 
-    def _kept(self, number: int) -> Kept:
+    def _kept(self, number: int, seconds: float = _ASK_SECONDS) -> Kept:
         place = TopicPartition(self._topic, number)
-        first, end = self._tried(lambda: self._consumer.get_watermark_offsets(place, _ASK_SECONDS))
+        first, end = self._tried(lambda: self._consumer.get_watermark_offsets(place, seconds))
         return Kept(first, end)
 
     def read(self, partition: str, start: int, stop: int) -> Lines:

@@ -11,6 +11,7 @@ from elastic_ctr.master import checkpointing, stream_schedule
 from elastic_ctr.master.finder import WindowFinder
 from elastic_ctr.master.stream_schedule import StreamSchedule
 from elastic_ctr.master.training_status import status_of_ledger
+from elastic_ctr.store import StoreUnavailable
 from elastic_ctr.streams.followed_folder import FollowedFolder
 from elastic_ctr.streams.interface import Kept, Lines
 from master.world import LEASE, Trainer, World, data_of
@@ -189,6 +190,56 @@ def test_offsets_that_the_stream_has_dropped_are_counted_and_said(
     assert places.gone == 5 * len(LINE)
     assert "offsets of the stream were never read" in caplog.text
     assert one.ledger.records(2) == 5
+
+
+def test_latest_leaves_out_what_was_there_and_trains_what_comes_though_the_master_restarts_before(
+    tmp_path: Path,
+) -> None:
+    one = StreamWorld(tmp_path, start="latest")
+    one.append(10)
+    one.until(lambda: one.coordinator.stream_following() is not None)
+    one.append(4)
+    one.start_master()
+    one.append(3)
+    one.done(1)
+
+    assert one.in_the_table() == {place: 1 for place in one.appended() if place[1] >= 10 * len(LINE)}
+
+
+def test_a_followed_file_that_is_deleted_is_named_and_its_unread_lines_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = StreamWorld(tmp_path, stream={"max_bytes": 10 * len(LINE)})
+    one.append(25)
+    one.until_state("training")
+    (one.log / "clicks").unlink()
+    one.append(5, "others")
+    one.done(2)
+
+    assert "clicks is not in" in caplog.text
+    assert one.ledger.facts.stream is not None
+    assert one.ledger.facts.stream.gone == 15 * len(LINE)
+    assert one.ledger.facts.stream.following == {"others": 5 * len(LINE)}
+
+
+def test_a_stream_that_does_not_answer_is_asked_seldom_and_its_sentence_stays(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    asked = []
+
+    class Away(FollowedFolder):
+        def partitions(self) -> dict[str, Kept]:
+            asked.append(one.now)
+            raise StoreUnavailable("it does not answer")
+
+    finder = WindowFinder(Away(one.log), one.settings, lambda: one.now)
+    wanted = one.coordinator.wants_hours()
+    assert wanted is not None
+    for _ in range(35):
+        one.now += 0.1
+        with pytest.raises(StoreUnavailable, match="it does not answer"):
+            finder.find(one.coordinator, wanted)
+
+    assert len(asked) == 2
 
 
 def test_the_first_pass_of_a_day_ends_the_day_before(tmp_path: Path) -> None:

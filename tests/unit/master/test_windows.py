@@ -15,7 +15,7 @@ partitions = st.dictionaries(
 def test_windows_until_the_end_have_every_offset_once_and_none_is_larger_than_asked_for(
     kept: dict[str, Kept], limit: int
 ) -> None:
-    following = first_offsets(kept, {}, "earliest")
+    following = first_offsets(kept, None, "earliest")
     found: dict[str, list[int]] = {name: [] for name in kept}
     while (window := cut_window(kept, following, limit)).size:
         # Shares are rounded up.
@@ -47,10 +47,11 @@ def test_a_partition_that_ends_before_what_was_read_is_named() -> None:
 def test_latest_is_the_ends_at_the_start_and_a_partition_that_comes_later_is_read_from_its_first_offset() -> None:
     kept = {"a": Kept(3, 10)}
 
-    begun = first_offsets(kept, {}, "latest")
+    begun = first_offsets(kept, None, "latest")
     later = first_offsets({**kept, "b": Kept(2, 5)}, begun, "latest")
 
     assert begun == {"a": 10}
+    assert first_offsets(kept, {}, "latest") == {"a": 3}, "the stream was empty at the start"
     assert later == {"a": 10, "b": 2}
 
 
