@@ -13,6 +13,7 @@ from elastic_ctr.store import Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
 from elastic_ctr.versions.manifest import FileEntry, VersionManifest, publish
+from pipeline.running import LAYERS
 
 Values = npt.NDArray[np.float32]
 
@@ -58,10 +59,10 @@ def forge(
     announce(store)
 
 
-def change_one_weight(data: bytearray) -> None:
-    """The last number of the file is the output layer's last weight."""
-    value = np.frombuffer(bytes(data[-4:]), "<f4") + np.float32(0.01)
-    data[-4:] = value.astype("<f4").tobytes()
+def change_output_weights(data: bytearray) -> None:
+    """The file ends with the output layer's weights. One of them alone may belong to a unit that no sample activates."""
+    changed = np.frombuffer(bytes(data[-4 * LAYERS[-1] :]), "<f4") + np.float32(0.05)
+    data[-4 * LAYERS[-1] :] = changed.astype("<f4").tobytes()
 
 
 def one_column_too_far(values: Values) -> Values:

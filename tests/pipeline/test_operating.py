@@ -27,7 +27,7 @@ from elastic_ctr.local.run_folder import RunFolder, process_tree, still_running
 from elastic_ctr.store import open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
-from pipeline.forging import change_one_weight, forge, one_column_too_far
+from pipeline.forging import change_output_weights, forge, one_column_too_far
 from pipeline.running import TWO_SHARDS, values_for
 from pipeline.test_whole_run import COMMAND, synthetic
 
@@ -422,7 +422,7 @@ def test_a_version_with_a_file_cut_short_is_refused_and_the_old_one_answers(syst
     system.goes_live(system.publish())
 
 
-@pytest.mark.parametrize("changes", [{"weights": change_one_weight}, {"rows": one_column_too_far}])
+@pytest.mark.parametrize("changes", [{"weights": change_output_weights}, {"rows": one_column_too_far}])
 def test_a_version_that_answers_wrongly_is_refused_and_the_old_one_stays_live(
     system: Standing, changes: dict[str, Any]
 ) -> None:
