@@ -19,7 +19,7 @@ from elastic_ctr.local.session import Session
 from ports import free_ports
 
 SHARED = Path(__file__).parents[3] / "shared"
-LAYERS = [64, 32]
+LAYERS = (64, 32)
 
 
 def values_for(data: Path, slots: list[Any] | None, start: str, end: str, /, **changes: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def values_for(data: Path, slots: list[Any] | None, start: str, end: str, /, **c
             **({} if slots is None else {"slots": slots}),
             "sleepSeconds": 0.5,
         },
-        "model": {"network": {"layers": LAYERS}, "partitions": 12},
+        "model": {"network": {"layers": [*LAYERS]}, "partitions": 12},
         "master": {"config": {"port": port, "statusPort": port + 1, "leaseSeconds": 8, "pserverTimeoutSeconds": 6}},
         "trainer": {"replicas": 2, "config": {"batchSize": 256, "adminPort": port + 90}},
         "pserver": {"replicas": 2, "config": {"port": port + 20, "adminPort": port + 2}},
