@@ -133,5 +133,9 @@ def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions(
     assert [each["kind"] for each in run.session.status["versions"]][:2] == ["base", "delta"]
     answers_are_those_of_the_version(run)
     assert run.session.live is not None
+    version = read_version(open_store(run.places.store_url), run.session.live)
     # What the version knows is no older than what was appended last.
-    assert read_version(open_store(run.places.store_url), run.session.live).event_time_max >= int(began)
+    assert version.event_time_max >= int(began)
+    # The keys that were trained, and no table, are in the delta.
+    assert version.in_one_file
+    assert 0 < version.keys < run.session.status["table"]["rows"] or version.keys

@@ -87,6 +87,11 @@ class MicroPass(Section):
     max_bytes: int = Field(
         default=16 << 20, ge=1, le=EXACT, description="Bytes of the files of a followed folder in one pass, at most."
     )
+    checkpoint_seconds: Seconds = Field(
+        default=60,
+        description="Seconds from one checkpoint to the next. A checkpoint walks the table and holds up the passes behind it; after "
+        "the loss of a pserver the passes since the last one are trained again.",
+    )
 
 
 class Data(Section):

@@ -252,7 +252,7 @@ class LeaseReply(_message.Message):
     def __init__(self, verdict: _Optional[_Union[LeaseReply.Verdict, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., reason: _Optional[str] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("id", "attempt", "phase", "path", "start", "end", "records", "all_records", "samples", "epoch", "pass_id", "save", "shuffle_seed", "statistics", "collect", "batch_size", "holdout", "offset", "group", "group_rows")
+    __slots__ = ("id", "attempt", "phase", "path", "start", "end", "records", "all_records", "samples", "epoch", "pass_id", "save", "shuffle_seed", "statistics", "collect", "batch_size", "holdout", "offset", "group", "group_rows", "touched")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +273,7 @@ class Task(_message.Message):
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     GROUP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    TOUCHED_FIELD_NUMBER: _ClassVar[int]
     id: str
     attempt: str
     phase: Phase
@@ -293,10 +294,11 @@ class Task(_message.Message):
     offset: float
     group: str
     group_rows: int
-    def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., all_records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ..., shuffle_seed: _Optional[int] = ..., statistics: _Optional[str] = ..., collect: bool = ..., batch_size: _Optional[int] = ..., holdout: _Optional[float] = ..., offset: _Optional[float] = ..., group: _Optional[str] = ..., group_rows: _Optional[int] = ...) -> None: ...
+    touched: bool
+    def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., all_records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ..., shuffle_seed: _Optional[int] = ..., statistics: _Optional[str] = ..., collect: bool = ..., batch_size: _Optional[int] = ..., holdout: _Optional[float] = ..., offset: _Optional[float] = ..., group: _Optional[str] = ..., group_rows: _Optional[int] = ..., touched: bool = ...) -> None: ...
 
 class SaveOrder(_message.Message):
-    __slots__ = ("steps", "version", "samples", "live", "keys", "values", "values_kind", "offset")
+    __slots__ = ("steps", "version", "samples", "live", "keys", "values", "values_kind", "offset", "touched")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +307,7 @@ class SaveOrder(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     VALUES_KIND_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOUCHED_FIELD_NUMBER: _ClassVar[int]
     steps: _containers.RepeatedCompositeFieldContainer[SaveStep]
     version: int
     samples: _containers.RepeatedCompositeFieldContainer[Sample]
@@ -313,7 +316,8 @@ class SaveOrder(_message.Message):
     values: bytes
     values_kind: str
     offset: float
-    def __init__(self, steps: _Optional[_Iterable[_Union[SaveStep, _Mapping]]] = ..., version: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., live: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., values_kind: _Optional[str] = ..., offset: _Optional[float] = ...) -> None: ...
+    touched: bytes
+    def __init__(self, steps: _Optional[_Iterable[_Union[SaveStep, _Mapping]]] = ..., version: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., live: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., values_kind: _Optional[str] = ..., offset: _Optional[float] = ..., touched: _Optional[bytes] = ...) -> None: ...
 
 class SaveStep(_message.Message):
     __slots__ = ("name", "folder")
@@ -344,7 +348,7 @@ class Refusal(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., lines: _Optional[int] = ..., examples: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TaskResult(_message.Message):
-    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable", "statistics", "columns_refused", "held_out", "groups", "group", "gone")
+    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable", "statistics", "columns_refused", "held_out", "groups", "group", "gone", "touched")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +373,7 @@ class TaskResult(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    TOUCHED_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     task_id: str
@@ -393,10 +398,11 @@ class TaskResult(_message.Message):
     groups: bytes
     group: str
     gone: int
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ..., held_out: _Optional[int] = ..., groups: _Optional[bytes] = ..., group: _Optional[str] = ..., gone: _Optional[int] = ...) -> None: ...
+    touched: bytes
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ..., held_out: _Optional[int] = ..., groups: _Optional[bytes] = ..., group: _Optional[str] = ..., gone: _Optional[int] = ..., touched: _Optional[bytes] = ...) -> None: ...
 
 class SaveResult(_message.Message):
-    __slots__ = ("model_files", "keys", "values", "live", "published", "seconds", "refused", "values_kind", "quantised_diff", "rows")
+    __slots__ = ("model_files", "keys", "values", "live", "published", "seconds", "refused", "values_kind", "quantised_diff", "rows", "cube_files")
     class SecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +420,7 @@ class SaveResult(_message.Message):
     VALUES_KIND_FIELD_NUMBER: _ClassVar[int]
     QUANTISED_DIFF_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    CUBE_FILES_FIELD_NUMBER: _ClassVar[int]
     model_files: _containers.RepeatedCompositeFieldContainer[File]
     keys: bytes
     values: bytes
@@ -424,7 +431,8 @@ class SaveResult(_message.Message):
     values_kind: str
     quantised_diff: float
     rows: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model_files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., live: _Optional[bytes] = ..., published: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ..., refused: _Optional[str] = ..., values_kind: _Optional[str] = ..., quantised_diff: _Optional[float] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
+    cube_files: _containers.RepeatedCompositeFieldContainer[File]
+    def __init__(self, model_files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., live: _Optional[bytes] = ..., published: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ..., refused: _Optional[str] = ..., values_kind: _Optional[str] = ..., quantised_diff: _Optional[float] = ..., rows: _Optional[_Iterable[int]] = ..., cube_files: _Optional[_Iterable[_Union[File, _Mapping]]] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("trainer_id", "generation", "attempts", "running")

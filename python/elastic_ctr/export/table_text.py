@@ -40,7 +40,7 @@ _STATE: dict[str, Callable[[int], int]] = {
 }
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LONGEST_NUMBER = 64
-_DIVERGED = "the model has diverged; go back to a checkpoint before it, with smaller weight bounds or learning rate."
+DIVERGED = "the model has diverged; go back to a checkpoint before it, with smaller weight bounds or learning rate."
 
 
 class RowsDamaged(ValueError):
@@ -120,7 +120,7 @@ def parse_rows(text: bytes, layout: RowLayout) -> Rows:
             values[row, place] = nearest_float32(bytes(text[start:end]).decode("ascii"))
             if not np.isfinite(values[row, place]):
                 column = layout.embedx + place if place else layout.embed_w + 1
-                raise RowsDamaged(row + 1, f"column {column} is too large for a float32; {_DIVERGED}")
+                raise RowsDamaged(row + 1, f"column {column} is too large for a float32; {DIVERGED}")
     return Rows(keys, values)
 
 
@@ -152,7 +152,7 @@ def _why(row: bytes, layout: RowLayout) -> str:
             if not re.fullmatch(rb"\d{1,20}", token) or int(token) >= 1 << 64:
                 return f"the key {shown} is not a decimal number below 2^64; the file is not what Paddle saved."
         elif token.lstrip(b"+-").lower() in {b"nan", b"inf", b"infinity"}:
-            return f"column {column + 1} is {shown}: {_DIVERGED}"
+            return f"column {column + 1} is {shown}: {DIVERGED}"
         elif len(token) > _LONGEST_NUMBER or not _NUMBER.fullmatch(token):
             return f"column {column + 1} is {shown}, which is not a number; the file is not what Paddle saved."
     return (

@@ -8,7 +8,7 @@ trainer was given the steps. A save that was begun and has lost its trainer lead
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,8 @@ from elastic_ctr.versions.refusals import refused_below
 log = logging.getLogger(__name__)
 
 _ATTEMPT = "save:"
-# Versions from a base to the next one, of a stream: pservers look for the values of a sample in all of them.
-_LONGEST_CHAIN = 100
+# Versions from a base to the next one, of a stream: their files stay in the store.
+_LONGEST_CHAIN = 1000
 
 
 def is_save(attempt: str) -> bool:
@@ -128,8 +128,10 @@ class Checkpointing(Part):
         return False
 
     def _plan(self, current: PassRow) -> SavePlan:
-        chain = self._ledger.chain()
-        long = self._settings.data.is_stream and len(chain) >= _LONGEST_CHAIN
+        chain, stream = self._ledger.chain(), self._settings.data.is_stream
+        long = stream and len(chain) >= _LONGEST_CHAIN
+        if stream and chain and self._ledger.touched(self._ledger.facts.follows) is None:
+            self._base_is_due("which keys were trained since the last version is not known")
         return save_plan(
             current,
             self._config,
@@ -138,7 +140,13 @@ class Checkpointing(Part):
             has_base=bool(chain),
             base_due=long or bool(self._ledger.facts.base_due),
             is_last=self._schedule.is_last(current),
+            checkpoint_due=self._checkpoint_is_due() if stream else None,
         )
+
+    def _checkpoint_is_due(self) -> bool:
+        """Of a stream: by time, for each one walks the table and holds up the passes behind it."""
+        last = max((row["at"] for row in self._ledger.checkpoints()), default=0.0)
+        return self._clock() - last >= self._settings.data.stream.checkpoint_seconds
 
     def lost_versions(self, published: Collection[int]) -> list[int]:
         """Versions that the next delta would depend on and the store, which holds `published`, has lost: a base is due then."""
@@ -165,13 +173,20 @@ class Checkpointing(Part):
         save = self._ledger.save_of(current.ordinal)
         if save is None:
             return None
-        if self._saver is None and save.stage in ("ordered", "exported"):
+        if self._saver is None and (
+            save.stage in ("ordered", "exported") or (save.keeps_table and save.stage == "begun")
+        ):
             self._saver = self._begin(save, trainer)
         if self._saver is None or self._saver.trainer != trainer:
             return None
         samples = [control.Sample(line=s[0], show=s[1], click=s[2]) for s in self.samples_of(current.ordinal)]
         offset = (self._ledger.facts.offset or 0.0) + self._ledger.learning(current.ordinal).shift
         order = control.SaveOrder(version=save.version or 0, samples=samples, offset=offset)
+        if save.by_key:
+            touched = self._ledger.touched(self._ledger.facts.follows)
+            assert touched is not None, "a save by key is planned where the keys are known"
+            order.touched = touched.astype("<u8").tobytes()
+            order.values_kind = self._settings.model.values
         if save.stage != "exported":
             order.steps.extend(control.SaveStep(name=step, folder=folder_of(save, step)) for step in save.steps)
         else:
@@ -232,7 +247,7 @@ class Checkpointing(Part):
             self._lost(current, f", the last time: trainer {trainer} left: {reason}", "mend that")
         if save.stage != "begun":
             return ""
-        if table_unchanged:
+        if table_unchanged or save.keeps_table:
             # Another trainer may take the steps.
             self._ledger.set_save(save.ordinal, stage="ordered")
             return ""
@@ -242,7 +257,7 @@ class Checkpointing(Part):
     def expire(self, now: float) -> str:
         """Why the table can no longer be trusted; empty if it can."""
         found, saver = self._open(), self._saver
-        if saver is None and found is not None and found[1].stage == "begun":
+        if saver is None and found is not None and found[1].stage == "begun" and not found[1].keeps_table:
             # A crash or a full disk came between the end of the lease and its consequence.
             return "a save was begun, and no trainer is left that could report how far it came"
         if saver is None or not saver.over(now):
@@ -256,7 +271,9 @@ class Checkpointing(Part):
         if overdue:
             return self._failed(current, save, f"it took longer than saveTimeoutSeconds {saver.longest:g}")
         self._lost(current, "", "see in the trainers' logs what ended them, mend it")
-        if save.stage != "begun":
+        if save.stage == "begun" and save.keeps_table:
+            self._ledger.set_save(save.ordinal, stage="ordered")
+        if save.stage != "begun" or save.keeps_table:
             return ""
         return f"trainer {saver.trainer} was lost while it saved; what it did to the table is unknown"
 
@@ -286,7 +303,12 @@ class Checkpointing(Part):
             self._ledger.took(current.ordinal, dict(result.save.seconds))
             self._ledger.set_facts(save_failures=0, save_lost_leases=0)
             if save.stage == "begun":
-                self._ledger.set_save(current.ordinal, stage="saved", saved=result.save.SerializeToString())
+                saved = result.save.SerializeToString()
+                if save.keeps_table:
+                    self._count_rows(save, result.save.rows)
+                    self._ledger.set_save(current.ordinal, stage="written", saved=saved, written=b"")
+                else:
+                    self._ledger.set_save(current.ordinal, stage="saved", saved=saved)
                 self._results.clear()
             else:
                 merged = saved_of(save)
@@ -303,8 +325,12 @@ class Checkpointing(Part):
         log.warning("save after pass %s failed: %s", current.id, error)
         if self._ledger.increment("save_failures") >= TRIES:
             self._schedule.stop(current, f"saving failed {TRIES} times, the last time: {error}; mend the cause")
+        if save.keeps_table and save.stage == "begun":
+            self._ledger.set_save(save.ordinal, stage="ordered")
         # Scoring leaves the table unchanged.
-        return "" if table_unchanged or save.stage == "exported" else f"a save failed halfway: {error}"
+        return (
+            "" if table_unchanged or save.keeps_table or save.stage == "exported" else f"a save failed halfway: {error}"
+        )
 
     def _jobs(self) -> list[control.Job]:
         _, save = self._open() or (None, None)
@@ -333,11 +359,15 @@ class Checkpointing(Part):
             self._ledger.took(save.ordinal, {f"{what}Upload": max(taken, default=0.0)})
         written = control.PserverState(results=results).SerializeToString()
         with self._ledger:
-            before, counted = self._ledger.facts.table_rows, saved_of(save).rows
-            parts = parts_after(save.steps, before, counted, self._results.by_pserver())
-            self._ledger.set_table(save.ordinal, parts)
-            self._ledger.set_facts(table_rows=[part.rows for part in parts])
+            self._count_rows(save, saved_of(save).rows, self._results.by_pserver())
             self._ledger.set_save(save.ordinal, stage="written", written=written)
+
+    def _count_rows(
+        self, save: SaveRow, counted: Sequence[int], results: Sequence[Sequence[control.JobResult]] = ()
+    ) -> None:
+        parts = parts_after(save.steps, self._ledger.facts.table_rows, counted, results)
+        self._ledger.set_table(save.ordinal, parts)
+        self._ledger.set_facts(table_rows=[part.rows for part in parts])
 
     # -- committed: the publisher works without the coordinator's lock, so a recovery may have dropped its save --------
 
@@ -367,7 +397,8 @@ class Checkpointing(Part):
         if current is None:
             return
         if save.kind is not None:
-            self._ledger.set_save(save.ordinal, stage="exported")
+            # What is published by key was scored when it was pulled.
+            self._ledger.set_save(save.ordinal, stage="scored" if save.by_key else "exported")
             return
         self._ledger.set_save(save.ordinal, stage="done")
         self._schedule.finish(current)
@@ -392,9 +423,10 @@ class Checkpointing(Part):
         )
         if refused:
             log.error("version %d after pass %s is refused: %s", save.version, current.id, refused)
-            # The rows that this save marked as published are in no version: only a base has them.
-            due = f"version {save.version} was refused ({refused}); the next version is a base"
-            self._ledger.set_facts(base_due=due)
+            if not save.by_key:
+                # The rows that this save marked as published are in no version: only a base has them.
+                due = f"version {save.version} was refused ({refused}); the next version is a base"
+                self._ledger.set_facts(base_due=due)
         else:
             log.info("version %d (%s, %d keys) is published after pass %s", save.version, save.kind, keys, current.id)
             self._ledger.set_facts(follows=save.version, base=base)
@@ -403,5 +435,6 @@ class Checkpointing(Part):
                 # In one transaction with the version it follows: no recovery sees one without the other.
                 self.commit_checkpoint(save, save.version, save.version)
             self._ledger.set_pass(current.ordinal, version=save.version)
+            self._ledger.forget_touched()
         self._ledger.set_save(save.ordinal, stage="done")
         self._schedule.finish(current)

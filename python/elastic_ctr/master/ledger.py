@@ -28,6 +28,7 @@ from elastic_ctr.master.ledger_rows import (
     unpacked,
 )
 from elastic_ctr.master.ledger_table import LedgerTable
+from elastic_ctr.master.ledger_touched import LedgerTouched
 
 _SUMS = {
     **{name: f"sum({name})" for name in ("records", "shows", "clicks", "ignored", "padding", "repeated")},
@@ -47,12 +48,12 @@ _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 # Tables with the content of a pass that goes when it is listed anew.
 _OF_PASS = (
     *("files", "tasks", "refusals", "samples", "collected", "collected_series", "drifts"),
-    *("learning", "held_out", "qualities", "table_rows"),
+    *("learning", "held_out", "qualities", "table_rows", "touched"),
 )
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
+class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
 
     # -- facts -----------------------------------------------------------------------------------------------------
@@ -406,7 +407,7 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
             }
             kept = self.chain()
             for table in (*_OF_PASS, "saves"):
-                if table != "samples":
+                if table not in ("samples", "touched"):
                     self._db.execute(f"delete from {table} where pass < ?", (before,))
             self._db.execute("delete from passes where ordinal < ?", (before,))
             self._db.execute(
@@ -564,6 +565,7 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
                     f" {_CLEAN} where pass = ?",
                     (name, ordinal + 1),
                 )
+            self.forget_touched()
         return int(lost)
 
     def add_recovery(self, role: str, reason: str, at: float, rolled_back: int) -> None:

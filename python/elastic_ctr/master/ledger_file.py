@@ -62,6 +62,8 @@ create index if not exists held_out_by_pass on held_out (pass);
 create table if not exists qualities (pass integer not null, moment text not null, document text not null,
   primary key (pass, moment));
 create table if not exists table_rows (pass integer primary key, document text not null);
+create table if not exists touched (task text primary key, pass integer not null, data blob not null);
+create index if not exists touched_by_pass on touched (pass);
 create table if not exists drifts (pass integer primary key, columns text not null);
 create table if not exists recoveries (
   id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,

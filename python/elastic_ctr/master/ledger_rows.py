@@ -225,6 +225,16 @@ class SaveRow:
     saved: bytes | None = None
     written: bytes | None = None
 
+    @property
+    def by_key(self) -> bool:
+        """Its delta has the keys that were trained, as the servers had them; the save does not walk the table for it."""
+        return "touched" in self.steps
+
+    @property
+    def keeps_table(self) -> bool:
+        """No step of it changes the tables: it may be begun again."""
+        return self.steps == ("touched",)
+
 
 def packed(histogram: Histogram) -> bytes:
     """The content of a column: little-endian f64, deflated; most buckets are empty."""

@@ -71,7 +71,8 @@ class Publisher:
     def _written(self, current: PassRow, save: SaveRow) -> None:
         if save.kind is not None:
             try:
-                published_of(save, self._settings.model.embedding_dim)
+                if not save.by_key:
+                    published_of(save, self._settings.model.embedding_dim)
                 with self._coordinator.locked() as ledger:
                     after = ledger.quality(current.ordinal).after
                     expected = ledger.expected_quality(current.ordinal, MOST_REFUSED)
@@ -112,8 +113,9 @@ class Publisher:
             facts, quality = ledger.facts, ledger.quality(current.ordinal)
             learned = ledger.learned(current.ordinal, current.ordinal)[current.ordinal]
         folder, is_base = layout.cube_folder(save.version, save.kind), save.kind == "base"
-        cube_files = entries(f for each in results_of(save) for f in each.files if f.path.startswith(folder))
-        if len(cube_files) != model.partitions:
+        written = saved.cube_files if save.by_key else [f for each in results_of(save) for f in each.files]
+        cube_files = entries(f for f in written if f.path.startswith(folder))
+        if len(cube_files) != (1 if save.by_key else model.partitions):
             found = f"{len(cube_files)} files for {model.partitions} partitions"
             raise AssertionError(f"version {save.version} has {found}")
         model_files = entries(saved.model_files)
@@ -139,7 +141,7 @@ class Publisher:
             samples=len(live),
             auc_live=auc_live,
             auc_published=auc_published,
-            left_out=published_of(save, model.embedding_dim).left_out,
+            left_out=0 if save.by_key else published_of(save, model.embedding_dim).left_out,
             values=kind_of(saved.values_kind),
             quantised_diff=saved.quantised_diff,
             quality=quality,

@@ -63,13 +63,22 @@ class SavePlan:
 
 
 def save_plan(
-    one: Pass, master: MasterConfig, *, records: int, has_base: bool, base_due: bool, is_last: bool
+    one: Pass,
+    master: MasterConfig,
+    *,
+    records: int,
+    has_base: bool,
+    base_due: bool,
+    is_last: bool,
+    checkpoint_due: bool | None = None,
 ) -> SavePlan:
     """Checkpoint, then delta; at day end and for a first base: shrink (day end), base, batch model (day end), checkpoint.
 
     A base is always followed by a checkpoint, so no recovery crosses one. A delta's checkpoint comes before it: after a
     rollback the changes since the last version are still marked. A pass without records makes no version. The last
     pass of a bounded run always saves.
+
+    `checkpoint_due` is of a stream, whose deltas have the keys that were trained: the table is walked for checkpoints alone.
     """
     if one.ends_day and (has_base or records):
         return SavePlan(("shrink", "base", "batch", "checkpoint"), "base")
@@ -77,6 +86,8 @@ def save_plan(
         return SavePlan((), None)
     if (not has_base and (master.first_base or is_last)) or (has_base and base_due):
         return SavePlan(("base", "checkpoint"), "base")
+    if checkpoint_due is not None and has_base:
+        return SavePlan(("checkpoint", "touched") if checkpoint_due else ("touched",), "delta")
     checkpoint = is_last or one.ordinal % master.checkpoint_per_pass == 0
     delta = has_base and (is_last or one.ordinal % master.delta_per_pass == 0)
     steps = (("checkpoint",) if checkpoint else ()) + (("delta",) if delta else ())

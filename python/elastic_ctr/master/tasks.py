@@ -105,6 +105,7 @@ class Tasks(Part):
             and self._collects(current, [task.id for task in tasks].index(row.id), len(tasks)),
             group=self._settings.data.group,
             group_rows=max(_GROUP_ROWS // len(tasks), _LEAST_GROUP_ROWS),
+            touched=self._settings.data.is_stream,
         )
 
     def _batch_size(self, current: PassRow, records: int) -> int:
@@ -200,7 +201,10 @@ class Tasks(Part):
             if _holdout(self._ledger, self._settings, current):
                 self._ledger.set_held_out(task.id, task.ordinal, int(result.held_out))
         else:
-            self._ledger.trained(task, histograms, epochs=int(task.trained < current.epoch))
+            trains = task.trained < current.epoch
+            self._ledger.trained(task, histograms, epochs=int(trains))
+            if trains and self._settings.data.is_stream:
+                self._ledger.set_touched(task.id, task.ordinal, result.touched)
         self._ledger.set_groups(task.id, task.ordinal, result.group, result.groups)
         return True
 

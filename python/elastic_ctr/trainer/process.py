@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.own_network import OWN
@@ -40,6 +41,7 @@ from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.supervisor import LEAVE_SIGNAL, WATCH_FILE
 from elastic_ctr.trainer.take_over import Names
+from elastic_ctr.trainer.touched_keys import touched_keys
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import fetch, read_checkpoint
@@ -430,6 +432,11 @@ class TrainerProcess:
         result = self._scored(task, partial(run, dataset))
         dataset.release_memory()
         result.records = task.records
+        if task.phase == control.TRAIN and task.touched:
+            given = self._settings.input
+            text = np.fromfile(self._file_of(task), np.uint8)
+            keys = touched_keys(text, len(given.slots), numbers=bool(given.numbers))
+            result.touched = keys.astype("<u8").tobytes()
         return result
 
     def _save(self, task: control.Task) -> control.TaskResult:

@@ -19,15 +19,19 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import publish_once
+from elastic_ctr.export.table_text import DIVERGED
 from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.features.value_kind import kind_of
+from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import AlreadyPublished, Store
-from elastic_ctr.trainer.converter import Conversion
+from elastic_ctr.trainer.converter import Conversion, SampleKeys
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.scratch import on_scratch
 from elastic_ctr.versions import layout
 
 log = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float32]
 
 
 class Saver:
@@ -59,10 +63,19 @@ class Saver:
         result = control.SaveResult()
         if order.version:
             sample = self._conversion.sample([each.line for each in order.samples])
-            values = self._engine.pull(sample.keys)
-            result.keys = sample.keys.astype("<u8").tobytes()
-            result.values = values.astype("<f4").tobytes()
-            result.live = self._engine.score(sample.pooled(values), sample.numbers).astype("<f4").tobytes()
+            by_key = any(step.name == "touched" for step in order.steps)
+            keys = np.union1d(np.frombuffer(order.touched, "<u8"), sample.keys) if by_key else sample.keys
+            pulled = self._engine.pull(keys)
+            values = pulled[np.searchsorted(keys, sample.keys)]
+            live = self._engine.score(sample.pooled(values), sample.numbers)
+            result.live = live.astype("<f4").tobytes()
+            if by_key:
+                # What is published is what was pulled: the score of the sample is known at once.
+                result.MergeFrom(self._publish_sample(order, sample, live.tolist(), values))
+                result.cube_files.append(self._publish_touched(order.version, keys, pulled))
+            else:
+                result.keys = sample.keys.astype("<u8").tobytes()
+                result.values = values.astype("<f4").tobytes()
             with on_scratch(self._scratch):
                 files = self._engine.export_dense(self._scratch / "dense")
                 if self._document is not None:
@@ -76,6 +89,8 @@ class Saver:
         result.seconds["denseExport"] = time.monotonic() - began
         result.rows.extend(self._count_rows())
         for step in order.steps:
+            if step.name == "touched":
+                continue
             self.stepped = True
             began = time.monotonic()
             if step.name == "shrink":
@@ -103,21 +118,40 @@ class Saver:
         if not np.array_equal(keys, sample.keys):
             raise RuntimeError("the published values are of other keys than the sample's")
         values = np.frombuffer(order.values, "<f4").reshape(len(keys), self._dim)
+        result = self._publish_sample(order, sample, np.frombuffer(order.live, "<f4").tolist(), values)
+        result.seconds["score"] = time.monotonic() - began
+        return result
+
+    def _publish_touched(self, version: int, keys: npt.NDArray[np.uint64], values: Floats) -> control.File:
+        """A delta as one file of all partitions. Raises RuntimeError for a value that is no number."""
+        if not np.isfinite(values).all():
+            wrong = keys[~np.isfinite(values).all(axis=1)]
+            raise RuntimeError(
+                f"the values of {len(wrong)} of {len(keys)} keys are no numbers, of key {wrong[0]} first: {DIVERGED}"
+            )
+        file = self._scratch / "touched.seq"
+        with on_scratch(self._scratch), SequenceFileWriter(file, seed=str(version)) as writer:
+            writer.write(keys, values)
+        path = layout.cube_file(version, "delta", 0, 1)
+        return control.File(**dict(publish_once(self._store, file, path, len(keys))))
+
+    def _publish_sample(
+        self, order: control.SaveOrder, sample: SampleKeys, live: Sequence[float], values: Floats
+    ) -> control.SaveResult:
+        """Score the sample with published `values` of its keys as a dictionary answers them, and publish the scores."""
         kind = kind_of(order.values_kind)
         published = self._engine.score(sample.pooled(quantised(values, kind)), sample.numbers)
         diff = 0.0
         if kind != "float32":
             diff = float(np.abs(published - self._engine.score(sample.pooled(values), sample.numbers)).max(initial=0))
-        live = np.frombuffer(order.live, "<f4")
         lines = [
-            {"line": each.line, "show": each.show, "click": each.click, "live": float(was), "published": float(now)}
-            for each, was, now in zip(order.samples, live.tolist(), published.tolist(), strict=True)
+            {"line": each.line, "show": each.show, "click": each.click, "live": was, "published": now}
+            for each, was, now in zip(order.samples, live, published.tolist(), strict=True)
         ]
         result = self._publish_scores(lines, published, order.version)
         result.values_kind = kind
         # A score that is no number is told by the scores; a manifest cannot hold it.
         result.quantised_diff = diff if math.isfinite(diff) else 0.0
-        result.seconds["score"] = time.monotonic() - began
         return result
 
     def _publish_scores(
@@ -140,8 +174,7 @@ class Saver:
                     else f"scores the sample otherwise, by more than {MAX_ABS_DIFF:g}"
                 )
                 return control.SaveResult(
-                    refused=f"{path} was published by an attempt before this one and {because}: the version is given up, and "
-                    "the next one is a base"
+                    refused=f"{path} was published by an attempt before this one and {because}: the version is given up"
                 )
             scores = found
         file = control.File(path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())

@@ -157,6 +157,11 @@ class VersionManifest(Record):
     quality: PassQuality | None = Field(default=None, description="Of the pass that the version was published after.")
     learning: PassLearning | None = Field(default=None, description="Of the same pass.")
 
+    @property
+    def in_one_file(self) -> bool:
+        """Its keys are in one file of all partitions, as a stream's delta publishes them."""
+        return [each.path for each in self.cube_files] == [layout.cube_file(self.version, self.kind, 0, 1)]
+
 
 class DictionaryManifest(Record):
     """Written by transfer at `output/ctr_dict/<version>/manifest.json`: what a cube pod loads for a version.

@@ -42,17 +42,20 @@ def publish_version(
     keys: Keys,
     parent: int | None = None,
     base: int | None = None,
+    *,
+    in_one_file: bool = False,
     **more: Any,
 ) -> VersionManifest:
     kind: Any = "base" if parent is None else "delta"
     work.mkdir(parents=True, exist_ok=True)
     entries = []
-    for partition in range(PARTITIONS):
-        own = keys[keys % PARTITIONS == partition]
+    files = 1 if in_one_file else PARTITIONS
+    for partition in range(files):
+        own = keys[keys % files == partition]
         file = work / "file.seq"
         with SequenceFileWriter(file, seed=f"{version}-{partition}") as writer:
             writer.write(own, values_of(own, version))
-        entries.append(publish(store, file, layout.cube_file(version, kind, partition, PARTITIONS), records=own.size))
+        entries.append(publish(store, file, layout.cube_file(version, kind, partition, files), records=own.size))
     fields: dict[str, Any] = {
         "version": version, "kind": kind, "base": version if base is None else base, "parent": parent, "pass_id": "p",
         "event_time_max": int(time.time()), "created_at": time.time(), "partitions": PARTITIONS, "dim": DIM,

@@ -180,6 +180,7 @@ class Pserver:
         if job.kind == control.CHECKPOINT:
             self.world.checkpoints[job.checkpoint] = table
         if job.kind == control.EXPORT:
+            self.world.contents[job.version] = dict(table)
             keys = np.frombuffer(job.sample_keys, "<u8")
             keys = keys[np.isin(keys % MODEL.partitions, self.mine())]
             result.keys = keys.tobytes()
@@ -366,6 +367,8 @@ class World:
         self.lives = 0
         self.tables: dict[int, Table] = {}
         self.checkpoints: dict[str, Table] = {}
+        self.contents: dict[int, Table] = {}  # of each version
+        self.keys: dict[str, int] = {}  # the key that each task's records have
         self.leases: list[tuple[str, int]] = []
         self.damaged: set[str] = set()
         self.tasks: list[control.Task] = []  # of each result
@@ -439,9 +442,21 @@ class World:
             # Half are clicks: the logloss is lowest at 0.
             logit = 0 if task.phase == control.CHECK else self.logits.get(task.epoch, 0)
             result.positives = result.negatives = histogram(records, logit)
+        if task.phase == control.TRAIN and task.touched:
+            key = self.keys.setdefault(task.id, 1000 + len(self.keys))
+            result.touched = np.array([key], "<u8").tobytes()
         if task.phase == control.SAVE:
             result.save.rows.extend(self.counted)
-        if task.phase == control.SAVE and task.save.version:
+        if task.phase == control.SAVE and any(step.name == "touched" for step in task.save.steps):
+            touched = set(np.frombuffer(task.save.touched, "<u8").tolist())
+            self.contents[task.save.version] = {
+                one: times for one, times in self.trained().items() if self.keys[one] in touched
+            }
+            path = layout.cube_file(task.save.version, "delta", 0, 1)
+            result.save.cube_files.append(control.File(path=path, bytes=1, sha256="0" * 64, records=len(touched)))
+            result.save.live = np.full(len(task.save.samples), 0.5, "<f4").tobytes()
+            result.save.published = result.save.live
+        elif task.phase == control.SAVE and task.save.version:
             result.save.keys, result.save.values = KEYS.tobytes(), values_of(KEYS).tobytes()
             result.save.live = np.full(len(task.save.samples), 0.5, "<f4").tobytes()
         elif task.phase == control.SCORE:
@@ -503,6 +518,13 @@ class World:
     def trained(self) -> Table:
         """How often each task with records is in the table of the present generation."""
         return self.tables.get(self.coordinator.generation, {})
+
+    def answered(self) -> Table:
+        """What the newest version says of each task: a base, and the deltas on it."""
+        merged: Table = {}
+        for version in self.ledger.chain():
+            merged |= self.contents[version]
+        return merged
 
     def reason(self) -> str:
         current = self.ledger.current_pass()

@@ -9,6 +9,7 @@ import pytest
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.value_kind import ValueKind
@@ -283,7 +284,7 @@ def test_a_sample_that_is_published_with_other_scores_gives_the_version_up_with_
 
     assert again.refused == (
         f"{SAMPLE} was published by an attempt before this one and scores the sample otherwise, by more than 1e-05: "
-        "the version is given up, and the next one is a base"
+        "the version is given up"
     )
     assert not again.model_files
 
@@ -294,7 +295,7 @@ def test_a_published_sample_of_other_lines_gives_the_version_up(saver: Saver, tm
 
     assert saver.score(score_order([5, 7])).refused == (
         f"{SAMPLE} was published by an attempt before this one and is not of the same sample lines, or damaged: the version is "
-        "given up, and the next one is a base"
+        "given up"
     )
 
 
@@ -357,3 +358,66 @@ def test_without_keys_or_lines_the_engine_asks_paddle_for_nothing() -> None:
 def test_values_of_other_keys_than_the_samples_are_refused(saver: Saver) -> None:
     with pytest.raises(RuntimeError, match="of other keys than the sample's"):
         saver.score(score_order([5, 8]))
+
+
+def touched_order(keys: list[int], *before: str) -> control.SaveOrder:
+    steps = [control.SaveStep(name=name, folder=f"save/{name}") for name in (*before, "touched")]
+    return control.SaveOrder(version=7, samples=SAMPLES, touched=np.array(keys, "<u8").tobytes(), steps=steps)
+
+
+def rows_of(store: FileStore, path: str, folder: Path) -> dict[int, list[float]]:
+    store.get(path, folder / "there.seq")
+    found: dict[int, list[float]] = {}
+    for keys, values in read_blocks(folder / "there.seq", name=path, records=4, dim=2):
+        found.update(zip(keys.tolist(), values.tolist(), strict=True))
+    return found
+
+
+def test_a_delta_by_key_has_what_was_pulled_and_is_scored_and_published_at_once(
+    saver: Saver, engine: Engine, tmp_path: Path
+) -> None:
+    result = saver.save(touched_order([3, 7, 12]))
+
+    assert engine.calls == ["flush", "pull_dense", "pull", "score", "score", "export_dense", "count_rows"]
+    assert not saver.stepped
+    [file] = result.cube_files
+    assert (file.path, file.records) == ("output/ctr_cube/7/delta/feature-00000-of-00001.seq", 4)
+    # 5 is a key of the sample alone.
+    store = FileStore(tmp_path / "store")
+    assert rows_of(store, file.path, tmp_path) == {key: [key, key] for key in (3, 5, 7, 12)}
+    np.testing.assert_allclose(np.frombuffer(result.live, "<f4"), [0.24, 0.14], rtol=1e-6)
+    assert result.published == result.live
+    assert {each.path for each in result.model_files} == {SAMPLE, "output/ctr_model/7/network.pdmodel"}
+
+
+def test_a_checkpoint_is_saved_beside_a_delta_by_key(saver: Saver, engine: Engine) -> None:
+    result = saver.save(touched_order([3], "checkpoint"))
+
+    assert engine.calls[-1] == "checkpoint save/checkpoint"
+    assert saver.stepped
+    assert len(result.cube_files) == 1
+
+
+def test_a_delta_by_key_that_is_made_again_publishes_the_same_bytes(saver: Saver) -> None:
+    first, again = saver.save(touched_order([3, 7])), saver.save(touched_order([3, 7]))
+
+    assert again.cube_files == first.cube_files
+    assert again.published == first.published
+
+
+def test_a_touched_value_that_is_no_number_is_named_and_publishes_no_delta(
+    saver: Saver, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pull = engine.pull
+
+    def diverged(keys: Any) -> Any:
+        values = pull(keys)
+        values[keys == 12, 1] = np.inf
+        return values
+
+    monkeypatch.setattr(engine, "pull", diverged)
+
+    with pytest.raises(RuntimeError, match="the values of 1 of 4 keys are no numbers, of key 12 first: the model has"):
+        saver.save(touched_order([3, 7, 12]))
+
+    assert not [path for path in FileStore(tmp_path / "store").walk("output") if "ctr_cube" in str(path)]

@@ -13,7 +13,7 @@ becomes full parts, each value of them quantised once.
 import shutil
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,8 +23,9 @@ from typing import Literal, NamedTuple
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.cube.builder.part import MEMORY_BYTES, Identity, PartFile, build_full, build_overlay, merge_full
-from elastic_ctr.cube.dictionary.format import DictionaryDamaged
+from elastic_ctr.cube.dictionary.format import DictionaryDamaged, Keys, Values
 from elastic_ctr.cube.placement import unbuilt_chain
+from elastic_ctr.features.keys import partitions_of
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, open_store
 from elastic_ctr.versions import layout
@@ -174,8 +175,8 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
             parent = checked_file(store, plan.ancestor.part(partition), folder)
         seconds["reading"] = time.monotonic() - began
         blocks = chain.from_iterable(
-            read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim)
-            for file, entry in zip(files, entries, strict=True)
+            _of_partition(read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim), each, partition)
+            for file, entry, each in zip(files, entries, plan.inputs, strict=True)
         )
         identity = Identity(manifest.version, partition, manifest.partitions, manifest.dim, values=manifest.values)
         if task.step == "full":
@@ -187,9 +188,22 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
     return part
 
 
+def _of_partition(
+    blocks: Iterable[tuple[Keys, Values]], manifest: VersionManifest, partition: int
+) -> Iterator[tuple[Keys, Values]]:
+    """The keys of a partition, where a file has those of all."""
+    for keys, values in blocks:
+        if manifest.in_one_file:
+            mine = partitions_of(keys, manifest.partitions) == partition
+            yield keys[mine], values[mine]
+        else:
+            yield keys, values
+
+
 def input_file(manifest: VersionManifest, partition: int) -> FileEntry:
-    """A partition's SequenceFile. Raises BuildFailed when the manifest names none."""
-    path = layout.cube_file(manifest.version, manifest.kind, partition, manifest.partitions)
+    """The SequenceFile with a partition's keys. Raises BuildFailed when the manifest names none."""
+    place = (0, 1) if manifest.in_one_file else (partition, manifest.partitions)
+    path = layout.cube_file(manifest.version, manifest.kind, *place)
     for entry in manifest.cube_files:
         if entry.path == path:
             return entry

@@ -119,6 +119,24 @@ def test_an_overlay_holds_every_delta_of_the_versions_that_were_skipped(store: F
     assert records(store, 13) == expected((MANY, 10), (keys_of(11, 1), 11), (keys_of(12, 1), 12), (keys_of(13, 1), 13))
 
 
+def test_a_delta_in_one_file_is_that_of_a_file_a_partition(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    build(store, tmp_path / "scratch", 10)
+    for version, one in ((11, True), (12, False), (13, True)):
+        keys = keys_of(version, 1, 2, 3, 500 + version)
+        publish_version(store, tmp_path / "work", version, keys, parent=version - 1, base=10, in_one_file=one)
+
+    build(store, tmp_path / "scratch", 11, share=1)
+    manifest = build(store, tmp_path / "scratch", 13, share=1)
+
+    assert read_version(store, 13).in_one_file
+    assert not read_version(store, 12).in_one_file
+    assert (manifest.kind, manifest.keys) == ("overlay", 9)
+    assert records(store, 13) == expected(
+        (MANY, 10), (keys_of(11, 511), 11), (keys_of(12, 512), 12), (keys_of(13, 1, 2, 3, 513), 13)
+    )
+
+
 def test_where_even_the_base_was_skipped_everything_becomes_full_parts_at_once(
     store: FileStore, tmp_path: Path
 ) -> None:

@@ -1,0 +1,199 @@
+"""Deltas of a stream: what is published is what was trained, whatever is lost between, and no save walks the table for it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master import checkpointing
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import read_version
+from elastic_ctr.versions.refusals import Refusal, write_refusal
+from master.stream_world import StreamWorld
+from master.world import LEASE, Trainer
+
+
+def stream(folder: Path, **given: object) -> StreamWorld:
+    """With a base, and no checkpoint due after it."""
+    one = StreamWorld(folder, stream={"window_ms": 100, "checkpoint_seconds": 3600}, **given)  # type: ignore[arg-type]
+    one.append(10)
+    one.done(1)
+    return one
+
+
+def steps_of(one: StreamWorld, ordinal: int) -> tuple[str, ...]:
+    save = one.ledger.save_of(ordinal)
+    assert save is not None
+    return save.steps
+
+
+def until_saving(one: StreamWorld) -> Trainer:
+    def saving() -> list[Trainer]:
+        return [each for each in one.trainers if each.task is not None and each.task.phase == control.SAVE]
+
+    one.until(saving)
+    return saving()[0]
+
+
+def test_deltas_have_the_trained_keys_in_one_file_and_walk_no_table(tmp_path: Path) -> None:
+    one = stream(tmp_path)
+    for number in range(3):
+        one.append(10, f"file-{number}")
+        one.append(5)
+        one.done(number + 2)
+
+    assert [steps_of(one, ordinal) for ordinal in (1, 2, 3, 4)] == [("base", "checkpoint"), *3 * [("touched",)]]
+    assert one.trained_is_answered()
+    for version in one.ledger.versions()[1:]:
+        manifest = read_version(one.store, version["id"])
+        assert manifest.in_one_file
+        assert [each.records for each in manifest.cube_files] == [2]
+        assert manifest.keys == version["keys"] == 2
+
+
+def test_a_checkpoint_comes_by_time_and_a_recovery_returns_to_it_and_answers_what_is_trained(tmp_path: Path) -> None:
+    one = stream(tmp_path)
+    one.append(10)
+    one.done(2)
+    one.now += 3600
+    one.append(10)
+    one.done(3)
+    assert steps_of(one, 3) == ("checkpoint", "touched")
+    one.append(10)
+    one.done(4)
+    one.append(10)
+    one.until_trained()
+
+    one.pservers[0].restart()
+    one.done(5)
+
+    assert [each["pass"] for each in one.ledger.checkpoints()] == [1, 3]
+    # The checkpoint is of pass 3, and its version is in the chain no more: pass 3 is published once more.
+    assert one.in_the_table() == one.appended()
+    assert one.trained_is_answered()
+    assert {each["kind"] for each in one.ledger.versions()[1:]} == {"delta"}
+
+
+@pytest.mark.parametrize("work", [False, True])
+@pytest.mark.parametrize("how", ["killed", "leaves", "fails", "master restarts"])
+def test_a_save_by_key_that_is_lost_is_made_again_and_recovers_nothing(tmp_path: Path, how: str, work: bool) -> None:
+    one = stream(tmp_path)
+    one.append(10)
+    saver = until_saving(one)
+    if work:
+        saver.work()
+
+    def killed() -> None:
+        one.trainers.remove(saver)
+        one.now += LEASE
+
+    ways: dict[str, Callable[[], object]] = {
+        "killed": killed,
+        "leaves": lambda: saver.leave("its disk is full"),
+        "fails": lambda: saver.report(error="no luck"),
+        "master restarts": one.start_master,
+    }
+    ways[how]()
+    one.append(5)
+    one.done(3)
+
+    assert one.coordinator.generation == 1
+    assert one.in_the_table() == one.appended()
+    assert one.trained_is_answered()
+
+
+def test_the_third_failure_of_a_save_by_key_stops_the_pass(tmp_path: Path) -> None:
+    one = stream(tmp_path)
+    one.append(10)
+    for _ in range(3):
+        until_saving(one).report(error="the values of 1 of 9 keys are no numbers")
+
+    assert "the values of 1 of 9 keys are no numbers" in one.reason()
+
+
+def test_what_a_refused_version_had_is_in_the_next_one_which_is_no_base(tmp_path: Path) -> None:
+    one = stream(tmp_path)
+    for limit in (-1.0, 1.0):
+        one.config = one.config.model_copy(update={"max_publish_loss": limit})
+        one.start_master()
+        one.append(10)
+        versions = len(one.ledger.versions())
+        one.until(lambda: len(one.ledger.versions()) > versions)  # noqa: B023 (called at once)
+
+    assert [each["state"] for each in one.ledger.versions()] == ["published", "refused", "published"]
+    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "delta"]
+    assert one.trained_is_answered()
+
+
+def test_after_a_version_that_transfer_refused_the_next_one_is_a_base(tmp_path: Path) -> None:
+    one = stream(tmp_path)
+    one.append(10)
+    one.done(2)
+    write_refusal(one.store, Refusal(version=one.ledger.chain()[-1], reason="scores differ", refused_at=int(one.now)))
+    one.append(10)
+    one.done(3)
+
+    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "base"]
+    assert one.trained_is_answered()
+
+
+def test_a_task_whose_keys_are_not_known_makes_the_next_version_a_base(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = stream(tmp_path)
+    # As of a pass that an earlier release has trained.
+    monkeypatch.setattr(one.ledger, "set_touched", lambda *_: None)
+    one.append(10)
+    one.done(2)
+
+    assert [each["kind"] for each in one.ledger.versions()] == ["base", "base"]
+    assert "which keys were trained since the last version is not known" in caplog.text
+    assert one.trained_is_answered()
+
+
+def test_a_task_without_a_key_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = stream(tmp_path)
+    fill = one.fill
+
+    def keyless(task: control.Task, result: control.TaskResult) -> None:
+        fill(task, result)
+        if task.phase == control.TRAIN:
+            result.touched = b""
+
+    monkeypatch.setattr(one, "fill", keyless)
+    one.append(10)
+    one.done(2)
+
+    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta"]
+    manifest = read_version(one.store, one.ledger.versions()[-1]["id"])
+    assert manifest.cube_files[0].path == layout.cube_file(manifest.version, "delta", 0, 1)
+
+
+def test_a_long_chain_of_deltas_ends_with_a_base_and_keys_that_no_delta_needs_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_LONGEST_CHAIN", 3)
+    one = stream(tmp_path)
+    for number in range(7):
+        one.append(3)
+        one.done(number + 2)
+
+    kinds = [each["kind"] for each in one.ledger.versions()]
+    assert kinds == ["base", "delta", "delta", "base", "delta", "delta", "base", "delta"]
+    assert one.trained_is_answered()
+    oldest = one.ledger.checkpoints()[0]["pass"]
+    [kept] = one.ledger._one("select min(pass) from touched")
+    assert kept > oldest
+
+
+def test_keys_since_a_version_are_sorted_and_each_once(tmp_path: Path) -> None:
+    one = stream(tmp_path)
+    for name, keys in (("one", [2, 5, 9]), ("two", [1, 5])):
+        one.ledger.set_touched(name, 7, np.array(keys, "<u8").tobytes())
+
+    touched = one.ledger.touched(one.ledger.facts.follows)
+
+    assert touched is not None
+    assert touched.tolist() == [1, 2, 5, 9]

@@ -1,0 +1,34 @@
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_ctr.features.record_text import record_text
+from elastic_ctr.features.transforms.transformer import Transformed
+from elastic_ctr.trainer.touched_keys import touched_keys
+
+keys_of_a_slot = st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**64 - 1)), max_size=4)
+
+
+def text_of(rows: list[list[list[int]]], numbers: int) -> npt.NDArray[np.uint8]:
+    lengths = np.array([len(slot) for row in rows for slot in row], np.int64)
+    keys = np.array([key for row in rows for slot in row for key in slot], np.uint64)
+    ones = np.ones(len(rows), np.int64)
+    dense = np.linspace(-3, 3, len(rows) * numbers, dtype=np.float32).reshape(len(rows), numbers)
+    return np.frombuffer(record_text(Transformed(keys, lengths, dense, np.empty(0, np.int64)), ones, ones)[0], np.uint8)
+
+
+@given(
+    st.integers(1, 3).flatmap(lambda n: st.lists(st.lists(keys_of_a_slot, min_size=n, max_size=n))), st.integers(0, 2)
+)
+def test_the_keys_of_a_text_are_those_of_its_records(rows: list[list[list[int]]], numbers: int) -> None:
+    slots = len(rows[0]) if rows else 1
+
+    found = touched_keys(text_of(rows, numbers), slots, numbers=bool(numbers))
+
+    assert found.tolist() == sorted({key for row in rows for slot in row for key in slot} - {0})
+
+
+@given(st.binary(max_size=60), st.integers(1, 3), st.booleans())
+def test_no_text_at_all_reads_past_its_end(text: bytes, slots: int, numbers: bool) -> None:
+    touched_keys(np.frombuffer(text, np.uint8), slots, numbers=numbers)
