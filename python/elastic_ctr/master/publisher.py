@@ -17,6 +17,7 @@ from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.quality_gate import MOST_REFUSED, refuse_worse
 from elastic_ctr.master.start import trained_model
+from elastic_ctr.master.windows import ranges_in
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
@@ -119,6 +120,8 @@ class Publisher:
             found = f"{len(cube_files)} files for {model.partitions} partitions"
             raise AssertionError(f"version {save.version} has {found}")
         model_files = entries(saved.model_files)
+        ranges = ranges_in(current.splits) if self._settings.data.is_stream else []
+        offsets = {name: (start, stop) for name, start, stop in ranges}
         return VersionManifest(
             version=save.version,
             kind="base" if is_base else "delta",
@@ -146,6 +149,7 @@ class Publisher:
             quantised_diff=saved.quantised_diff,
             quality=quality,
             learning=learned,
+            offsets=offsets,
         )
 
     def _commit_checkpoint(self, current: PassRow, save: SaveRow, *, refused: bool = False) -> None:

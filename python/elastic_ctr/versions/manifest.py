@@ -156,6 +156,11 @@ class VersionManifest(Record):
     )
     quality: PassQuality | None = Field(default=None, description="Of the pass that the version was published after.")
     learning: PassLearning | None = Field(default=None, description="Of the same pass.")
+    offsets: dict[str, tuple[Whole, Whole]] = Field(
+        default={},
+        description="Of a stream: the first offset of the same pass and the one after its last, by partition. What the passes "
+        "before it had is known, too.",
+    )
 
     @property
     def in_one_file(self) -> bool:

@@ -11,7 +11,7 @@ from elastic_ctr.master import checkpointing
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import read_version
 from elastic_ctr.versions.refusals import Refusal, write_refusal
-from master.stream_world import StreamWorld
+from master.stream_world import LINE, StreamWorld
 from master.world import LEASE, Trainer
 
 
@@ -49,6 +49,9 @@ def test_deltas_have_the_trained_keys_in_one_file_and_walk_no_table(tmp_path: Pa
     for version in one.ledger.versions()[1:]:
         manifest = read_version(one.store, version["id"])
         assert manifest.in_one_file
+        assert {name: stop - start for name, (start, stop) in manifest.offsets.items()} == {
+            "clicks": 5 * len(LINE), f"file-{version['pass'] - 2}": 10 * len(LINE)
+        }  # fmt: skip
         assert [each.records for each in manifest.cube_files] == [2]
         assert manifest.keys == version["keys"] == 2
 

@@ -1,0 +1,361 @@
+"""Freshness: seconds from a click's arrival in a stream to the first answer that has learned from it.
+
+    .venv/bin/python -m bench.stream [--rate 2000] [--keys 1000000] [--slots 8] [--minutes 5]
+
+`elastic-ctr local`'s own processes train a followed folder, to which clicks are appended at the rate. The table is filled before: each
+key once. All the while predictions are asked for one after the other. A version is known to have learned a click by the offsets in its
+manifest. Every answer is compared with the scores of the version's own sample, as they were published: an answer of two versions, or
+of other scores, counts as wrong. Exit code 1 if one is, or if the backlog grows.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench.method import Results, Row
+from elastic_ctr.config.load import settings
+from elastic_ctr.config.values_file import Values
+from elastic_ctr.features.synthetic import Lines, Preset, Truth
+from elastic_ctr.local.plan import Places
+from elastic_ctr.local.session import Session
+from elastic_ctr.store import NotInStore, Store, open_store
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import ManifestDamaged, published_versions, read_version
+
+FILE = "clicks-0"
+TICK = 0.02
+SECONDS = 600.0
+PROBES = 16
+MOST_DIFF = 1e-5
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass
+class Producer:
+    """Appends clicks at a rate, and notes what was there when."""
+
+    truth: Truth
+    file: Path
+    rate: float
+    offset: int
+    ends: Floats = field(default_factory=lambda: np.empty(0))
+    times: Floats = field(default_factory=lambda: np.empty(0))
+    counts: Floats = field(default_factory=lambda: np.empty(0))
+
+    def run(self, seconds: float) -> None:
+        began, sent, pool = time.time(), 0, list[bytes]()
+        noted: list[tuple[float, float, float]] = []
+        dice = np.random.default_rng(11)
+        with self.file.open("ab", buffering=0) as out:
+            while (now := time.time()) < began + seconds:
+                due = int((now - began) * self.rate) - sent
+                if due > len(pool):
+                    pool += self.truth.text(self.truth.draw(max(20_000, due), dice)).splitlines(keepends=True)
+                taken, pool = b"".join(pool[:due]), pool[due:]
+                out.write(taken)
+                sent += due
+                self.offset += len(taken)
+                noted.append((self.offset, time.time(), due))
+                time.sleep(TICK)
+        self.ends, self.times, self.counts = (np.array(column, float) for column in zip(*noted, strict=True))
+
+
+class Prober:
+    """Asks one prediction after the other: which version answers when, how long it takes, whether it is right."""
+
+    def __init__(self, serving: str, store: Store, lines: list[str]) -> None:
+        self._url = f"http://{serving}/v2/models/ctr/infer"
+        self._store = store
+        self._lines = lines
+        self._expected: dict[str, float] = {}
+        self._of = 0
+        self.first: dict[int, float] = {}
+        self.asked = 0
+        self.wrong: list[str] = []
+        self.worst = 0.0
+        self.latencies: list[tuple[float, float]] = []
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        with httpx.Client(trust_env=False, timeout=10) as client:
+            while not self._stop.is_set():
+                with suppress(httpx.HTTPError):
+                    self._ask(client)
+                time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _ask(self, client: httpx.Client) -> None:
+        lines = self._lines
+        body = {"inputs": [{"name": "line", "datatype": "BYTES", "shape": [len(lines)], "data": lines}]}
+        began = time.perf_counter()
+        answer = client.post(self._url, json=body)
+        took = time.perf_counter() - began
+        if answer.status_code != 200:
+            if self.asked:
+                self.wrong.append(f"{answer.status_code}: {answer.text[:200]}")
+            return
+        now = time.time()
+        self.asked += 1
+        self.latencies.append((now, took))
+        outputs = {each["name"]: each["data"] for each in answer.json()["outputs"]}
+        versions = sorted(set(outputs["version"]))
+        version = int(versions[-1])
+        self.first.setdefault(version, now)
+        if len(versions) != 1:
+            self.wrong.append(f"one answer of the versions {versions}")
+        if version == self._of:
+            self._compare(dict(zip(lines, outputs["probability"], strict=True)), version)
+        else:
+            self._next(version)
+
+    def _compare(self, scores: dict[str, float], version: int) -> None:
+        for line, score in scores.items():
+            diff = abs(score - self._expected[line])
+            self.worst = max(self.worst, diff)
+            if diff > MOST_DIFF:
+                self.wrong.append(
+                    f"version {version} answers {score} for {line!r}, and was published with {self._expected[line]}"
+                )
+                return
+
+    def _next(self, version: int) -> None:
+        """From now on ask for the sample of this version."""
+        sample = [json.loads(line) for line in self._store.get_bytes(layout.sample_file(version)).splitlines()]
+        self._expected = {each["line"]: each["published"] for each in sample[:PROBES]}
+        self._lines, self._of = list(self._expected), version
+
+
+class Stream:
+    """A run over a followed folder."""
+
+    def __init__(self, folder: Path, truth: Truth, stream: dict[str, Any], master: dict[str, Any]) -> None:
+        self.log = folder / "log"
+        self.log.mkdir()
+        self.file = self.log / FILE
+        given = {
+            "data": {
+                "source": {"url": f"file://{self.log}?follow"}, "start": "earliest", "slots": truth.slots.names,
+                "stream": stream,
+            },
+            "trainer": {"replicas": 1}, "pserver": {"replicas": 1}, "master": {"config": master},
+        }  # fmt: skip
+        self.session = Session(Places(folder / "run", settings(Values, given, "stream")))
+        self.store = open_store(self.session.places.store_url)
+
+    def fill(self, truth: Truth) -> int:
+        """Each key once; how many lines that is."""
+        keys = np.arange(truth.preset.keys)
+        indices = np.repeat(keys[:, None], truth.preset.slots, axis=1)
+        clicks = np.random.default_rng(5).random(len(keys)) < 0.2
+        self.file.write_bytes(truth.text(Lines(indices, np.zeros(len(keys)), clicks)))
+        return len(keys)
+
+    def status(self) -> dict[str, Any]:
+        self.session.look()
+        return self.session.status or {}
+
+    def lag(self) -> int:
+        return int(self.status().get("stream", {}).get("lag", 0))
+
+    def until(self, condition: Any, what: str) -> None:
+        ends = time.monotonic() + SECONDS
+        while not condition():
+            if time.monotonic() > ends:
+                raise TimeoutError(f"{what}: not within {SECONDS:g} s; logs in {self.session.places.folder}/logs")
+            time.sleep(0.5)
+
+    def answers_up_to(self, offset: int) -> bool:
+        self.session.look()
+        live = self.session.live
+        with suppress(NotInStore):
+            return live is not None and read_version(self.store, live).offsets[FILE][1] >= offset
+        return False
+
+    def knows(self) -> dict[int, tuple[int, int]]:
+        """The offsets of each version that is still there."""
+        found = {}
+        for version in published_versions(self.store):
+            with suppress(NotInStore, ManifestDamaged, KeyError):
+                found[version] = read_version(self.store, version).offsets[FILE]
+        return found
+
+
+def freshness(producer: Producer, first: dict[int, float], knows: dict[int, tuple[int, int]]) -> tuple[Floats, Floats]:
+    """Seconds of each noted append until an answer knew it, and how many clicks it had. Raises ValueError for one never known."""
+    order = sorted((first[version], stop) for version, (_, stop) in knows.items() if version in first)
+    times = np.array([at for at, _ in order])
+    known = np.maximum.accumulate(np.array([stop for _, stop in order], float))
+    places = np.searchsorted(known, producer.ends)
+    if places.max(initial=0) == len(known):
+        raise ValueError("some clicks were in no version that answered")
+    return times[places] - producer.times, producer.counts
+
+
+def quantiles(seconds: Floats, weights: Floats) -> dict[str, float]:
+    order = np.argsort(seconds)
+    share = np.cumsum(weights[order]) / weights.sum()
+    return {
+        name: round(float(seconds[order][min(np.searchsorted(share, at), len(order) - 1)]), 3)
+        for name, at in QUANTILES.items()
+    }
+
+
+def stages(passes: list[dict[str, Any]]) -> Iterator[tuple[str, float, float]]:
+    """Median and p90 of what each took, of the passes that the status still has."""
+    taken: dict[str, list[float]] = {}
+    for each in passes:
+        for name, seconds in each.get("seconds", {}).items():
+            taken.setdefault(name, []).append(seconds)
+    for name, seconds in taken.items():
+        yield name, float(np.quantile(seconds, 0.5)), float(np.quantile(seconds, 0.9))
+
+
+def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    console = Console(stderr=True, highlight=False)
+    truth = Truth(Preset(slots=given.slots, keys=max(2, given.keys // given.slots)), seed=7)
+    stream = {"windowMs": given.window_ms, "checkpointSeconds": given.checkpoint_seconds}
+    run = Stream(folder, truth, stream, {"evaluate": given.evaluate})
+    lines = run.fill(truth)
+    size = run.file.stat().st_size
+    with run.session.running():
+        began = time.monotonic()
+        run.until(lambda: run.answers_up_to(size), "the table is filled")
+        console.print(
+            f"{given.keys:,} keys in {lines:,} lines are trained and live after {time.monotonic() - began:.0f} s"
+        )
+        probes = [
+            line.decode().split(" ", 2)[2]
+            for line in truth.text(truth.draw(PROBES, np.random.default_rng(1))).splitlines()
+        ]
+        prober = Prober(run.session.places.serving, run.store, probes)
+        producer = Producer(truth, run.file, given.rate, size)
+        asking = threading.Thread(target=prober.run)
+        asking.start()
+        try:
+            time.sleep(given.quiet)
+            quiet_ends = time.time()
+            producing = threading.Thread(target=producer.run, args=(given.minutes * 60,))
+            producing.start()
+            knows, lags, passes, shown = {}, [], [], 0.0
+            while producing.is_alive():
+                time.sleep(1)
+                lags.append(run.lag())
+                if time.monotonic() - shown > 10:
+                    shown = time.monotonic()
+                    knows |= run.knows()
+                    console.print(
+                        f"{len(prober.first)} versions answered, {lags[-1]:,} bytes behind, load {os.getloadavg()[0]:.1f}"
+                    )
+            ended = time.time()
+            run.until(lambda: run.answers_up_to(producer.offset), "what was appended is live")
+            time.sleep(1)
+            knows |= run.knows()
+            status = run.status()
+        finally:
+            prober.stop()
+            asking.join()
+        passes = status["passes"]
+        cpu = {role: sum(process.cpu_times()[:2]) for role, process in processes(run.session)}
+    seconds, counts = freshness(producer, prober.first, knows)
+    per_second = size / lines * given.rate
+    quiet = [took * 1000 for at, took in prober.latencies if at < quiet_ends]
+    busy = [took * 1000 for at, took in prober.latencies if quiet_ends <= at < ended]
+    return {
+        "freshness": quantiles(seconds, counts),
+        "clicks": int(counts.sum()), "rate": given.rate, "keys": given.keys, "slots": given.slots,
+        "versions": len(prober.first), "asked": prober.asked, "wrong": len(prober.wrong), "firstWrong": prober.wrong[:3],
+        "worstDiff": prober.worst, "lagSeconds": {"median": float(np.median(lags)) / per_second, "last": lags[-1] / per_second,
+        "max": max(lags) / per_second},
+        "predictionMs": {"quiet": {q: float(np.quantile(quiet, x)) for q, x in (("p50", 0.5), ("p99", 0.99))} if quiet else {},
+        "streaming": {q: float(np.quantile(busy, x)) for q, x in (("p50", 0.5), ("p99", 0.99))}},
+        "stages": {name: {"p50": median, "p90": ninety} for name, median, ninety in stages(passes)},
+        "cpuSeconds": cpu, "load": os.getloadavg(), "trained": status["ledger"]["trained"], "checkpointSeconds": given.checkpoint_seconds,
+    }  # fmt: skip
+
+
+def processes(session: Session) -> Iterator[tuple[str, psutil.Process]]:
+    for name, pid in session.supervisor.pids().items():
+        with suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(pid)
+            yield name, parent
+            for number, child in enumerate(parent.children(recursive=True)):
+                yield f"{name}/{number}", child
+
+
+def show(found: dict[str, Any]) -> None:
+    table = Table(
+        "what",
+        "p50",
+        "p90",
+        "p99",
+        "max",
+        title=f"{found['rate']:,} clicks/s, {found['slots']} slots, {found['keys']:,} keys",
+    )
+    table.add_row("freshness, s", *(f"{found['freshness'][name]:.2f}" for name in QUANTILES))
+    for kind, each in found["predictionMs"].items():
+        if each:
+            table.add_row(f"prediction, ms, {kind}", f"{each['p50']:.1f}", "", f"{each['p99']:.1f}", "")
+    for name, each in found["stages"].items():
+        table.add_row(f"stage {name}, s", f"{each['p50']:.3f}", f"{each['p90']:.3f}", "", "")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        f"{found['clicks']:,} clicks, {found['versions']} versions answered {found['asked']:,} requests, {found['wrong']} wrong; "
+        f"worst difference {found['worstDiff']:.1e}; behind by {found['lagSeconds']['median']:.2f} s, at most {found['lagSeconds']['max']:.1f} s"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, default=2000, help="clicks a second")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="rows of the table before")
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--window-ms", type=int, default=300)
+    parser.add_argument("--checkpoint-seconds", type=float, default=60)
+    parser.add_argument(
+        "--evaluate", action="store_true", help="with the product's default of an evaluation before training"
+    )
+    parser.add_argument("--quiet", type=float, default=5, help="seconds of predictions without a stream, before")
+    parser.add_argument("--quick", action="store_true", help="half a minute on a small table")
+    parser.add_argument("--only", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="the whole document on stdout")
+    given = parser.parse_args()
+    if given.quick:
+        given.keys, given.minutes = min(given.keys, 10_000), min(given.minutes, 0.5)
+    with tempfile.TemporaryDirectory(prefix="stream-") as folder:
+        found = measure(given, Path(folder))
+    if given.json:
+        print(json.dumps(found, indent=1))
+    else:
+        show(found)
+    fresh = found["freshness"]
+    goal = {(2000, 1_000_000, 8): 1.2, (10_000, 1_000_000, 8): None}.get((given.rate, given.keys, given.slots))
+    name = f"stream: freshness p50 s, {given.rate:,} clicks/s, {given.slots} slots, {given.keys:,} keys"
+    Results(quick=given.quick).put(
+        Row(name, fresh["p50"], fresh["p50"], fresh["max"], goal, f"p99 {fresh['p99']}", "at most"), found
+    )
+    return 1 if found["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
