@@ -255,7 +255,9 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             quiet_ends = time.time()
             producing = threading.Thread(target=producer.run, args=(given.minutes * 60,))
             producing.start()
-            knows, lags, passes, shown = {}, [], [], 0.0
+            knows: dict[int, tuple[int, int]] = {}
+            lags: list[int] = []
+            shown = 0.0
             while producing.is_alive():
                 time.sleep(1)
                 lags.append(run.lag())

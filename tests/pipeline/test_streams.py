@@ -155,7 +155,7 @@ def table_and_answers(run: Run) -> tuple[Vectors, Vectors]:
     assert manifest.pass_id == read_version(store, run.session.live).pass_id
     [server] = [role.file for role in run.session.supervisor.roles if role.command == "cube-server"]
     saved, answered = [], []
-    with BlockingCubeClient([f"127.0.0.1:{server.cube.port}"]) as client:  # type: ignore[union-attr]
+    with BlockingCubeClient([f"127.0.0.1:{server.cube.port}"]) as client:  # type: ignore[attr-defined]
         for entry in manifest.files:
             if "/000/" in entry.path:
                 rows = parse_rows(gzip.decompress(store.get_bytes(entry.path)), layout_of(model))

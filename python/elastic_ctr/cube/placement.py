@@ -11,6 +11,7 @@ from elastic_ctr.versions.manifest import DictionaryManifest, VersionManifest
 
 Holders = Mapping[str, Holder]
 
+_SHORTEST_GAP = 0.5
 _POD = re.compile(r"-s(\d{1,4})-(\d+)$")
 
 
@@ -214,6 +215,16 @@ def standing_on_refused(
         if below:
             found[version] = below[0]
     return found
+
+
+def seconds_to_next_look(published: Iterable[float], now: float, longest: float) -> float:
+    """A tenth of the time between the last two versions, given when each was published; so a version of a stream waits little, and
+    the store is not asked often for one of an hour. The longer none comes, the longer it is, up to `longest`.
+    """
+    last = sorted(published)[-2:]
+    if len(last) < 2:
+        return longest
+    return min(longest, max(last[1] - last[0], now - last[1], _SHORTEST_GAP) / 10)
 
 
 def versions_to_delete(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
 from elastic_ctr.config.roles import StoreConfig
-from elastic_ctr.cube.builder.job import BuildFailed, Plan, Step, Task, plan_build, run_task
+from elastic_ctr.cube.builder.job import BuildFailed, Plan, Task, plan_build, run_task
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.cube.dictionary.table import Paths
 from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
@@ -132,9 +132,8 @@ def _built(
 ) -> dict[int, Paths]:
     plan = plan_build(manifest.version, store)
     _build_all(plan, folder, config, token, min(processes, manifest.partitions))
-    built = {
-        partition: folder / Path(layout.dictionary_part(1, partition)).name for partition in range(manifest.partitions)
-    }
+    files = plan.files(plan.first_step)
+    built = {partition: folder / files[partition % len(files)] for partition in range(manifest.partitions)}
     if plan.ancestor is None:
         return {partition: Paths(path) for partition, path in built.items()}
     full = plan.ancestor
@@ -145,14 +144,14 @@ def _built(
 
 def _build_all(plan: Plan, folder: Path, config: StoreConfig, token: str | None, processes: int) -> None:
     """Raises BuildFailed."""
-    step: Step = "full" if plan.ancestor is None else "overlay"
+    step = plan.first_step
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, spawn, die_with_parent, (os.getpid(),)) as pool:
         memory = MEMORY_BYTES // processes
         with children_without_interrupts():
             building = [
                 pool.submit(run_task, Task(config, plan, step, partition, folder, token, memory))
-                for partition in range(plan.manifest.partitions)
+                for partition in range(len(plan.files(step)))
             ]
         try:
             for each in building:

@@ -72,6 +72,11 @@ def dictionary_part(version: int, partition: int) -> str:
     return f"{dictionary_folder(version)}/part-{partition:05d}.dict"
 
 
+def dictionary_overlay(version: int) -> str:
+    """The overlay of a version whose overlay is one file over all partitions."""
+    return f"{dictionary_folder(version)}/overlay.dict"
+
+
 def dictionary_manifest(version: int) -> str:
     return f"{dictionary_folder(version)}/manifest.json"
 

@@ -188,8 +188,15 @@ class DictionaryManifest(Record):
         default="float32", description="How its parts store values, the full parts below them too."
     )
 
+    @property
+    def in_one_file(self) -> bool:
+        """Its overlay is one file, which lies over the full parts of all partitions."""
+        return [each.path for each in self.files] == [layout.dictionary_overlay(self.version)]
+
     def part(self, partition: int) -> FileEntry:
-        """Raises ManifestDamaged when it names none."""
+        """The file with the keys of a partition. Raises ManifestDamaged when it names none."""
+        if self.in_one_file:
+            return self.files[0]
         path = layout.dictionary_part(self.version, partition)
         for entry in self.files:
             if entry.path == path:

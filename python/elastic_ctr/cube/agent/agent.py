@@ -189,10 +189,10 @@ class CubeAgent:
     async def _work(self) -> None:
         while True:
             try:
-                await self._look()
+                held = await self._look()
                 self._errors.pop("server", None)
                 if self.document is not None and not self.draining:
-                    await self._reconcile(self.document)
+                    await self._reconcile(self.document, held)
             except (ServerUnreachable, ServerRefused) as failed:
                 self._set_error("server", str(failed))
             except OSError as failed:
@@ -216,11 +216,15 @@ class CubeAgent:
             self._errors.pop("damaged", None)
         return held
 
-    async def _reconcile(self, document: ReleaseDocument) -> None:
+    async def _reconcile(self, document: ReleaseDocument, held: LoadedParts) -> None:
         """Load one version at a time, the live one first; a newer document takes effect between two batches."""
         for version in document.wanted:
             given_up = version in self.refused and version == document.candidate
-            if given_up or time.monotonic() < self._not_before.get(version, 0.0):
+            if (
+                given_up
+                or self._is_loaded(version, document, held)
+                or time.monotonic() < self._not_before.get(version, 0.0)
+            ):
                 continue
             try:
                 await self._load(document, version)
@@ -244,6 +248,13 @@ class CubeAgent:
             del self._errors[name]
         await self._unload_unneeded(document)
         self._errors.pop("disk", None)
+
+    def _is_loaded(self, version: int, document: ReleaseDocument, held: LoadedParts) -> bool:
+        """Whether there is nothing of it to load, and it has no error that an attempt would clear."""
+        if self._partitions is None or version in self.refused or str(version) in self._errors:
+            return False
+        owed = assigned_partitions(self.shard, version, document, self._partitions)
+        return owed <= held.versions.get(version, frozenset())
 
     def _superseded(self, document: ReleaseDocument) -> bool:
         """Whether the document now wants other versions or another placement; new holders alone do not count."""

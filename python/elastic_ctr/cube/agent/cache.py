@@ -3,6 +3,7 @@
 <cache>/<version>/manifest.json     the dictionary's manifest: a restarted pod needs no store for what it has
 <cache>/<version>/part-00017.dict   a checked part: a copy, so that damage to it is never damage to the store
 <cache>/<version>/part-00017.part   one that is being fetched
+<cache>/<version>/overlay.dict      the overlay of all partitions, where it is one file
 """
 
 import errno
@@ -11,7 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import Store, StoreError
@@ -71,17 +72,16 @@ class Cache:
         Raises NotInStore, StoreError, ManifestDamaged, OSError, FetchStopped.
         """
         manifest = self.manifest(version)
-        own = self._file(version, partition, manifest.part(partition))
+        own = self._file(manifest, partition)
         if manifest.kind == "full":
             return own, None
-        below = self.manifest(manifest.full_version)
-        return self._file(below.version, partition, below.part(partition)), own
+        return self._file(self.manifest(manifest.full_version), partition), own
 
     def cached_partitions(self, version: int) -> set[int]:
         """Partitions that need no fetching. Raises as `manifest` does."""
         manifest = self.manifest(version)
-        versions = {version, manifest.full_version}
-        return {p for p in range(manifest.partitions) if all(self._path(each, p).exists() for each in versions)}
+        both = (manifest, self.manifest(manifest.full_version))
+        return {p for p in range(manifest.partitions) if all(self._path(each, p).exists() for each in both)}
 
     def forget(self, needed: Collection[int]) -> list[int]:
         """Delete what belongs to no needed version, nor lies below one. Raises OSError."""
@@ -100,17 +100,19 @@ class Cache:
 
     def invalidate(self, version: int, partitions: Iterable[int]) -> None:
         """Check the files of these partitions again, because the server found them damaged."""
-        manifest = self._manifests.get(version)
-        below = {version} if manifest is None else {version, manifest.full_version}
+        own = self._manifests.get(version)
+        below = None if own is None else self._manifests.get(own.full_version)
         for partition in partitions:
-            for each in below:
-                self._checked.pop(self._path(each, partition), None)
+            for manifest in (own, below):
+                if manifest is not None:
+                    self._checked.pop(self._path(manifest, partition), None)
 
-    def _path(self, version: int, partition: int) -> Path:
-        return self._folder / str(version) / f"part-{partition:05d}.dict"
+    def _path(self, manifest: DictionaryManifest, partition: int) -> Path:
+        """Raises ManifestDamaged."""
+        return self._folder / str(manifest.version) / PurePosixPath(manifest.part(partition).path).name
 
-    def _file(self, version: int, partition: int, entry: FileEntry) -> Path:
-        target = self._path(version, partition)
+    def _file(self, manifest: DictionaryManifest, partition: int) -> Path:
+        target, entry = self._path(manifest, partition), manifest.part(partition)
         if target.exists():
             if self._is_right(target, entry):
                 return target

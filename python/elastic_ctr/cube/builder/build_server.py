@@ -107,7 +107,7 @@ class CubeBuilder:
         plan = plan_build(version, self._store)
         scratch = fresh_scratch(self._scratch, version)
         full = plan.ancestor is None
-        parts = self._all("full" if full else "overlay", plan, scratch, "building")
+        parts = self._all(plan.first_step, plan, scratch, "building")
         if past_share(plan, sum(entry.records for entry in parts), self._store, self._settings.overlay_share):
             parts = self._all("merge", plan, scratch, "merging")
             full = True
@@ -119,8 +119,8 @@ class CubeBuilder:
         self, step: Step, plan: Plan, scratch: Path, stage: str, parts: Sequence[FileEntry] = ()
     ) -> list[FileEntry]:
         """Do a step of all partitions; `parts` are their built files, in order. Returns the resulting ones."""
-        partitions = plan.manifest.partitions
-        self._tell(stage=stage, partitions=partitions, partitions_done=0)
+        count = len(parts) or len(plan.files(step))
+        self._tell(stage=stage, partitions=count, partitions_done=0)
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._settings.builder_jobs, spawn, die_with_parent, (os.getpid(),))
@@ -132,7 +132,7 @@ class CubeBuilder:
                     run_task,
                     Task(self._config.store, plan, step, p, scratch, self._token, memory, parts[p] if parts else None),
                 )
-                for p in range(partitions)
+                for p in range(count)
             ]
         try:
             for future in as_completed(futures):

@@ -1,7 +1,8 @@
 """The plan of a build, and the build of one partition: from published files to dictionary parts.
 
 A base becomes full parts. A delta becomes an overlay, merge(overlay of its nearest built ancestor, the deltas since),
-over that ancestor's full parts; past `overlay_share` of their keys the whole version becomes full parts instead. Where no
+over that ancestor's full parts; past `overlay_share` of their keys the whole version becomes full parts instead. Deltas that are one
+file for all partitions become one overlay for all of them. Where no
 ancestor is built down to the base, base and deltas become full parts at once. The result depends on the published
 files and on which ancestors are built, on nothing else: a build that was cut off is repeated byte for byte.
 
@@ -44,6 +45,8 @@ Stage = Literal["reading", "building", "publishing"]
 
 # Long, because one failed partition wastes the work on all others.
 _PATIENCE_SECONDS = 60.0
+# An overlay in one file is built within 0.1 s up to so many keys: it is not merged into full parts before, which takes longer.
+_LEAST_TO_MERGE = 100_000
 
 
 class BuildFailed(Exception):
@@ -65,6 +68,27 @@ class Plan(NamedTuple):
     def full_version(self) -> int:
         """The version whose folder has the full parts, unless this version is merged into full parts itself."""
         return self.manifest.version if self.ancestor is None else self.ancestor.full_version
+
+    @property
+    def in_one_file(self) -> bool:
+        """Whether its overlay is one file over all partitions: then all that goes into it is so, too."""
+        below = self.ancestor
+        return (
+            below is not None
+            and (below.kind == "full" or below.in_one_file)
+            and all(each.in_one_file for each in self.inputs)
+        )
+
+    @property
+    def first_step(self) -> Step:
+        return "full" if self.ancestor is None else "overlay"
+
+    def files(self, step: Step) -> list[Path]:
+        """The names of the files that a step makes, one a task."""
+        version = self.manifest.version
+        if step == "overlay" and self.in_one_file:
+            return [Path(Path(layout.dictionary_overlay(version)).name)]
+        return [Path(Path(layout.dictionary_part(version, p)).name) for p in range(self.manifest.partitions)]
 
 
 def plan_build(version: int, store: Store) -> Plan:
@@ -103,7 +127,10 @@ def plan_build(version: int, store: Store) -> Plan:
 
 
 class Task(NamedTuple):
-    """One step of one partition, for a worker process; `part` is the built one that is to be published. Files in scratch are not synced: a crash repeats the build."""
+    """One step of one partition, for a worker process; `part` is the built one that is to be published. Files in scratch are not synced: a crash repeats the build.
+
+    The step "overlay" of a plan in one file has one task, of partition 0, for all of them.
+    """
 
     store: StoreConfig
     plan: Plan
@@ -149,24 +176,26 @@ def run_task(task: Task) -> Outcome:
 def _done(task: Task, store: Store, seconds: dict[Stage, float]) -> FileEntry:
     if task.part is not None:
         began = time.monotonic()
-        publish_again(store, _scratch_part(task.scratch, task.partition), task.part)
+        publish_again(store, task.scratch / Path(task.part.path).name, task.part)
         seconds["publishing"] = time.monotonic() - began
         return task.part
     with tempfile.TemporaryDirectory(dir=task.scratch) as name:
         part = _built(task, store, Path(name), seconds)
-    path = layout.dictionary_part(task.plan.manifest.version, task.partition)
+    path = f"{layout.dictionary_folder(task.plan.manifest.version)}/{part.path.name}"
     return FileEntry(path=path, bytes=part.bytes, sha256=part.sha256, records=part.records)
 
 
 def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) -> PartFile:
     began = time.monotonic()
     plan, partition, manifest = task.plan, task.partition, task.plan.manifest
-    out = _scratch_part(task.scratch, partition)
+    out = task.scratch / plan.files(task.step)[partition]
+    in_one_file = task.step == "overlay" and plan.in_one_file
     if task.step == "merge":
         assert plan.ancestor is not None
         full = checked_file(store, _full_below(plan.ancestor, store).part(partition), folder)
+        overlay = task.scratch / plan.files("overlay")[0 if plan.in_one_file else partition]
         seconds["reading"] = time.monotonic() - began
-        part = merge_full(full, out, out, manifest.version, memory_bytes=task.memory_bytes)
+        part = merge_full(full, overlay, out, manifest.version, memory_bytes=task.memory_bytes)
     else:
         entries = [input_file(each, partition) for each in plan.inputs]
         files = [checked_file(store, entry, folder) for entry in entries]
@@ -174,11 +203,14 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
         if plan.ancestor is not None and plan.ancestor.kind == "overlay":
             parent = checked_file(store, plan.ancestor.part(partition), folder)
         seconds["reading"] = time.monotonic() - began
+        partitions = 1 if in_one_file else manifest.partitions
+        identity = Identity(manifest.version, partition, partitions, manifest.dim, values=manifest.values)
         blocks = chain.from_iterable(
-            _of_partition(read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim), each, partition)
+            _of_partition(read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim), identity)
+            if each.in_one_file
+            else read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim)
             for file, entry, each in zip(files, entries, plan.inputs, strict=True)
         )
-        identity = Identity(manifest.version, partition, manifest.partitions, manifest.dim, values=manifest.values)
         if task.step == "full":
             part = build_full(blocks, out, identity, task.memory_bytes)
         else:
@@ -188,16 +220,11 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
     return part
 
 
-def _of_partition(
-    blocks: Iterable[tuple[Keys, Values]], manifest: VersionManifest, partition: int
-) -> Iterator[tuple[Keys, Values]]:
-    """The keys of a partition, where a file has those of all."""
+def _of_partition(blocks: Iterable[tuple[Keys, Values]], identity: Identity) -> Iterator[tuple[Keys, Values]]:
+    """The keys of a partition, of a file that has those of all."""
     for keys, values in blocks:
-        if manifest.in_one_file:
-            mine = partitions_of(keys, manifest.partitions) == partition
-            yield keys[mine], values[mine]
-        else:
-            yield keys, values
+        mine = partitions_of(keys, identity.partitions) == identity.partition
+        yield keys[mine], values[mine]
 
 
 def input_file(manifest: VersionManifest, partition: int) -> FileEntry:
@@ -219,7 +246,9 @@ def _full_below(ancestor: DictionaryManifest, store: Store) -> DictionaryManifes
 
 def past_share(plan: Plan, overlay_keys: int, store: Store, overlay_share: float) -> bool:
     """Whether the overlay of a version has grown so large that full parts are better."""
-    return plan.ancestor is not None and overlay_keys > overlay_share * _full_below(plan.ancestor, store).keys
+    if plan.ancestor is None or (plan.in_one_file and overlay_keys < _LEAST_TO_MERGE):
+        return False
+    return overlay_keys > overlay_share * _full_below(plan.ancestor, store).keys
 
 
 def publish_again(store: Store, source: Path, entry: FileEntry) -> None:
@@ -261,10 +290,6 @@ def publish_dictionary(
         if store.get_bytes(path) != manifest.to_json():
             raise
     return manifest
-
-
-def _scratch_part(scratch: Path, partition: int) -> Path:
-    return scratch / f"part-{partition:05d}.dict"
 
 
 def fresh_scratch(scratch: Path, version: int) -> Path:

@@ -84,13 +84,13 @@ def build_overlay(
     """
     parent: Iterable[Block] = ()
     if parent_overlay is not None:
-        part = _trusted(parent_overlay, "overlay", identity)
+        part = _trusted_overlay(parent_overlay, identity)
         if identity.base and part.header.base not in {0, identity.base}:
             raise ValueError(
                 f"{parent_overlay} lies over version {part.header.base}, the new overlay over {identity.base}; "
                 "build it from the deltas since that base"
             )
-        parent = (Block(*block) for block in part.stored_blocks())
+        parent = _stored(part, identity)
     blocks = chain(parent, _present(delta_blocks, identity), _gone(deletions, identity))
     return _build("overlay", identity, blocks, out, memory_bytes)
 
@@ -111,10 +111,10 @@ def merge_full(
     identity = Identity(version, below.partition, below.partitions, below.dim, values=below.values)
     blocks: Iterator[Block] = (Block(*block) for block in _trusted(full, "full", identity).stored_blocks())
     if overlay is not None:
-        above = _trusted(overlay, "overlay", identity)
+        above = _trusted_overlay(overlay, identity)
         if above.header.base not in {0, below.version}:
             raise ValueError(f"{overlay} lies over version {above.header.base}, not over {below.version} of {full}")
-        blocks = chain(blocks, (Block(*block) for block in above.stored_blocks()))
+        blocks = chain(blocks, _stored(above, identity))
     return _build("full", identity, chain(blocks, _gone(deletions, identity)), out, memory_bytes)
 
 
@@ -133,6 +133,23 @@ def _gone(deletions: Iterable[Keys], identity: Identity) -> Iterator[Block]:
     size = value_bytes(identity.dim, identity.values)
     for keys in deletions:
         yield Block(keys, np.zeros((keys.size, size), np.uint8), np.ones(keys.size, np.bool_))
+
+
+def _trusted_overlay(path: Path, identity: Identity) -> DictionaryPart:
+    """Of this partition, or of all of them in one file."""
+    if DictionaryPart.open(path).header.partitions == 1:
+        identity = identity._replace(partition=0, partitions=1)
+    return _trusted(path, "overlay", identity)
+
+
+def _stored(part: DictionaryPart, identity: Identity) -> Iterator[Block]:
+    """The records of a part that are of this partition."""
+    for block in map(Block._make, part.stored_blocks()):
+        if part.header.partitions == identity.partitions:
+            yield block
+        else:
+            mine = partitions_of(block.keys, identity.partitions) == identity.partition
+            yield Block(*(column[mine] for column in block))
 
 
 def _trusted(path: Path, kind: Kind, identity: Identity) -> DictionaryPart:

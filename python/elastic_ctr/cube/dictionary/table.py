@@ -30,7 +30,9 @@ class PartitionNotHeld(LookupError):
 
 
 class Parts(NamedTuple):
-    """The parts of one partition: the overlay answers for its keys, the full part for the others."""
+    """The parts of one partition: the overlay answers for its keys, the full part for the others. An overlay may be one of all
+    partitions.
+    """
 
     full: DictionaryPart
     overlay: DictionaryPart | None = None
@@ -114,7 +116,8 @@ def check_fit(partitions: int, dim: int, parts: Mapping[int, Parts]) -> None:
             head = part.header
             if head.kind != kind:
                 raise PartsDoNotFit(f"{part.path} is a part of kind {head.kind}, given as {kind}")
-            if (head.partition, head.partitions) != (partition, partitions):
+            of_all = kind == "overlay" and (head.partition, head.partitions) == (0, 1)
+            if (head.partition, head.partitions) != (partition, partitions) and not of_all:
                 raise PartsDoNotFit(
                     f"{part.path} is partition {head.partition} of {head.partitions}, given as {partition} of {partitions}"
                 )

@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 from elastic_ctr.config.roles import CubePodConfig
 from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryDamaged, DictionaryPart
-from elastic_ctr.cube.dictionary.table import PartsDoNotFit, Paths, check_fit
+from elastic_ctr.cube.dictionary.table import Parts, PartsDoNotFit, Paths, check_fit
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Assignments, DoesNotFit
 from elastic_ctr.cube.server.lookup_counters import Activity
@@ -286,9 +286,14 @@ class CubeServer:
 
 def _open(partitions: int, dim: int, paths: Mapping[int, Paths]) -> list[DictionaryPart]:
     """The files, mapped and not verified. Raises DictionaryDamaged, PartsDoNotFit, OSError."""
-    opened = {number: files.open() for number, files in paths.items()}
+    # An overlay may be the one file of all partitions.
+    parts = {path: DictionaryPart.open(path) for path in {path for files in paths.values() for path in files.files()}}
+    opened = {
+        number: Parts(parts[files.full], None if files.overlay is None else parts[files.overlay])
+        for number, files in paths.items()
+    }
     check_fit(partitions, dim, opened)
-    return [part for parts in opened.values() for part in parts if part is not None]
+    return list(parts.values())
 
 
 def _partition(number: str) -> int:

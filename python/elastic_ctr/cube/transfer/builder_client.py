@@ -13,7 +13,7 @@ from elastic_ctr.runtime.auth import bearer
 
 log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.1
+_FIRST_POLL, _LONGEST_POLL = 0.01, 0.1
 _LONGEST_BACK_OFF = 30.0
 
 
@@ -43,9 +43,10 @@ class Builder:
     async def build(self, version: int) -> BuildProgress:
         """Order a version and wait until it is done or failed. Never raises but when cancelled."""
         try:
-            progress = await self._ask("POST", version)
+            progress, pause = await self._ask("POST", version), _FIRST_POLL
             while progress.stage not in {"done", "failed"}:
-                await asyncio.sleep(_POLL_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(1.5 * pause, _LONGEST_POLL)
                 progress = await self._ask("GET", version)
                 if progress.version != version:
                     # A restarted builder has forgotten the order; parts that it has published are kept.

@@ -14,6 +14,7 @@ from elastic_ctr.config.role_files import CubeTransferFile
 from elastic_ctr.cube.placement import (
     holders_by_version,
     next_to_build,
+    seconds_to_next_look,
     shards_up,
     standing_on_refused,
     versions_to_delete,
@@ -50,6 +51,9 @@ _RETENTION_SECONDS = 60.0
 # Seconds between two writes that only change the reports.
 _KEEP_SECONDS = 1.0
 
+# A failed build is tried again after a pause, without a look at the store.
+_BUILD_AGAIN_SECONDS = 0.1
+
 _STANDSTILL = 1.0
 # A larger difference between wall clock and monotonic clock means that the wall clock was set.
 _CLOCK_JUMP = 2.0
@@ -82,6 +86,7 @@ class CubeTransfer:
         self._carried: ReleaseDocument | None = None
         self._news = asyncio.Event()
         self._scanning = asyncio.Lock()
+        self._looked = asyncio.Event()
         self._began = time.monotonic()
         self._clock_offset = time.time() - time.monotonic()
         self._revision = 0
@@ -309,7 +314,9 @@ class CubeTransfer:
     async def _watch(self) -> None:
         while True:
             await self._scan()
-            await asyncio.sleep(self.rules.poll_seconds)
+            self._looked.set()
+            published = [] if self.scan is None else [each.created_at for each in self.scan.manifests.values()]
+            await asyncio.sleep(seconds_to_next_look(published, time.time(), self.rules.poll_seconds))
 
     async def _scan(self) -> None:
         async with self._scanning:
@@ -396,7 +403,8 @@ class CubeTransfer:
         while True:
             version = self.now_building()
             if version is None or not self.builder.may_try(version):
-                await asyncio.sleep(min(0.1, self.rules.poll_seconds))
+                self._looked.clear()
+                await wait_event(self._looked, _BUILD_AGAIN_SECONDS)
                 continue
             log.info("version %s is being built", version)
             progress = await self.builder.build(version)

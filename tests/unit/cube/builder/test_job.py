@@ -7,6 +7,7 @@ import pytest
 
 from cube.published import DIM, PARTITIONS, Keys, keys_of, publish_version, values_of
 from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.cube.builder import job
 from elastic_ctr.cube.builder.job import (
     BuildFailed,
     Outcome,
@@ -20,6 +21,7 @@ from elastic_ctr.cube.builder.job import (
     run_task,
 )
 from elastic_ctr.cube.dictionary.format import DictionaryPart
+from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.features.value_kind import ValueKind
 from elastic_ctr.store import FileStore, NotInStore
@@ -37,12 +39,14 @@ def store(tmp_path: Path) -> FileStore:
 def every(
     step: Step, store: FileStore, version: int, scratch: Path, parts: list[FileEntry] | None = None
 ) -> list[Outcome]:
-    task = Task(StoreConfig(url=store.url), plan_build(version, store), step, 0, scratch)
-    return [run_task(task._replace(partition=p, part=parts[p] if parts else None)) for p in range(PARTITIONS)]
+    plan = plan_build(version, store)
+    task = Task(StoreConfig(url=store.url), plan, step, 0, scratch)
+    count = len(parts) if parts else len(plan.files(step))
+    return [run_task(task._replace(partition=p, part=parts[p] if parts else None)) for p in range(count)]
 
 
 def entries_of(outcomes: list[Outcome]) -> list[FileEntry]:
-    assert [each.failed for each in outcomes] == [None] * PARTITIONS
+    assert {each.failed for each in outcomes} == {None}
     return [each.entry for each in outcomes if each.entry is not None]
 
 
@@ -51,7 +55,7 @@ def build(store: FileStore, scratch: Path, version: int, share: float = 0.02) ->
     plan = plan_build(version, store)
     folder = fresh_scratch(scratch, version)
     full = plan.ancestor is None
-    parts = entries_of(every("full" if full else "overlay", store, version, folder))
+    parts = entries_of(every(plan.first_step, store, version, folder))
     if past_share(plan, sum(each.records for each in parts), store, share):
         parts = entries_of(every("merge", store, version, folder))
         full = True
@@ -64,11 +68,25 @@ def records(store: FileStore, version: int) -> dict[int, list[float]]:
     manifest = read_dictionary(store, version)
     found: dict[int, list[float]] = {}
     for folder in dict.fromkeys((manifest.full_version, version)):
-        for partition in range(PARTITIONS):
-            part = DictionaryPart.open(store.root / layout.dictionary_part(folder, partition))
-            for block in part.blocks():
+        for entry in read_dictionary(store, folder).files:
+            for block in DictionaryPart.open(store.root / entry.path).blocks():
                 found.update(zip(map(int, block[0]), map(list, block[1].tolist()), strict=True))
     return found
+
+
+def looked_up(store: FileStore, version: int, keys: Keys) -> dict[int, list[float]]:
+    """The same by the lookup of cube-server."""
+    manifest = read_dictionary(store, version)
+    full = read_dictionary(store, manifest.full_version)
+    overlaid = manifest is not full and manifest.kind == "overlay"
+    paths = {
+        partition: Paths(
+            store.root / full.part(partition).path, store.root / manifest.part(partition).path if overlaid else None
+        )
+        for partition in range(PARTITIONS)
+    }
+    values, missing = VersionTable.open(version, DIM, PARTITIONS, paths, verify=True).lookup(keys)
+    return dict(zip(keys[~missing].tolist(), values[~missing].tolist(), strict=True))
 
 
 def expected(*said: tuple[Keys, int]) -> dict[int, list[float]]:
@@ -119,22 +137,50 @@ def test_an_overlay_holds_every_delta_of_the_versions_that_were_skipped(store: F
     assert records(store, 13) == expected((MANY, 10), (keys_of(11, 1), 11), (keys_of(12, 1), 12), (keys_of(13, 1), 13))
 
 
-def test_a_delta_in_one_file_is_that_of_a_file_a_partition(store: FileStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("skipped", [(), (11,), (12,), (11, 12)], ids=str)
+@pytest.mark.parametrize("one_file", [(True, True, True), (True, False, True), (False, True, True)], ids=str)
+def test_deltas_in_one_file_are_those_of_a_file_a_partition(
+    store: FileStore, tmp_path: Path, one_file: tuple[bool, ...], skipped: tuple[int, ...]
+) -> None:
     publish_version(store, tmp_path / "work", 10, MANY)
     build(store, tmp_path / "scratch", 10)
-    for version, one in ((11, True), (12, False), (13, True)):
-        keys = keys_of(version, 1, 2, 3, 500 + version)
+    for version, one in zip((11, 12, 13), one_file, strict=True):
+        # The last one is the mark of an empty place.
+        keys = keys_of(version, 1, 2, 3, 500 + version, 2**64 - 1)
         publish_version(store, tmp_path / "work", version, keys, parent=version - 1, base=10, in_one_file=one)
 
-    build(store, tmp_path / "scratch", 11, share=1)
-    manifest = build(store, tmp_path / "scratch", 13, share=1)
+    built = [build(store, tmp_path / "scratch", each, share=1) for each in (11, 12, 13) if each not in skipped]
 
-    assert read_version(store, 13).in_one_file
-    assert not read_version(store, 12).in_one_file
-    assert (manifest.kind, manifest.keys) == ("overlay", 9)
-    assert records(store, 13) == expected(
-        (MANY, 10), (keys_of(11, 511), 11), (keys_of(12, 512), 12), (keys_of(13, 1, 2, 3, 513), 13)
-    )
+    manifest = built[-1]
+    assert (manifest.kind, manifest.keys) == ("overlay", 10)
+    assert manifest.in_one_file == all(one_file)
+    assert manifest.part(0).path.endswith("/overlay.dict" if all(one_file) else "/part-00000.dict")
+    found = expected((MANY, 10), (keys_of(11, 511), 11), (keys_of(12, 512), 12), (keys_of(13, 1, 2, 3, 513), 13))
+    found |= expected((keys_of(2**64 - 1), 13))
+    assert records(store, 13) == found
+    every = np.array([*found, 999_999], np.uint64)
+    assert looked_up(store, 13, every) == found
+
+
+def test_an_overlay_in_one_file_is_merged_into_full_parts_only_once_it_is_large(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    build(store, tmp_path / "scratch", 10)
+    monkeypatch.setattr(job, "_LEAST_TO_MERGE", 50)
+    for version, keys in ((11, MANY[:40]), (12, MANY[20:60]), (13, keys_of(7, 900))):
+        publish_version(store, tmp_path / "work", version, keys, parent=version - 1, base=10, in_one_file=True)
+
+    built = [build(store, tmp_path / "scratch", version) for version in (11, 12, 13)]
+
+    assert [(each.kind, each.in_one_file, each.full_version) for each in built] == [
+        ("overlay", True, 10),
+        ("full", False, 12),
+        ("overlay", True, 12),
+    ]
+    found = expected((MANY, 10), (MANY[:20], 11), (MANY[20:60], 12), (keys_of(7, 900), 13))
+    assert records(store, 13) == found
+    assert looked_up(store, 13, np.array(list(found), np.uint64)) == found
 
 
 def test_where_even_the_base_was_skipped_everything_becomes_full_parts_at_once(
