@@ -212,11 +212,9 @@ def freshness(producer: Producer, first: dict[int, float], knows: dict[int, tupl
 
 def quantiles(seconds: Floats, weights: Floats) -> dict[str, float]:
     order = np.argsort(seconds)
-    share = np.cumsum(weights[order]) / weights.sum()
-    return {
-        name: round(float(seconds[order][min(np.searchsorted(share, at), len(order) - 1)]), 3)
-        for name, at in QUANTILES.items()
-    }
+    ordered, share = seconds[order], np.cumsum(weights[order]) / weights.sum()
+    places = {name: min(int(np.searchsorted(share, at)), len(ordered) - 1) for name, at in QUANTILES.items()}
+    return {name: round(float(ordered[place]), 3) for name, place in places.items()}
 
 
 def stages(passes: list[dict[str, Any]]) -> Iterator[tuple[str, float, float]]:

@@ -101,7 +101,7 @@ class WindowFinder:
         self._settings = settings.data.stream
         self._limit = {"records": self._settings.max_records, "bytes": self._settings.max_bytes}[stream.unit]
         self._clock = clock
-        # When the first record of the next pass was seen.
+        # When the first record of the next pass was seen, or may have come.
         self._since: float | None = None
         self._kept: dict[str, Kept] = {}
         self._following: dict[str, int] = {}
@@ -129,7 +129,8 @@ class WindowFinder:
         self._since = now if self._since is None else self._since
         if window.size < self._limit and now - self._since < self._settings.window_ms / 1000:
             return
-        self._since, self.waits_for = None, ""
+        # What comes while this pass is trained waits no window more.
+        self._since, self.waits_for = now, ""
         window = replace(window, gone=window.gone + self._gone)
         coordinator.window_found(wanted, window, self._following, _LEAST_OFFSETS[self._stream.unit])
         self._gone = 0

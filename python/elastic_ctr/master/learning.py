@@ -15,6 +15,8 @@ from elastic_ctr.model.evaluation import bucket_centres
 _SMALLEST, _LARGEST = 16, 4096
 # Steps of a pass of `auto`, as long as its batches are within these.
 _STEPS = 256
+# Of a micro-pass, which follows the one before within a second: each step takes milliseconds.
+_STREAM_STEPS, _STREAM_LARGEST = 32, 64
 # A further epoch sees the same records again: in as many steps it would learn them by heart.
 _GROWTH = 4
 _TWICE_BELOW = 30_000
@@ -25,11 +27,13 @@ _WORTH = 1e-3
 _PRIOR = 10.0
 
 
-def batch_size(trainer: TrainerConfig, records: int, epoch: int) -> int:
-    """Of one epoch of a pass of so many records; epochs count from 1."""
+def batch_size(trainer: TrainerConfig, records: int, epoch: int, *, stream: bool = False) -> int:
+    """Of one epoch of a pass of so many records; epochs count from 1. `stream`: it is a micro-pass."""
     if trainer.batch_size != "auto":
         return trainer.batch_size
     first = min(max(_power_of_two(records / _STEPS), _SMALLEST), _LARGEST)
+    if stream:
+        first = max(first, min(_power_of_two(records / _STREAM_STEPS), _STREAM_LARGEST))
     return int(min(first * _GROWTH ** (max(epoch, 1) - 1), _LARGEST))
 
 
@@ -38,12 +42,15 @@ def _power_of_two(number: float) -> int:
     return int(2 ** round(math.log2(max(number, 1))))
 
 
-def goes_on(trainer: TrainerConfig, records: int, losses: Sequence[float | None]) -> bool:
+def goes_on(trainer: TrainerConfig, records: int, losses: Sequence[float | None], *, stream: bool = False) -> bool:
     """Whether another epoch follows the last one.
 
-    `losses`: logloss before training, then of the held-out records after each epoch; None where none is held out.
+    `losses`: logloss before training, then of the held-out records after each epoch; None where none is held out. `stream`: it is a
+    micro-pass, and the next one is waiting.
     """
     first, *epochs = losses
+    if trainer.epochs == "auto" and stream:
+        return not epochs
     if trainer.epochs != "auto":
         return len(epochs) < trainer.epochs
     if None in epochs or (first is None and epochs):

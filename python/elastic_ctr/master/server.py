@@ -215,11 +215,14 @@ class Master:
                 tracking = Tracking(tracking_server, self._settings.training, tracked.experiment, told, self.status)
                 ends.callback(tracking.start().stop)
             self._publisher.begin()
-            while not stop.wait(_TICK):
-                self._turn()
+            while not stop.is_set():
+                revision = self._coordinator.revision
+                if not self._turn():
+                    self._coordinator.wait_for_news(revision, _TICK)
         return 0
 
-    def _turn(self) -> None:
+    def _turn(self) -> bool:
+        """Whether something waits for the next turn at once."""
         try:
             self._coordinator.tick()
             for index, host, port in self._coordinator.silent_pservers():
@@ -235,13 +238,16 @@ class Master:
             if now - self._refusals_at > _REFUSALS_SECONDS:
                 self._refusals_at = now
                 self._coordinator.versions_refused(read_refusals(self._store))
-            self._queries.ask()
+            answered = self._queries.ask()
             self._waits(self._coordinator.save_waits)
         except (StoreError, ValueError) as failed:
             # The same step is tried again.
             self._waits(str(failed))
         except sqlite3.OperationalError as failed:
             self._waits(not_written(failed))
+        else:
+            return answered
+        return False
 
     def _waits(self, error: str) -> None:
         if error and error != self._error:

@@ -60,8 +60,8 @@ class StoreQueries:
             self._open[name] = ask
         raise Pending(f"the store is being asked for {name}")
 
-    def ask(self) -> None:
-        """Ask what is open. Raises StoreError, ManifestDamaged; it stays open then."""
+    def ask(self) -> bool:
+        """Ask what is open, if anything is. Raises StoreError, ManifestDamaged; it stays open then."""
         with self._lock:
             noted = dict(self._open)
         for name, question in noted.items():
@@ -69,6 +69,7 @@ class StoreQueries:
             with self._lock:
                 self._answers[name] = (self._clock(), answer)
                 del self._open[name]
+        return bool(noted)
 
 
 def _is_whole(store: Store, checkpoint: str) -> bool:

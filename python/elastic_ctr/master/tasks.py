@@ -112,7 +112,7 @@ class Tasks(Part):
         """Of `records` in the pass. Predictions do not depend on it, and large batches are faster."""
         if current.state != "training":
             return _PREDICTED_AT_ONCE
-        return learning.batch_size(self._settings.trainer, records, current.epoch)
+        return learning.batch_size(self._settings.trainer, records, current.epoch, stream=self._settings.data.is_stream)
 
     def _records_of(self, current: PassRow, task: TaskRow) -> int:
         """Those of the present phase."""
@@ -303,7 +303,8 @@ class EpochRunner(Part):
         now = self._clock()
         self._ledger.set_pass(current.ordinal, trained_at=now)
         self._ledger.took(current.ordinal, {"train": now - (current.training_at or now)})
-        if not self._config.evaluate and not self._holdout(current):
+        evaluates = self._config.evaluate and not self._settings.data.is_stream
+        if not evaluates and not self._holdout(current):
             return self._end(current)
         self._ledger.next_epoch(current.ordinal)
         self._ledger.set_pass(current.ordinal, state="evaluating")
@@ -314,11 +315,12 @@ class EpochRunner(Part):
 
     def _stops_by_held_out(self, current: PassRow) -> bool:
         """Each epoch is judged before the next one begins."""
-        return self._holdout(current) > 0 and self._settings.trainer.epochs == "auto"
+        auto = self._settings.trainer.epochs == "auto" and not self._settings.data.is_stream
+        return self._holdout(current) > 0 and auto
 
     def _begin_epoch(self, current: PassRow, epoch: int) -> None:
         records, learned = self._ledger.records(current.ordinal), self._ledger.learning(current.ordinal)
-        size = learning.batch_size(self._settings.trainer, records, epoch)
+        size = learning.batch_size(self._settings.trainer, records, epoch, stream=self._settings.data.is_stream)
         batch_sizes = (*learned.batch_sizes[: epoch - 1], size)
         self._ledger.set_learning(current.ordinal, learned.model_copy(update={"batch_sizes": batch_sizes}))
         self._ledger.next_epoch(current.ordinal)
@@ -337,7 +339,9 @@ class EpochRunner(Part):
 
     def _goes_on(self, current: PassRow, losses: Sequence[float | None]) -> bool:
         records = self._ledger.records(current.ordinal)
-        return records > 0 and learning.goes_on(self._settings.trainer, records, losses)
+        return records > 0 and learning.goes_on(
+            self._settings.trainer, records, losses, stream=self._settings.data.is_stream
+        )
 
     def _end_analysis(self, current: PassRow) -> bool:
         records = self._ledger.collected_records(current.ordinal) or 0
@@ -411,6 +415,11 @@ class EpochRunner(Part):
         return True
 
     def _end(self, current: PassRow) -> bool:
+        if self._settings.data.is_stream and not self._holdout(current):
+            # Each batch of a micro-pass is predicted before it is learned: no pass of prediction comes first.
+            self._ledger.set_quality(
+                current.ordinal, "before", self._quality(current, _shift_before(self._ledger, current))
+            )
         quality = self._quality(current, self._calibrate(current))
         self._ledger.set_quality(current.ordinal, "after", quality)
         self._ledger.set_pass(current.ordinal, state="saving")

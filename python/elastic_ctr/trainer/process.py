@@ -343,7 +343,8 @@ class TrainerProcess:
         quarantine(self._store, task, refused)
         if self._rows is not None and sample is not None:
             result.statistics = self._rows.of_sample(sample)
-        if result.records:
+        # Training predicts each batch of a micro-pass before it learns from it.
+        if result.records and (task.holdout or not self._settings.data.is_stream):
             predicted, records = file, result.records
             if task.holdout:
                 # Those that are predicted after training, too: the others will have been learned by then.
