@@ -156,7 +156,7 @@ class Stream:
                 "source": {"url": f"file://{self.log}?follow"}, "start": "earliest", "slots": truth.slots.names,
                 "stream": stream,
             },
-            "trainer": {"replicas": 1}, "pserver": {"replicas": 1}, "master": {"config": master},
+            "trainer": {"replicas": 1}, "pserver": {"replicas": 1}, "master": {"config": master}, "cube": {"config": {"shards": 1}},
         }  # fmt: skip
         self.session = Session(Places(folder / "run", settings(Values, given, "stream")))
         self.store = open_store(self.session.places.store_url)
@@ -250,7 +250,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         asking.start()
         try:
             time.sleep(given.quiet)
-            quiet_ends = time.time()
+            quiet_ends, before = time.time(), cpu_seconds(run.session)
             producing = threading.Thread(target=producer.run, args=(given.minutes * 60,))
             producing.start()
             knows: dict[int, tuple[int, int]] = {}
@@ -265,7 +265,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     console.print(
                         f"{len(prober.first)} versions answered, {lags[-1]:,} bytes behind, load {os.getloadavg()[0]:.1f}"
                     )
-            ended = time.time()
+            ended, after = time.time(), cpu_seconds(run.session)
             run.until(lambda: run.answers_up_to(producer.offset), "what was appended is live")
             time.sleep(1)
             knows |= run.knows()
@@ -274,7 +274,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             prober.stop()
             asking.join()
         passes = status["passes"]
-        cpu = {role: sum(process.cpu_times()[:2]) for role, process in processes(run.session)}
+    cores = {pod: (spent - before.get(pod, 0)) / (ended - quiet_ends) for pod, spent in after.items()}
     seconds, counts = freshness(producer, prober.first, knows)
     per_second = size / lines * given.rate
     quiet = [took * 1000 for at, took in prober.latencies if at < quiet_ends]
@@ -288,17 +288,18 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "predictionMs": {"quiet": {q: float(np.quantile(quiet, x)) for q, x in (("p50", 0.5), ("p99", 0.99))} if quiet else {},
         "streaming": {q: float(np.quantile(busy, x)) for q, x in (("p50", 0.5), ("p99", 0.99))}},
         "stages": {name: {"p50": median, "p90": ninety} for name, median, ninety in stages(passes)},
-        "cpuSeconds": cpu, "load": os.getloadavg(), "trained": status["ledger"]["trained"], "checkpointSeconds": given.checkpoint_seconds,
+        "cores": cores, "load": os.getloadavg(), "trained": status["ledger"]["trained"], "checkpointSeconds": given.checkpoint_seconds,
     }  # fmt: skip
 
 
-def processes(session: Session) -> Iterator[tuple[str, psutil.Process]]:
+def cpu_seconds(session: Session) -> dict[str, float]:
+    """Of each role's processes so far, and of this one, which asks and appends."""
+    found = {"bench": sum(psutil.Process().cpu_times()[:2])}
     for name, pid in session.supervisor.pids().items():
         with suppress(psutil.NoSuchProcess):
             parent = psutil.Process(pid)
-            yield name, parent
-            for number, child in enumerate(parent.children(recursive=True)):
-                yield f"{name}/{number}", child
+            found[name] = sum(sum(each.cpu_times()[:2]) for each in (parent, *parent.children(recursive=True)))
+    return found
 
 
 def show(found: dict[str, Any]) -> None:
@@ -316,6 +317,8 @@ def show(found: dict[str, Any]) -> None:
             table.add_row(f"prediction, ms, {kind}", f"{each['p50']:.1f}", "", f"{each['p99']:.1f}", "")
     for name, each in found["stages"].items():
         table.add_row(f"stage {name}, s", f"{each['p50']:.3f}", f"{each['p90']:.3f}", "", "")
+    for name, each in sorted(found["cores"].items(), key=lambda item: -item[1]):
+        table.add_row(f"cores of {name}", f"{each:.2f}", "", "", "")
     console = Console(highlight=False)
     console.print(table)
     console.print(
