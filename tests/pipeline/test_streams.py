@@ -17,7 +17,7 @@ from elastic_ctr.export.table_text import Vectors, parse_rows
 from elastic_ctr.features.synthetic import PRESETS, Truth
 from elastic_ctr.local.endpoints import predict
 from elastic_ctr.store import open_store
-from elastic_ctr.versions.manifest import read_checkpoint, read_version
+from elastic_ctr.versions.manifest import CheckpointManifest, read_checkpoint, read_version
 from pipeline.running import Run, values_for
 
 TRUTH = Truth(PRESETS["easy"], seed=3)
@@ -146,24 +146,54 @@ def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions(
     assert version.keys > 0
 
 
+def newest_save(run: Run) -> CheckpointManifest:
+    store = open_store(run.places.store_url)
+    names = [path.split("/")[1] for path in map(str, store.walk("checkpoints")) if path.endswith("manifest.json")]
+    return max(
+        (each for each in (read_checkpoint(store, name) for name in names) if not each.stands_on),
+        key=lambda each: each.pass_ordinal,
+    )
+
+
+def newest_log(run: Run) -> list[str]:
+    """Names of the checkpoints by log."""
+    store = open_store(run.places.store_url)
+    names = [path.split("/")[1] for path in map(str, store.walk("checkpoints")) if path.endswith("manifest.json")]
+    return [name for name in names if read_checkpoint(store, name).stands_on]
+
+
+def table_of(run: Run, saved: CheckpointManifest) -> list[bytes]:
+    """The rows of the table by partition, as Paddle saved them."""
+    store = open_store(run.places.store_url)
+    return [gzip.decompress(store.get_bytes(entry.path)) for entry in saved.files if "/000/" in entry.path]
+
+
 def table_and_answers(run: Run) -> tuple[Vectors, Vectors]:
-    """The rows of the newest checkpoint, which is of the pass of the live version, as Paddle saved them and as cube answers."""
+    """The rows of the newest save, which is of the pass of the live version, as Paddle saved them and as cube answers."""
     assert run.session.live is not None
-    store, model = open_store(run.places.store_url), run.places.values.model
-    newest = max(path for path in map(str, store.walk("checkpoints")) if path.endswith("manifest.json"))
-    manifest = read_checkpoint(store, newest.split("/")[1])
-    assert manifest.pass_id == read_version(store, run.session.live).pass_id
+    manifest, model = newest_save(run), run.places.values.model
+    assert manifest.pass_id == read_version(open_store(run.places.store_url), run.session.live).pass_id
     [server] = [role.file for role in run.session.supervisor.roles if role.command == "cube-server"]
     saved, answered = [], []
     with BlockingCubeClient([f"127.0.0.1:{server.cube.port}"]) as client:  # type: ignore[attr-defined]
-        for entry in manifest.files:
-            if "/000/" in entry.path:
-                rows = parse_rows(gzip.decompress(store.get_bytes(entry.path)), layout_of(model))
-                values, missing = client.lookup(run.session.live, rows.keys)
-                assert not missing.any(), f"{missing.sum()} of {len(missing)} rows of {entry.path} are in no version"
-                saved.append(rows.values)
-                answered.append(values)
+        for text in table_of(run, manifest):
+            rows = parse_rows(text, layout_of(model))
+            values, missing = client.lookup(run.session.live, rows.keys)
+            assert not missing.any(), f"{missing.sum()} of {len(missing)} rows are in no version"
+            saved.append(rows.values)
+            answered.append(values)
     return np.concatenate(saved), np.concatenate(answered)
+
+
+def shows_and_clicks(lines: list[bytes]) -> dict[int, tuple[int, int]]:
+    """By key, of lines."""
+    found: dict[int, tuple[int, int]] = {}
+    for line in lines:
+        show, click, *features = line.decode().split()
+        for key in (int(feature.split(":")[0]) for feature in features):
+            had = found.get(key, (0, 0))
+            found[key] = had[0] + int(show), had[1] + int(click)
+    return found
 
 
 def test_a_version_answers_every_row_as_the_table_has_it_though_a_pserver_is_lost_between_deltas(
@@ -187,7 +217,11 @@ def test_a_version_answers_every_row_as_the_table_has_it_though_a_pserver_is_los
     run = start(values)
     run.until(trained(run, sent), 120, "the first version")
     for number in (1, 2):
+        # A checkpoint by log is made five seconds after the one before.
+        ends = time.monotonic() + 4
+        run.until(lambda: time.monotonic() > ends, 10, "some seconds")  # noqa: B023 (called at once)
         train(number)
+    run.until(lambda: any(newest_log(run)), 30, "a checkpoint by log")
     run.child("ctr-pserver-0").kill()
     for number in (3, 4):
         train(number)
@@ -204,3 +238,10 @@ def test_a_version_answers_every_row_as_the_table_has_it_though_a_pserver_is_los
 
     assert len(saved) > 100
     np.testing.assert_allclose(answered, saved, rtol=1e-5, atol=1e-7)
+    # What was trained between the save and the loss was not trained again, and is in every column.
+    assert "is loaded by log" in (run.places.folder / "logs" / "ctr-master-0.log").read_text()
+    assert status["ledger"]["rolledBack"] == 0
+    rows = [row.split() for text in table_of(run, newest_save(run)) for row in text.decode().splitlines()]
+    assert {int(row[0]): (float(row[4]), float(row[5])) for row in rows} == shows_and_clicks(
+        [line for each in rounds for line in each]
+    )

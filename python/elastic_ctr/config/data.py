@@ -88,9 +88,9 @@ class MicroPass(Section):
         default=16 << 20, ge=1, le=EXACT, description="Bytes of the files of a followed folder in one pass, at most."
     )
     checkpoint_seconds: Seconds = Field(
-        default=60,
-        description="Seconds from one checkpoint to the next. A checkpoint walks the table and holds up the passes behind it; after "
-        "the loss of a pserver the passes since the last one are trained again.",
+        default=900,
+        description="Seconds from one save of the table to the next. It walks the table and holds up the passes behind it. Between two "
+        "of them a checkpoint is made of the last save and the deltas since, each five seconds.",
     )
 
 

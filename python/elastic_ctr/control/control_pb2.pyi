@@ -31,18 +31,20 @@ EVALUATE: Phase
 ANALYZE: Phase
 
 class Membership(_message.Message):
-    __slots__ = ("trainer_id", "generation", "reason", "table_unchanged", "taken_over")
+    __slots__ = ("trainer_id", "generation", "reason", "table_unchanged", "taken_over", "rows")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     TABLE_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     TAKEN_OVER_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     reason: str
     table_unchanged: bool
     taken_over: str
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., table_unchanged: bool = ..., taken_over: _Optional[str] = ...) -> None: ...
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., table_unchanged: bool = ..., taken_over: _Optional[str] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
     __slots__ = ("rejoin", "reason", "keep_running")
@@ -67,7 +69,7 @@ class File(_message.Message):
     def __init__(self, path: _Optional[str] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., records: _Optional[int] = ...) -> None: ...
 
 class PserverState(_message.Message):
-    __slots__ = ("index", "incarnation", "host", "port", "admin_port", "generation", "serving", "lost", "results", "error", "training", "leaving", "damaged_checkpoint", "memory_bytes")
+    __slots__ = ("index", "incarnation", "host", "port", "admin_port", "generation", "serving", "lost", "results", "error", "training", "leaving", "damaged_checkpoint", "memory_bytes", "fetched_rows")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +84,7 @@ class PserverState(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_ROWS_FIELD_NUMBER: _ClassVar[int]
     index: int
     incarnation: str
     host: str
@@ -96,7 +99,8 @@ class PserverState(_message.Message):
     leaving: bool
     damaged_checkpoint: str
     memory_bytes: int
-    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ..., training: _Optional[str] = ..., leaving: bool = ..., damaged_checkpoint: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    fetched_rows: int
+    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ..., training: _Optional[str] = ..., leaving: bool = ..., damaged_checkpoint: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., fetched_rows: _Optional[int] = ...) -> None: ...
 
 class PserverOrders(_message.Message):
     __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason", "keep_running", "leave_timeout_seconds", "wrong_training")
@@ -178,7 +182,7 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ..., training: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "leave_timeout_seconds", "wrong_training", "save_seconds", "take_over")
+    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "leave_timeout_seconds", "wrong_training", "save_seconds", "take_over", "dense_of")
     class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WAIT: _ClassVar[JoinReply.Verdict]
@@ -201,6 +205,7 @@ class JoinReply(_message.Message):
     WRONG_TRAINING_FIELD_NUMBER: _ClassVar[int]
     SAVE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
+    DENSE_OF_FIELD_NUMBER: _ClassVar[int]
     verdict: JoinReply.Verdict
     trainer_id: int
     generation: int
@@ -213,7 +218,8 @@ class JoinReply(_message.Message):
     wrong_training: bool
     save_seconds: float
     take_over: str
-    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ..., take_over: _Optional[str] = ...) -> None: ...
+    dense_of: int
+    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ..., take_over: _Optional[str] = ..., dense_of: _Optional[int] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("trainer_id", "generation", "converted", "prefetch", "hold_seconds")
@@ -298,7 +304,7 @@ class Task(_message.Message):
     def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., all_records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ..., shuffle_seed: _Optional[int] = ..., statistics: _Optional[str] = ..., collect: bool = ..., batch_size: _Optional[int] = ..., holdout: _Optional[float] = ..., offset: _Optional[float] = ..., group: _Optional[str] = ..., group_rows: _Optional[int] = ..., touched: bool = ...) -> None: ...
 
 class SaveOrder(_message.Message):
-    __slots__ = ("steps", "version", "samples", "live", "keys", "values", "values_kind", "offset", "touched")
+    __slots__ = ("steps", "version", "samples", "live", "keys", "values", "values_kind", "offset", "touched", "touched_counts")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +314,7 @@ class SaveOrder(_message.Message):
     VALUES_KIND_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOUCHED_FIELD_NUMBER: _ClassVar[int]
+    TOUCHED_COUNTS_FIELD_NUMBER: _ClassVar[int]
     steps: _containers.RepeatedCompositeFieldContainer[SaveStep]
     version: int
     samples: _containers.RepeatedCompositeFieldContainer[Sample]
@@ -317,7 +324,8 @@ class SaveOrder(_message.Message):
     values_kind: str
     offset: float
     touched: bytes
-    def __init__(self, steps: _Optional[_Iterable[_Union[SaveStep, _Mapping]]] = ..., version: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., live: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., values_kind: _Optional[str] = ..., offset: _Optional[float] = ..., touched: _Optional[bytes] = ...) -> None: ...
+    touched_counts: bytes
+    def __init__(self, steps: _Optional[_Iterable[_Union[SaveStep, _Mapping]]] = ..., version: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., live: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., values_kind: _Optional[str] = ..., offset: _Optional[float] = ..., touched: _Optional[bytes] = ..., touched_counts: _Optional[bytes] = ...) -> None: ...
 
 class SaveStep(_message.Message):
     __slots__ = ("name", "folder")
@@ -348,7 +356,7 @@ class Refusal(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., lines: _Optional[int] = ..., examples: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TaskResult(_message.Message):
-    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable", "statistics", "columns_refused", "held_out", "groups", "group", "gone", "touched")
+    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable", "statistics", "columns_refused", "held_out", "groups", "group", "gone", "touched", "touched_counts")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -374,6 +382,7 @@ class TaskResult(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     TOUCHED_FIELD_NUMBER: _ClassVar[int]
+    TOUCHED_COUNTS_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     task_id: str
@@ -399,10 +408,11 @@ class TaskResult(_message.Message):
     group: str
     gone: int
     touched: bytes
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ..., held_out: _Optional[int] = ..., groups: _Optional[bytes] = ..., group: _Optional[str] = ..., gone: _Optional[int] = ..., touched: _Optional[bytes] = ...) -> None: ...
+    touched_counts: bytes
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ..., held_out: _Optional[int] = ..., groups: _Optional[bytes] = ..., group: _Optional[str] = ..., gone: _Optional[int] = ..., touched: _Optional[bytes] = ..., touched_counts: _Optional[bytes] = ...) -> None: ...
 
 class SaveResult(_message.Message):
-    __slots__ = ("model_files", "keys", "values", "live", "published", "seconds", "refused", "values_kind", "quantised_diff", "rows", "cube_files")
+    __slots__ = ("model_files", "keys", "values", "live", "published", "seconds", "refused", "values_kind", "quantised_diff", "rows", "cube_files", "counts_file")
     class SecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +431,7 @@ class SaveResult(_message.Message):
     QUANTISED_DIFF_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CUBE_FILES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FILE_FIELD_NUMBER: _ClassVar[int]
     model_files: _containers.RepeatedCompositeFieldContainer[File]
     keys: bytes
     values: bytes
@@ -432,7 +443,8 @@ class SaveResult(_message.Message):
     quantised_diff: float
     rows: _containers.RepeatedScalarFieldContainer[int]
     cube_files: _containers.RepeatedCompositeFieldContainer[File]
-    def __init__(self, model_files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., live: _Optional[bytes] = ..., published: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ..., refused: _Optional[str] = ..., values_kind: _Optional[str] = ..., quantised_diff: _Optional[float] = ..., rows: _Optional[_Iterable[int]] = ..., cube_files: _Optional[_Iterable[_Union[File, _Mapping]]] = ...) -> None: ...
+    counts_file: File
+    def __init__(self, model_files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., live: _Optional[bytes] = ..., published: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ..., refused: _Optional[str] = ..., values_kind: _Optional[str] = ..., quantised_diff: _Optional[float] = ..., rows: _Optional[_Iterable[int]] = ..., cube_files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., counts_file: _Optional[_Union[File, _Mapping]] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("trainer_id", "generation", "attempts", "running")

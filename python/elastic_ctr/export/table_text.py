@@ -124,6 +124,21 @@ def parse_rows(text: bytes, layout: RowLayout) -> Rows:
     return Rows(keys, values)
 
 
+def row_keys(text: bytes) -> tuple[Keys, Longs]:
+    """Keys u64[n] of rows, and i64[n] where their line ends are. Raises RowsDamaged."""
+    given = np.frombuffer(text, dtype=np.uint8)
+    ends = np.flatnonzero(given == ord("\n")).astype(np.int64, copy=False)
+    if len(given) and given[-1] != ord("\n"):
+        raise RowsDamaged(len(ends) + 1, "it has no line end, so it may be cut off; save the table again.")
+    keys = np.empty(len(ends), dtype=np.uint64)
+    wrong = _keys_of_rows(given, ends, keys)
+    if wrong >= 0:
+        raise RowsDamaged(
+            int(wrong) + 1, "its key is not a decimal number below 2^64; the file is not what Paddle saved."
+        )
+    return keys, ends
+
+
 def nearest_float32(token: str) -> np.float32:
     """The float32 nearest to a decimal number, an even one of two that are equally near; infinite if it is too large.
 
@@ -236,6 +251,18 @@ def _read_key(text: Bytes, at: int, stop: int) -> tuple[np.uint64, int]:
         key = key * _TEN + digit
         i += 1
     return key, i
+
+
+@njit(nogil=True, cache=True)
+def _keys_of_rows(text: Bytes, ends: Longs, keys: Keys) -> int:
+    """Fills the keys; the first row without one, or -1."""
+    start = 0
+    for row in range(ends.size):
+        keys[row], end = _read_key(text, start, ends[row])
+        if end == start:
+            return row
+        start = ends[row] + 1
+    return -1
 
 
 @njit(nogil=True, cache=True)

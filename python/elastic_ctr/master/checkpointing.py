@@ -9,7 +9,7 @@ trainer was given the steps. A save that was begun and has lost its trainer lead
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,17 @@ from elastic_ctr.versions.refusals import refused_below
 log = logging.getLogger(__name__)
 
 _ATTEMPT = "save:"
+# Between two checkpoints of any kind: what is trained again after a pserver's loss.
+_LOG_SECONDS = 5.0
 # Versions from a base to the next one, of a stream: their files stay in the store.
 _LONGEST_CHAIN = 1000
+
+
+class LogPlan(NamedTuple):
+    """A checkpoint by log: the saved checkpoint that it stands on, and the versions since."""
+
+    stands_on: str
+    versions: tuple[int, ...]
 
 
 def is_save(attempt: str) -> bool:
@@ -130,7 +139,7 @@ class Checkpointing(Part):
     def _plan(self, current: PassRow) -> SavePlan:
         chain, stream = self._ledger.chain(), self._settings.data.is_stream
         long = stream and len(chain) >= _LONGEST_CHAIN
-        if stream and chain and self._ledger.touched(self._ledger.facts.follows) is None:
+        if stream and chain and not self._ledger.knows_touched(self._ledger.facts.follows):
             self._base_is_due("which keys were trained since the last version is not known")
         return save_plan(
             current,
@@ -144,9 +153,11 @@ class Checkpointing(Part):
         )
 
     def _checkpoint_is_due(self) -> bool:
-        """Of a stream: by time, for each one walks the table and holds up the passes behind it."""
-        last = max((row["at"] for row in self._ledger.checkpoints()), default=0.0)
-        return self._clock() - last >= self._settings.data.stream.checkpoint_seconds
+        """Of a stream: by time, for each one walks the table and holds up the passes behind it. Between two of them are checkpoints
+        by log.
+        """
+        last = max((row["at"] for row in self._ledger.checkpoints() if not row["stands_on"]), default=0.0)
+        return self._log() is None or self._clock() - last >= self._settings.data.stream.checkpoint_seconds
 
     def lost_versions(self, published: Collection[int]) -> list[int]:
         """Versions that the next delta would depend on and the store, which holds `published`, has lost: a base is due then."""
@@ -184,8 +195,8 @@ class Checkpointing(Part):
         order = control.SaveOrder(version=save.version or 0, samples=samples, offset=offset)
         if save.by_key:
             touched = self._ledger.touched(self._ledger.facts.follows)
-            assert touched is not None, "a save by key is planned where the keys are known"
-            order.touched = touched.astype("<u8").tobytes()
+            order.touched = touched.keys.astype("<u8").tobytes()
+            order.touched_counts = touched.counts.astype("<f4").tobytes()
             order.values_kind = self._settings.model.values
         if save.stage != "exported":
             order.steps.extend(control.SaveStep(name=step, folder=folder_of(save, step)) for step in save.steps)
@@ -403,8 +414,31 @@ class Checkpointing(Part):
         self._ledger.set_save(save.ordinal, stage="done")
         self._schedule.finish(current)
 
-    def commit_version(self, save: SaveRow, keys: int, refused: str) -> None:
-        """The version is published, or refused with a reason; the pass is done."""
+    def log_due(self, save: SaveRow) -> LogPlan | None:
+        """The checkpoint by log that this delta by key completes, unless the last checkpoint is young or its log has a gap."""
+        newest = max((row["at"] for row in self._ledger.checkpoints()), default=0.0)
+        plan = self._log()
+        if plan is None or not save.keeps_table or save.version is None or self._clock() - newest < _LOG_SECONDS:
+            return None
+        return LogPlan(plan.stands_on, (*plan.versions, save.version))
+
+    def _log(self) -> LogPlan | None:
+        """The last save of the table, and the versions published since. None without one, and where they do not have all since."""
+        saved = [row for row in self._ledger.checkpoints() if not row["stands_on"] and not row["mid"]]
+        if not saved:
+            return None
+        passes = {row["id"]: row["pass"] for row in self._ledger.versions()}
+        chain, last = self._ledger.chain(), saved[-1]
+        log = [version for version in chain if passes[version] > last["pass"]]
+        below = chain[: len(chain) - len(log)]
+        # The counts of the first delta begin with the pass behind that of the save.
+        complete = bool(below) and passes[below[-1]] == last["pass"]
+        return LogPlan(last["name"], tuple(log)) if complete else None
+
+    def commit_version(self, save: SaveRow, keys: int, refused: str, log_on: str = "") -> None:
+        """The version is published, or refused with a reason; the pass is done. `log_on`: with it a checkpoint by log is committed,
+        which stands on that one.
+        """
         current = self._still(save)
         if current is None or save.version is None or save.kind is None:
             return
@@ -435,6 +469,9 @@ class Checkpointing(Part):
                 # In one transaction with the version it follows: no recovery sees one without the other.
                 self.commit_checkpoint(save, save.version, save.version)
             self._ledger.set_pass(current.ordinal, version=save.version)
+            if log_on:
+                name = checkpoint_name(current, save.generation)
+                self._ledger.add_checkpoint(name, save.ordinal, save.version, base, self._clock(), stands_on=log_on)
             self._ledger.forget_touched()
         self._ledger.set_save(save.ordinal, stage="done")
         self._schedule.finish(current)

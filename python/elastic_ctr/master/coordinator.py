@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.checkpointing import Checkpointing, is_save
+from elastic_ctr.master.checkpointing import Checkpointing, LogPlan, is_save
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import DriftRow, PassRow, SaveRow, StartedFrom, StreamPlaces
 from elastic_ctr.master.members import Pservers, Trainers
@@ -358,6 +358,7 @@ class Coordinator(Part):
                 reply.verdict = control.JoinReply.INITIALISE
                 reply.load = bool(self._generations.last_checkpoint)
                 reply.take_over = self._generations.take_over
+                reply.dense_of = self._generations.dense_of
             else:
                 reply.reason = "waits for the first values"
             return reply
@@ -380,6 +381,11 @@ class Coordinator(Part):
                     reason = "another trainer had initialised"
                 elif not self._initialisation.report(member.trainer_id, member.taken_over):
                     reason = "another trainer initialises"
+                elif self._generations.dense_of and (
+                    wrong := self._initialisation.judge_log(list(member.rows), self.pservers.fetched_rows())
+                ):
+                    self._recover("pserver", wrong)
+                    reason = wrong
             return control.Acknowledgement(rejoin=bool(reason), reason=reason)
 
     def _late_initialiser(self, trainer: int) -> None:
@@ -638,7 +644,12 @@ class Coordinator(Part):
             self._saves.end_files(save)
             self._advance()
 
-    def version_committed(self, save: SaveRow, keys: int, *, refused: str = "") -> None:
+    def log_due(self, save: SaveRow) -> LogPlan | None:
+        """The checkpoint by log to write with this version."""
+        with self._locked():
+            return self._saves.log_due(save)
+
+    def version_committed(self, save: SaveRow, keys: int, *, refused: str = "", log_on: str = "") -> None:
         with self._locked(), self._ledger:
-            self._saves.commit_version(save, keys, refused)
+            self._saves.commit_version(save, keys, refused, log_on)
             self._advance()

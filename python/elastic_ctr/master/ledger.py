@@ -494,10 +494,23 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
         return chain[::-1]
 
     def add_checkpoint(
-        self, name: str, ordinal: int, follows: int | None, base: int | None, at: float, *, mid: Columns | None = None
+        self,
+        name: str,
+        ordinal: int,
+        follows: int | None,
+        base: int | None,
+        at: float,
+        *,
+        mid: Columns | None = None,
+        stands_on: str = "",
     ) -> None:
-        """`mid`: the columns (state, epoch, trained_at) with which the pass goes on; the state of its tasks is kept."""
+        """`mid`: the columns (state, epoch, trained_at) with which the pass goes on; the state of its tasks is kept. `stands_on`: the
+        saved checkpoint of one by log.
+        """
         with self:
+            self._db.execute("delete from logs where checkpoint = ?", (name,))
+            if stands_on:
+                self._insert("logs", {"checkpoint": name, "stands_on": stands_on})
             row = {"name": name, "ordinal": ordinal, "follows": follows, "base": base, "at": at}
             self._insert("checkpoints", {**row, "mid": None if mid is None else json.dumps(dict(mid))})
             self._db.execute("delete from kept where checkpoint = ?", (name,))
@@ -508,8 +521,11 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
                 )
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """Checkpoints for recoveries, oldest first. `mid` is None for one of a whole pass."""
-        found = self._dicts("select * from checkpoints where damaged is null order by pass, at")
+        """Checkpoints for recoveries, oldest first. `mid` is None for one of a whole pass; `stands_on` is empty but for one by log."""
+        found = self._dicts(
+            "select checkpoints.*, coalesce(stands_on, '') as stands_on from checkpoints left join logs on checkpoint = name"
+            " where damaged is null order by pass, at"
+        )
         return [{**row, "mid": row["mid"] and json.loads(row["mid"])} for row in found]
 
     def damaged_checkpoints(self) -> list[dict[str, Any]]:
@@ -524,6 +540,7 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
         with self:
             self._db.execute("delete from checkpoints where name = ?", (name,))
             self._db.execute("delete from kept where checkpoint = ?", (name,))
+            self._db.execute("delete from logs where checkpoint = ?", (name,))
 
     # -- recoveries ------------------------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ create table if not exists versions (
 create table if not exists checkpoints (
   name text primary key, pass integer not null, follows integer, base integer, at real not null, mid text,
   damaged text);
+create table if not exists logs (checkpoint text primary key, stands_on text not null);
 create table if not exists kept (
   checkpoint text not null, task text not null, state text not null, trained integer not null, repeated integer not null,
   positives blob, negatives blob, primary key (checkpoint, task));
@@ -62,7 +63,7 @@ create index if not exists held_out_by_pass on held_out (pass);
 create table if not exists qualities (pass integer not null, moment text not null, document text not null,
   primary key (pass, moment));
 create table if not exists table_rows (pass integer primary key, document text not null);
-create table if not exists touched (task text primary key, pass integer not null, data blob not null);
+create table if not exists touched (task text primary key, pass integer not null, data blob not null, counts blob not null);
 create index if not exists touched_by_pass on touched (pass);
 create table if not exists drifts (pass integer primary key, columns text not null);
 create table if not exists recoveries (

@@ -1,7 +1,7 @@
 """The part of the ledger with the keys that each task of a stream has trained: the next delta publishes their values."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,9 +9,17 @@ import numpy.typing as npt
 from elastic_ctr.master.ledger_file import LedgerFile
 
 Keys = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.float32]
 
 # The pass of the version that a delta would change, given by its id.
 _ORDINAL_OF = "(select coalesce(max(pass), 0) from versions where id = ?)"
+
+
+class Touched(NamedTuple):
+    """Sorted keys u64[n], each once, and f32[n, 2]: their shows and clicks."""
+
+    keys: Keys
+    counts: Counts
 
 
 class LedgerTouched(LedgerFile):
@@ -19,22 +27,29 @@ class LedgerTouched(LedgerFile):
 
     checkpoints: Callable[[], list[dict[str, Any]]]
 
-    def set_touched(self, task: str, ordinal: int, keys: bytes) -> None:
-        """Sorted u64 keys of a trained task."""
-        self._insert("touched", {"task": task, "ordinal": ordinal, "data": keys})
+    def set_touched(self, task: str, ordinal: int, touched: Touched) -> None:
+        """Of a trained task, all its epochs."""
+        data, counts = touched.keys.astype("<u8").tobytes(), touched.counts.astype("<f4").tobytes()
+        self._insert("touched", {"task": task, "ordinal": ordinal, "data": data, "counts": counts})
 
-    def touched(self, follows: int | None) -> Keys | None:
-        """Sorted unique keys trained since version `follows`; None where those of a trained task are not known."""
+    def knows_touched(self, follows: int | None) -> bool:
+        """Whether the keys of every task are known that was trained since version `follows`."""
         [unknown] = self._one(
             f"select count(*) from tasks left join touched on task = id where tasks.pass > {_ORDINAL_OF}"
             " and trained > 0 and records > 0 and data is null",
             follows,
         )
-        if unknown:
-            return None
-        rows = self._all(f"select data from touched where pass > {_ORDINAL_OF}", follows)
-        parts = [np.frombuffer(row[0], "<u8") for row in rows]
-        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64)
+        return not unknown
+
+    def touched(self, follows: int | None) -> Touched:
+        """Trained since version `follows`."""
+        rows = self._all(f"select data, counts from touched where pass > {_ORDINAL_OF}", follows)
+        keys = [np.frombuffer(row[0], "<u8") for row in rows]
+        counts = [np.frombuffer(row[1], "<f4").reshape(-1, 2) for row in rows]
+        unique, places = np.unique(np.concatenate([np.empty(0, np.uint64), *keys]), return_inverse=True)
+        sums = np.zeros((len(unique), 2))
+        np.add.at(sums, places, np.concatenate([np.empty((0, 2), np.float32), *counts]))
+        return Touched(unique, sums.astype(np.float32))
 
     def forget_touched(self) -> None:
         """Of passes that no recovery returns to before, and of tasks whose training was lost."""

@@ -48,6 +48,10 @@ class Pservers:
         errors = [f" ({one.error})" for index, one in self.items() if index in missing and one.error]
         return f"pserver {', '.join(map(str, missing))} of {self.count}{errors[0] if errors else ''}"
 
+    def fetched_rows(self) -> list[int]:
+        """In the files that each one has prepared for the load."""
+        return [int(one.fetched_rows) for _, one in self.items()]
+
     def silent_since(self, moment: float) -> list[int]:
         """Those that have not called since a moment, or never."""
         return [i for i in range(self.count) if i not in self._known or self._seen_at[i] < moment]

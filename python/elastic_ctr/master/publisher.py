@@ -11,8 +11,8 @@ import numpy as np
 from elastic_ctr.config.feature_document import FILE
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.features.value_kind import kind_of
-from elastic_ctr.master.checkpoint_files import PublishRefused, entries, judge, merged_rows
-from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
+from elastic_ctr.master.checkpoint_files import PublishRefused, checkpoint_name, entries, judge, merged_rows
+from elastic_ctr.master.checkpointing import LogPlan, published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.quality_gate import MOST_REFUSED, refuse_worse
@@ -28,6 +28,7 @@ from elastic_ctr.versions.manifest import (
     is_orphan,
     published_versions,
     read_checkpoint,
+    read_version,
 )
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ class Publisher:
         self._coordinator = coordinator
         self._store = store
         self._settings = settings
+        # Manifests of the deltas in the last checkpoint by log.
+        self._read: dict[int, VersionManifest] = {}
         self._retention = Retention(coordinator, store, settings.master.keep_checkpoints)
 
     def begin(self) -> None:
@@ -100,7 +103,37 @@ class Publisher:
         if save.kind == "base":
             # After the version: no recovery may return to before the base that this checkpoint follows.
             self._commit_checkpoint(current, save, refused=bool(refused))
-        self._coordinator.version_committed(save, keys, refused=refused)
+        plan = None if refused else self._coordinator.log_due(save)
+        if plan is not None:
+            self._write_log(current, save, plan)
+        self._coordinator.version_committed(save, keys, refused=refused, log_on=plan.stands_on if plan else "")
+
+    def _write_log(self, current: PassRow, save: SaveRow, plan: LogPlan) -> None:
+        """The manifest of a checkpoint by log: it has no files of its own."""
+        saved = read_checkpoint(self._store, plan.stands_on)
+        versions = {each: self._read.get(each) or read_version(self._store, each) for each in plan.versions}
+        self._read = versions
+        newest = versions[plan.versions[-1]]
+        network = [each for each in newest.model_files if each.path in layout.network_files(newest.version)]
+        deltas = [
+            file for each in versions.values() for file in (*each.cube_files, *([each.counts] if each.counts else ()))
+        ]
+        manifest = saved.model_copy(
+            update={
+                "name": checkpoint_name(current, save.generation),
+                "pass_id": current.id,
+                "pass_ordinal": current.ordinal,
+                "follows_version": newest.version,
+                "base_version": newest.base,
+                "created_at": round(time.time(), 3),
+                "rows": {},
+                "files": (*saved.files, *deltas, *network),
+                "shift": 0.0 if newest.learning is None else newest.learning.shift,
+                "stands_on": saved.name,
+                "log": plan.versions,
+            }
+        )
+        self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
 
     def _manifest(self, current: PassRow, save: SaveRow) -> VersionManifest:
         """Raises PublishRefused."""
@@ -113,6 +146,7 @@ class Publisher:
         with self._coordinator.locked() as ledger:
             facts, quality = ledger.facts, ledger.quality(current.ordinal)
             learned = ledger.learned(current.ordinal, current.ordinal)[current.ordinal]
+        counts = entries([saved.counts_file]) if save.by_key else ()
         folder, is_base = layout.cube_folder(save.version, save.kind), save.kind == "base"
         written = saved.cube_files if save.by_key else [f for each in results_of(save) for f in each.files]
         cube_files = entries(f for f in written if f.path.startswith(folder))
@@ -150,6 +184,7 @@ class Publisher:
             quality=quality,
             learning=learned,
             offsets=offsets,
+            counts=next(iter(counts), None),
         )
 
     def _commit_checkpoint(self, current: PassRow, save: SaveRow, *, refused: bool = False) -> None:
@@ -227,16 +262,21 @@ class Retention:
 
 def superseded(rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
     """Of the ledger's checkpoints, oldest first, those that no recovery returns to."""
-    whole = [number for number, row in enumerate(rows) if not row["mid"]]
+    saved = [row for row in rows if not row["stands_on"]]
+    whole = [number for number, row in enumerate(saved) if not row["mid"]]
     if not whole:
         return []
     stay = set(whole[-keep:])
-    return [row["name"] for number, row in enumerate(rows[: whole[-1]]) if number not in stay]
+    gone = [row["name"] for number, row in enumerate(saved[: whole[-1]]) if number not in stay]
+    # The newest one by log has the deltas of those before it.
+    newest = {row["stands_on"]: row["name"] for row in rows}
+    logs = [row for row in rows if row["stands_on"]]
+    return gone + [row["name"] for row in logs if row["stands_on"] in gone or newest[row["stands_on"]] != row["name"]]
 
 
 def outlived(damaged: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
     """Of the checkpoints that were set aside, those with `keep` newer ones of whole passes among the ledger's other `rows`."""
-    whole = [row["pass"] for row in rows if not row["mid"]]
+    whole = [row["pass"] for row in rows if not row["mid"] and not row["stands_on"]]
     return [row["name"] for row in damaged if sum(ordinal > row["pass"] for ordinal in whole) >= keep]
 
 

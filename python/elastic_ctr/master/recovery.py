@@ -23,7 +23,7 @@ TRIES = 3
 """Saves, or loads of a checkpoint, that may fail in a row before the pass is stopped."""
 VERIFY = "verify"
 
-_START: dict[str, Any] = {"name": "", "pass": 0, "mid": None, "follows": None, "base": None}
+_START: dict[str, Any] = {"name": "", "pass": 0, "mid": None, "follows": None, "base": None, "stands_on": ""}
 _LONGEST_LEAVE = 30.0
 _TRAINED = ("training", "evaluating")
 
@@ -54,6 +54,11 @@ class Generations:
         """The last checkpoint, where it is of another model whose dense values have other shapes; else empty."""
         started = self._ledger.facts.started_from
         return self.last_checkpoint if started is not None and not started.dense and self._last["pass"] == 0 else ""
+
+    @property
+    def dense_of(self) -> int:
+        """The version whose network has the dense values of the last checkpoint, where that is one by log; else 0."""
+        return int(self._last["follows"]) if self._last["stands_on"] else 0
 
     @property
     def used(self) -> bool:
@@ -173,7 +178,7 @@ class Initialisation(Part):
         self._ledger.set_facts(initialised_by=(self._generations.present, trainer))
         if not self._generations.last_checkpoint:
             self._generations.open([0] * self._settings.pservers)
-        else:
+        elif not self._generations.dense_of:
             self.verifying = True
             self._results.clear()
         return True
@@ -210,6 +215,21 @@ class Initialisation(Part):
             log.info("checkpoint %s is loaded: %d rows", name, sum(found.values()))
             self._generations.open([sum(merged_rows(each).values()) for each in self._results.by_pserver()])
             return ""
+        return self._load_failed(difference)
+
+    def judge_log(self, loaded: Sequence[int], fetched: Sequence[int]) -> str:
+        """A checkpoint by log is loaded: rows at each pserver, and in the files that each one had. Returns why the load has failed;
+        empty if it has not.
+        """
+        if list(loaded) == list(fetched):
+            log.info("checkpoint %s is loaded by log: %d rows", self._generations.last_checkpoint, sum(loaded))
+            self._generations.open(loaded)
+            return ""
+        return self._load_failed(f"the pservers hold {list(loaded)} rows of {list(fetched)}")
+
+    def _load_failed(self, difference: str) -> str:
+        """Why, and after several times in a row with a consequence."""
+        name = self._generations.last_checkpoint
         failures = self._ledger.increment("load_failures")
         reason = f"checkpoint {name} did not load whole: {difference}"
         current = self._ledger.current_pass()

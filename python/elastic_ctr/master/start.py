@@ -116,12 +116,14 @@ def _checkpoints(store: Store) -> list[CheckpointManifest]:
 
 def _readable(store: Store, name: str) -> CheckpointManifest | None:
     try:
-        return read_checkpoint(store, name)
+        found = read_checkpoint(store, name)
     except NotInStore:
         return None
     except ManifestDamaged as damaged:
         log.warning("%s: checkpoint %s is passed over: %s", _KEY, name, damaged)
         return None
+    # One by log has no files of its own to copy.
+    return None if found.stands_on else found
 
 
 def differences(

@@ -27,6 +27,7 @@ from elastic_ctr.master.checkpoint_files import describe_refusals
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_learning import Learning
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
+from elastic_ctr.master.ledger_touched import Touched
 from elastic_ctr.master.recovery import Part
 from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
 from elastic_ctr.model.evaluation import BUCKETS, quality_of_histogram
@@ -204,7 +205,9 @@ class Tasks(Part):
             trains = task.trained < current.epoch
             self._ledger.trained(task, histograms, epochs=int(trains))
             if trains and self._settings.data.is_stream:
-                self._ledger.set_touched(task.id, task.ordinal, result.touched)
+                # Each epoch pushes the same shows and clicks.
+                added = np.frombuffer(result.touched_counts, "<f4").reshape(-1, 2) * np.float32(current.epoch)
+                self._ledger.set_touched(task.id, task.ordinal, Touched(np.frombuffer(result.touched, "<u8"), added))
         self._ledger.set_groups(task.id, task.ordinal, result.group, result.groups)
         return True
 

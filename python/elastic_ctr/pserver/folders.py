@@ -9,18 +9,21 @@ import gzip
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.export.published import SampleValues, layout_of, publish_once, values_in_file
+from elastic_ctr.export.published import Keys, SampleValues, Values, layout_of, publish_once, values_in_file
+from elastic_ctr.export.table_merge import Log, merged
 from elastic_ctr.export.table_text import partition_to_sequence_file
 from elastic_ctr.features.keys import partitions_of
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import fetch, read_checkpoint
+from elastic_ctr.versions.manifest import CheckpointManifest, ManifestDamaged, fetch, read_checkpoint
 
 _SPARSE = re.compile(r"^part-(\d+)-(\d+)(\.gz)?$")
 
@@ -72,26 +75,63 @@ class Folders:
         shutil.rmtree(self._root / folder, ignore_errors=True)
         return result
 
-    def fetch_checkpoint(self, name: str) -> None:
-        """Fill `load/`: own partitions, the whole dense part if it has one, and a placeholder for every other partition.
+    def fetch_checkpoint(self, name: str) -> int:
+        """Fill `load/`: own partitions, the whole dense part if it has one, and a placeholder for every other partition. Returns the
+        rows of the own partitions.
 
-        Raises NotInStore, StoreError, ManifestDamaged.
+        Raises NotInStore, StoreError, ManifestDamaged, RowsDamaged.
         """
         manifest = read_checkpoint(self._store, name)
         mine = set(owned(self._index, self._count, self._model.partitions))
         target = self._root / "load"
         shutil.rmtree(target, ignore_errors=True)
+        home, rows = layout.checkpoint_folder(manifest.stands_on or name) + "/", 0
+        log = self._log_of(manifest)
         for entry in manifest.files:
-            kind, _, file = entry.path.removeprefix(layout.checkpoint_folder(name) + "/").partition("/")
+            if not entry.path.startswith(home):
+                continue  # Of the log.
+            kind, _, file = entry.path.removeprefix(home).partition("/")
             if kind not in ("000", "001"):
                 continue  # Another model's network, which a trainer takes over.
             place = target / kind / file
             match = _SPARSE.match(file) if kind == "000" else None
             if match is None or int(match[2]) in mine:
                 fetch(self._store, entry, place)
+                if match is not None:
+                    rows += self._merge(place, int(match[2]), entry.records, log)
             else:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 gzip.open(place, "wb").close()
+        return rows
+
+    def _log_of(self, manifest: CheckpointManifest) -> Log:
+        """The deltas on the tables of the checkpoint that it stands on. Raises NotInStore, StoreError, ManifestDamaged."""
+        by_path = {entry.path: entry for entry in manifest.files}
+        work, dim = self._root / "log", self._model.embedding_dim
+        found: dict[str, list[tuple[Keys, Values]]] = {"values": [], "counts": []}
+        for version in manifest.log:
+            names = {"values": layout.cube_file(version, "delta", 0, 1), "counts": layout.counts_file(version)}
+            for what, path in names.items():
+                if (entry := by_path.get(path)) is None:
+                    raise ManifestDamaged(f"the manifest of checkpoint {manifest.name} names no file {path}")
+                file = fetch(self._store, entry, work / what)
+                with closing(SequenceFileReader(file, name=path, expected_records=entry.records)) as blocks:
+                    found[what] += blocks
+        shutil.rmtree(work, ignore_errors=True)
+        return Log.of(found["values"], found["counts"], dim)
+
+    def _merge(self, file: Path, partition: int, rows: int, log: Log) -> int:
+        """Put the log's rows of a partition on a fetched file; how many rows it has then. It is written as plain text: compressing
+        it takes longer than all else.
+        """
+        part = log.part(partitions_of(log.keys, self._model.partitions) == partition)
+        if not len(part.keys):
+            return rows
+        rules = self._model.table.embed.name, self._model.table.embedx.name
+        text, rows = merged(gzip.decompress(file.read_bytes()), layout_of(self._model), rules, part)
+        file.unlink()
+        file.with_suffix("").write_bytes(text)
+        return rows
 
     def export(self, job: control.Job) -> control.JobResult:
         """Upload the partitions as SequenceFiles. The result holds the values of the sample's keys as written."""

@@ -62,7 +62,8 @@ class PserverSupervisor:
         self._incarnation = uuid.uuid4().hex
         self._generation = 0
         self._child: subprocess.Popen[bytes] | None = None
-        self._preparing: Future[None] | None = None
+        self._preparing: Future[int] | None = None
+        self._fetched_rows = 0
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jobs")
         self._running: dict[str, Future[control.JobResult]] = {}
         self._results: dict[str, control.JobResult] = {}
@@ -216,6 +217,7 @@ class PserverSupervisor:
             leaving=self._leaving,
             damaged_checkpoint=self._damaged,
             memory_bytes=self._memory(),
+            fetched_rows=self._fetched_rows,
         )
 
     def _memory(self) -> int:
@@ -253,7 +255,7 @@ class PserverSupervisor:
         if not self._preparing.done():
             return
         try:
-            self._preparing.result()
+            self._fetched_rows = self._preparing.result()
         except (StoreError, ValueError, OSError) as failed:
             self._error = f"checkpoint {checkpoint} cannot be fetched: {failed}"
             log.warning("%s", self._error)
@@ -344,10 +346,10 @@ def _save_of(job: str) -> str:
     return "-".join(job.split("-")[:2])
 
 
-def _prepare(folders: Folders, checkpoint: str, pause: float) -> None:
+def _prepare(folders: Folders, checkpoint: str, pause: float) -> int:
+    """Rows that the server will load."""
     time.sleep(pause)
-    if checkpoint:
-        folders.fetch_checkpoint(checkpoint)
+    return folders.fetch_checkpoint(checkpoint) if checkpoint else 0
 
 
 def _do(folders: Folders, job: control.Job) -> control.JobResult:

@@ -97,6 +97,17 @@ class Engine:
         for table in self._sparse_tables:
             self._worker.load_one_table(table, folder, MODES["checkpoint"])
 
+    def set_dense_of(self, prefix: Path) -> None:
+        """Push the dense values of this model's network as it was exported at `prefix`; the optimizer's state stays that of the load."""
+        static = self._paddle.static
+        scope = static.Scope() if hasattr(static, "Scope") else self._paddle.base.core.Scope()
+        with static.scope_guard(scope):
+            static.load_inference_model(str(prefix), static.Executor(self._place))
+            values = {name: np.array(scope.find_var(name).get_tensor()) for name in self._first_values}
+        self._set_dense(values)
+        self._runtime._init_all_params(self._runtime.scopes, self._runtime._send_ctx, self._dense_map)  # noqa: SLF001
+        self.pull_dense()
+
     def initialise_from(self, prefix: Path, before: Names) -> str:
         """Like `initialise`, with what the exported network at `prefix`, of other inputs or layers, has for this one.
 

@@ -44,7 +44,7 @@ from elastic_ctr.trainer.take_over import Names
 from elastic_ctr.trainer.touched_keys import touched_keys
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import fetch, read_checkpoint
+from elastic_ctr.versions.manifest import fetch, read_checkpoint, read_version
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class TrainerProcess:
         self._watchdog.start()
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
-            self._initialise(load=reply.load, take_over=reply.take_over)
+            self._initialise(load=reply.load, take_over=reply.take_over, dense_of=reply.dense_of)
         self._saver_store = self._open_store(RetryPolicy(_SAVER_RETRY_SHARE * reply.save_seconds, give_up=self._may_go))
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         try:
@@ -198,10 +198,15 @@ class TrainerProcess:
     def _member(self) -> control.Membership:
         return control.Membership(trainer_id=self._trainer_id, generation=self._generation)
 
-    def _initialise(self, *, load: bool, take_over: str) -> None:
+    def _initialise(self, *, load: bool, take_over: str, dense_of: int) -> None:
         member = self._member()
         if load:
             with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
+                if dense_of:
+                    self._load_log(dense_of)
+                    member.rows.extend(self._engine.count_rows())
+                    self._handle_ack(self._client.call("ReportInitialised", member))
+                    return
                 if take_over:
                     member.taken_over = self._take_over(take_over)
                 else:
@@ -211,6 +216,17 @@ class TrainerProcess:
         else:
             self._engine.initialise()
         self._handle_ack(self._client.call("ReportInitialised", member))
+
+    def _load_log(self, version: int) -> None:
+        """The tables as the supervisors have prepared them, with the dense values of a version's network. Raises StoreError,
+        ManifestDamaged.
+        """
+        self._engine.load("load")
+        folder = self._scratch / layout.NETWORK_FOLDER
+        for entry in read_version(self._store, version).model_files:
+            if entry.path in layout.network_files(version):
+                fetch(self._store, entry, folder / Path(entry.path).name)
+        self._engine.set_dense_of(folder / Path(layout.NETWORK[0]).stem)
 
     def _take_over(self, checkpoint: str) -> str:
         """The tables of another model and what fits of its network. Raises StoreError, ManifestDamaged."""
@@ -436,8 +452,8 @@ class TrainerProcess:
         if task.phase == control.TRAIN and task.touched:
             given = self._settings.input
             text = np.fromfile(self._file_of(task), np.uint8)
-            keys = touched_keys(text, len(given.slots), numbers=bool(given.numbers))
-            result.touched = keys.astype("<u8").tobytes()
+            keys, counts = touched_keys(text, len(given.slots), numbers=bool(given.numbers))
+            result.touched, result.touched_counts = keys.astype("<u8").tobytes(), counts.astype("<f4").tobytes()
         return result
 
     def _save(self, task: control.Task) -> control.TaskResult:

@@ -73,6 +73,7 @@ class Saver:
                 # What is published is what was pulled: the score of the sample is known at once.
                 result.MergeFrom(self._publish_sample(order, sample, live.tolist(), values))
                 result.cube_files.append(self._publish_touched(order.version, keys, pulled))
+                result.counts_file.CopyFrom(self._publish_counts(order))
             else:
                 result.keys = sample.keys.astype("<u8").tobytes()
                 result.values = values.astype("<f4").tobytes()
@@ -129,10 +130,18 @@ class Saver:
             raise RuntimeError(
                 f"the values of {len(wrong)} of {len(keys)} keys are no numbers, of key {wrong[0]} first: {DIVERGED}"
             )
-        file = self._scratch / "touched.seq"
-        with on_scratch(self._scratch), SequenceFileWriter(file, seed=str(version)) as writer:
+        return self._publish_rows(layout.cube_file(version, "delta", 0, 1), str(version), keys, values)
+
+    def _publish_counts(self, order: control.SaveOrder) -> control.File:
+        """Shows and clicks of the delta, of which a checkpoint by log makes the rows."""
+        keys = np.frombuffer(order.touched, "<u8")
+        counts = np.frombuffer(order.touched_counts, "<f4").reshape(len(keys), 2)
+        return self._publish_rows(layout.counts_file(order.version), f"{order.version}-counts", keys, counts)
+
+    def _publish_rows(self, path: str, seed: str, keys: npt.NDArray[np.uint64], values: Floats) -> control.File:
+        file = self._scratch / Path(path).name
+        with on_scratch(self._scratch), SequenceFileWriter(file, seed=seed) as writer:
             writer.write(keys, values)
-        path = layout.cube_file(version, "delta", 0, 1)
         return control.File(**dict(publish_once(self._store, file, path, len(keys))))
 
     def _publish_sample(

@@ -1,4 +1,6 @@
-"""The keys of the records that a task has trained: what a stream's delta publishes, so that no save walks the table."""
+"""The keys of the records that a task has trained: what a stream's delta publishes, so that no save walks the table; and their
+shows and clicks, as Paddle adds them to the rows.
+"""
 
 from typing import Any
 
@@ -8,24 +10,27 @@ import numpy.typing as npt
 from elastic_ctr.machine_code.compiled import compiled
 
 Keys = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.float32]
 
 _SPACE, _ZERO, _NINE = 32, 48, 57
-# Show and click, each behind its number of values.
-_LABEL_TOKENS = 4
 
 
-def touched_keys(text: npt.NDArray[np.uint8], slots: int, *, numbers: bool) -> Keys:
-    """Sorted unique keys of a converted text, without the padding key. features/record_text.py has the format.
+def touched_keys(text: npt.NDArray[np.uint8], slots: int, *, numbers: bool) -> tuple[Keys, Counts]:
+    """Sorted unique keys u64[n] of a converted text, without the padding key, and f32[n, 2]: the shows and clicks of the records that
+    have them, once for each time that a record has a key. features/record_text.py has the format.
 
     Args:
         text: u8[n], lines of the engine's input.
         slots: groups of keys a line.
         numbers: whether a group of numbers stands before them.
     """
-    room = np.empty(int(np.count_nonzero(text == _SPACE)) + 1, np.uint64)
-    found = _keys_in(text, np.int64(slots), np.int64(numbers), room)
-    keys: Keys = np.unique(room[:found])
-    return keys[1:] if len(keys) and keys[0] == 0 else keys
+    room = int(np.count_nonzero(text == _SPACE)) + 1
+    keys, shows, clicks = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    found = _keys_in(text, np.int64(slots), np.int64(numbers), keys, shows, clicks)
+    unique, places = np.unique(keys[:found], return_inverse=True)
+    counts = np.stack([np.bincount(places, each[:found], len(unique)) for each in (shows, clicks)], axis=1)
+    first = int(len(unique) > 0 and unique[0] == 0)
+    return unique[first:], counts[first:].astype(np.float32)
 
 
 @compiled
@@ -37,18 +42,27 @@ def _skip(text: Any, at: Any) -> Any:
 
 
 @compiled
-def _keys_in(text: Any, slots: Any, numbers: Any, keys: Any) -> Any:
+def _keys_in(text: Any, slots: Any, numbers: Any, keys: Any, shows: Any, clicks: Any) -> Any:
     at = found = np.int64(0)
     while at < text.size:
-        for _ in range(_LABEL_TOKENS):
+        show = click = np.int64(0)
+        # Each behind its number of values.
+        for _ in range(2):
+            at = _skip(text, at)
+            show, click = click, np.int64(0)
+            while at < text.size and _ZERO <= text[at] <= _NINE:
+                click = click * 10 + np.int64(text[at] - _ZERO)
+                at += 1
             at = _skip(text, at)
         for group in range(-numbers, slots):
             count = np.int64(0)
             while at < text.size and _ZERO <= text[at] <= _NINE:
-                count = count * 10 + (text[at] - _ZERO)
+                count = count * 10 + np.int64(text[at] - _ZERO)
                 at += 1
             at += 1
             for _ in range(count):
+                if at >= text.size:
+                    break
                 if group < 0:
                     at = _skip(text, at)
                     continue
@@ -58,6 +72,6 @@ def _keys_in(text: Any, slots: Any, numbers: Any, keys: Any) -> Any:
                     at += 1
                 at += 1
                 if found < keys.size:
-                    keys[found] = key
+                    keys[found], shows[found], clicks[found] = key, show, click
                     found += 1
     return found

@@ -55,6 +55,16 @@ def cube_file(version: int, kind: str, partition: int, partitions: int) -> str:
     return f"{cube_folder(version, kind)}/feature-{partition:05d}-of-{partitions:05d}.seq"
 
 
+def counts_file(version: int) -> str:
+    """Shows and clicks that a delta by key has added to the rows of its keys."""
+    return f"{CUBE}/{version}/counts.seq"
+
+
+def network_files(version: int) -> tuple[str, ...]:
+    """The dense network of a version."""
+    return tuple(f"{model_folder(version)}/{name}" for name in NETWORK)
+
+
 def model_folder(version: int) -> str:
     """The dense network and the sample lines of a version."""
     return f"{MODELS}/{version}"

@@ -162,6 +162,8 @@ class VersionManifest(Record):
         "before it had is known, too.",
     )
 
+    counts: FileEntry | None = Field(default=None, description="Of a delta by key: the shows and clicks of its keys.")
+
     @property
     def in_one_file(self) -> bool:
         """Its keys are in one file of all partitions, as a stream's delta publishes them."""
@@ -246,6 +248,12 @@ class CheckpointManifest(Record):
     shift: float = Field(default=0.0, description="Added to the logits of this pass's version, to calibrate it.")
     model: TrainedModel | None = Field(default=None, description="None: written before manifests named it.")
     origin: Origin | None = None
+    stands_on: str = Field(
+        default="",
+        description="Of a checkpoint by log: the saved one whose tables it loads, with the deltas of `log` on them and the network of "
+        "`follows_version`. All their files are among `files`.",
+    )
+    log: tuple[VersionId, ...] = Field(default=(), description="Versions in their order.")
 
 
 def digest_of(path: Path) -> tuple[int, str]:

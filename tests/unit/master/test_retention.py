@@ -55,9 +55,24 @@ def checkpoint(store: FileStore, name: str, *, created_at: float | None = None, 
     ],
 )
 def test_one_in_mid_pass_takes_no_whole_ones_place_and_goes_with_the_next(rows: str, keep: int, gone: str) -> None:
-    named = [{"name": str(n), "mid": {"epoch": 1} if kind == "m" else None} for n, kind in enumerate(rows)]
+    named = [
+        {"name": str(n), "mid": {"epoch": 1} if kind == "m" else None, "stands_on": ""} for n, kind in enumerate(rows)
+    ]
 
     assert superseded(named, keep) == list(gone)
+
+
+def test_the_newest_one_by_log_stays_as_long_as_the_save_that_it_stands_on() -> None:
+    saves = ["a", "", "", "b", "", "c", ""]
+    on = ["", "a", "a", "", "b", "", "c"]
+    rows = [
+        {"name": name or str(number), "mid": None, "stands_on": below}
+        for number, (name, below) in enumerate(zip(saves, on, strict=True))
+    ]
+
+    assert superseded(rows, 3) == ["1"]
+    assert superseded(rows, 2) == ["a", "1", "2"]
+    assert superseded(rows[:3], 1) == ["1"]
 
 
 def test_one_with_a_manifest_that_is_older_than_the_last_committed_one_goes(store: FileStore) -> None:

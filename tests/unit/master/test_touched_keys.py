@@ -8,8 +8,9 @@ import pytest
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master import checkpointing
+from elastic_ctr.master.ledger_touched import Touched
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import read_version
+from elastic_ctr.versions.manifest import read_checkpoint, read_version
 from elastic_ctr.versions.refusals import Refusal, write_refusal
 from master.stream_world import LINE, StreamWorld
 from master.world import LEASE, Trainer
@@ -56,27 +57,106 @@ def test_deltas_have_the_trained_keys_in_one_file_and_walk_no_table(tmp_path: Pa
         assert manifest.keys == version["keys"] == 2
 
 
-def test_a_checkpoint_comes_by_time_and_a_recovery_returns_to_it_and_answers_what_is_trained(tmp_path: Path) -> None:
+def test_a_save_of_the_table_comes_by_time(tmp_path: Path) -> None:
     one = stream(tmp_path)
     one.append(10)
     one.done(2)
     one.now += 3600
     one.append(10)
     one.done(3)
+
+    assert steps_of(one, 2) == ("touched",)
     assert steps_of(one, 3) == ("checkpoint", "touched")
+    assert [(each["pass"], each["stands_on"]) for each in one.ledger.checkpoints()] == [(1, ""), (3, "")]
+
+
+def test_between_two_saves_a_recovery_returns_to_the_deltas_published_since(tmp_path: Path) -> None:
+    one = stream(tmp_path)
+    for number in range(4):
+        one.now += 3
+        one.append(10)
+        one.done(number + 2)
+    saved, by_log = one.ledger.checkpoints()
+    assert (saved["pass"], by_log["pass"], by_log["stands_on"]) == (1, 5, saved["name"])
+    assert len(read_checkpoint(one.store, by_log["name"]).log) == 4
     one.append(10)
-    one.done(4)
-    one.append(10)
-    one.until_trained()
+    one.until_trained().work()
 
     one.pservers[0].restart()
-    one.done(5)
+    one.append(10)
+    one.done(7)
 
-    assert [each["pass"] for each in one.ledger.checkpoints()] == [1, 3]
-    # The checkpoint is of pass 3, and its version is in the chain no more: pass 3 is published once more.
+    assert one.coordinator.generation == 2
     assert one.in_the_table() == one.appended()
     assert one.trained_is_answered()
-    assert {each["kind"] for each in one.ledger.versions()[1:]} == {"delta"}
+    # The pass that was lost, and nothing of those before it.
+    assert one.ledger.recoveries()[-1]["rolled_back"] == 0
+    # The log goes on where it was.
+    one.now += 6
+    one.append(10)
+    one.done(8)
+    newest = read_checkpoint(one.store, one.ledger.checkpoints()[-1]["name"])
+    assert (newest.stands_on, newest.pass_ordinal) == (saved["name"], 8)
+    assert list(newest.log) == one.ledger.chain()[1:]
+
+
+def test_a_log_that_did_not_load_whole_is_loaded_again_and_set_aside_at_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = stream(tmp_path)
+    one.now += 6
+    one.append(10)
+    one.done(2)
+    [_, by_log] = one.ledger.checkpoints()
+    one.append(10)
+    one.until_trained()
+    initialise = Trainer.initialise
+
+    def loses(self: Trainer) -> None:
+        """One row of each load is lost on the way."""
+        report = one.coordinator.initialised_by
+        with monkeypatch.context() as patch:
+            patch.setattr(one.coordinator, "initialised_by", lambda given: report(_with_one_less(given)))
+            initialise(self)
+
+    monkeypatch.setattr(Trainer, "initialise", loses)
+    one.pservers[0].restart()
+    one.done(3)
+
+    assert one.ledger.damaged_checkpoints()[0]["name"] == by_log["name"]
+    assert "did not load whole: the pservers hold" in caplog.text
+    assert one.in_the_table() == one.appended()
+    assert one.trained_is_answered()
+
+
+def _with_one_less(member: control.Membership) -> control.Membership:
+    for index, rows in enumerate(member.rows):
+        member.rows[index] = rows - 1
+    return member
+
+
+def test_a_delta_that_was_refused_at_the_pass_of_a_save_leaves_a_gap_so_the_table_is_saved_again(
+    tmp_path: Path,
+) -> None:
+    one = stream(tmp_path)
+    one.now += 3600
+    one.config = one.config.model_copy(update={"max_publish_loss": -1.0})
+    one.start_master()
+    one.append(10)
+    one.done(2)
+    one.config = one.config.model_copy(update={"max_publish_loss": 1.0})
+    one.start_master()
+    for number in (3, 4):
+        one.now += 6
+        one.append(10)
+        one.done(number)
+
+    assert [steps_of(one, ordinal) for ordinal in (2, 3, 4)] == [
+        ("checkpoint", "touched"),
+        ("checkpoint", "touched"),
+        ("touched",),
+    ]
+    assert [bool(each["stands_on"]) for each in one.ledger.checkpoints()] == [False, False, True]
 
 
 @pytest.mark.parametrize("work", [False, True])
@@ -191,12 +271,13 @@ def test_a_long_chain_of_deltas_ends_with_a_base_and_keys_that_no_delta_needs_ar
     assert kept > oldest
 
 
-def test_keys_since_a_version_are_sorted_and_each_once(tmp_path: Path) -> None:
+def test_keys_since_a_version_are_sorted_and_each_once_with_all_their_shows(tmp_path: Path) -> None:
     one = stream(tmp_path)
     for name, keys in (("one", [2, 5, 9]), ("two", [1, 5])):
-        one.ledger.set_touched(name, 7, np.array(keys, "<u8").tobytes())
+        counts = np.array([[key, 1] for key in keys], np.float32)
+        one.ledger.set_touched(name, 7, Touched(np.array(keys, np.uint64), counts))
 
     touched = one.ledger.touched(one.ledger.facts.follows)
 
-    assert touched is not None
-    assert touched.tolist() == [1, 2, 5, 9]
+    assert touched.keys.tolist() == [1, 2, 5, 9]
+    assert touched.counts.tolist() == [[1, 1], [2, 1], [10, 2], [9, 1]]

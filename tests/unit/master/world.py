@@ -124,6 +124,7 @@ class Pserver:
     def _empty(self) -> None:
         self.up = self.lost = False
         self.fetched = self.damaged = ""
+        self.to_load: Table = {}
         self.saved: dict[str, Table] = {}
         self.results: dict[str, control.JobResult] = {}
         self.wanted: set[str] = set()
@@ -143,6 +144,7 @@ class Pserver:
             damaged_checkpoint=self.damaged,
             error=f"{self.damaged} is not what its manifest says" if self.damaged else "",
             results=[result for name, result in self.results.items() if name in self.wanted],
+            fetched_rows=sum(self.to_load.values()),
         )
 
     def sync(self) -> control.PserverOrders:
@@ -156,6 +158,7 @@ class Pserver:
         self.damaged = orders.checkpoint if orders.checkpoint in self.world.damaged else ""
         if not self.up and orders.endpoints and not self.damaged:
             self.up, self.fetched = True, orders.checkpoint
+            self.to_load = self.world.checkpoint(self.fetched) if self.fetched else {}
         self.wanted = {job.id for job in orders.jobs}
         for job in orders.jobs:
             if job.id not in self.results:
@@ -208,6 +211,7 @@ class Trainer:
     def start(self) -> None:
         self.id = self.generation = 0
         self.initialises: bool | None = None
+        self.dense_of = 0
         self.task: control.Task | None = None
         self.pushed = False
         self.gone = False
@@ -224,6 +228,7 @@ class Trainer:
         elif reply.verdict != control.JoinReply.WAIT:
             self.generation = reply.generation
             self.initialises = reply.load if reply.verdict == control.JoinReply.INITIALISE else None
+            self.dense_of = reply.dense_of
         return reply
 
     def initialise(self) -> None:
@@ -231,13 +236,15 @@ class Trainer:
         table: Table = {}
         servers = [each for each in world.pservers if each.generation == self.generation and each.up]
         if self.initialises:
-            loaded = {each.fetched for each in servers}
-            table = dict(world.checkpoints[loaded.pop()]) if len(loaded) == 1 else {}
+            table = dict(servers[0].to_load) if len({each.fetched for each in servers}) == 1 else {}
             for each in servers:
-                each.saved[VERIFY] = dict(world.checkpoints[each.fetched])
+                each.saved[VERIFY] = dict(each.to_load)
         world.tables[self.generation] = table
         self.initialises = None
-        self._obey(world.coordinator.initialised_by(self.member()))
+        member = self.member()
+        if self.dense_of:
+            member.rows.extend(sum(each.to_load.values()) for each in servers)
+        self._obey(world.coordinator.initialised_by(member))
 
     def member(self) -> control.Membership:
         return control.Membership(trainer_id=self.id, generation=self.generation)
@@ -445,6 +452,7 @@ class World:
         if task.phase == control.TRAIN and task.touched:
             key = self.keys.setdefault(task.id, 1000 + len(self.keys))
             result.touched = np.array([key], "<u8").tobytes()
+            result.touched_counts = np.array([self.shows * task.records, task.records], "<f4").tobytes()
         if task.phase == control.SAVE:
             result.save.rows.extend(self.counted)
         if task.phase == control.SAVE and any(step.name == "touched" for step in task.save.steps):
@@ -454,6 +462,8 @@ class World:
             }
             path = layout.cube_file(task.save.version, "delta", 0, 1)
             result.save.cube_files.append(control.File(path=path, bytes=1, sha256="0" * 64, records=len(touched)))
+            path = layout.counts_file(task.save.version)
+            result.save.counts_file.CopyFrom(control.File(path=path, bytes=1, sha256="0" * 64))
             result.save.live = np.full(len(task.save.samples), 0.5, "<f4").tobytes()
             result.save.published = result.save.live
         elif task.phase == control.SAVE and task.save.version:
@@ -518,6 +528,16 @@ class World:
     def trained(self) -> Table:
         """How often each task with records is in the table of the present generation."""
         return self.tables.get(self.coordinator.generation, {})
+
+    def checkpoint(self, name: str) -> Table:
+        """What is loaded from it: one by log is the table as it was saved, with the deltas since on it."""
+        if name in self.checkpoints:
+            return dict(self.checkpoints[name])
+        manifest = read_checkpoint(self.store, name)
+        table = dict(self.checkpoints[manifest.stands_on])
+        for version in manifest.log:
+            table |= self.contents[version]
+        return table
 
     def answered(self) -> Table:
         """What the newest version says of each task: a base, and the deltas on it."""

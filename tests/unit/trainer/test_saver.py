@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.trainer.converter import ClickConversion
 from elastic_ctr.trainer.engine import Engine as PaddleEngine
@@ -362,14 +363,17 @@ def test_values_of_other_keys_than_the_samples_are_refused(saver: Saver) -> None
 
 def touched_order(keys: list[int], *before: str) -> control.SaveOrder:
     steps = [control.SaveStep(name=name, folder=f"save/{name}") for name in (*before, "touched")]
-    return control.SaveOrder(version=7, samples=SAMPLES, touched=np.array(keys, "<u8").tobytes(), steps=steps)
+    counts = np.array([[key + 1, key] for key in keys], "<f4")
+    touched = np.array(keys, "<u8").tobytes()
+    return control.SaveOrder(version=7, samples=SAMPLES, steps=steps, touched=touched, touched_counts=counts.tobytes())
 
 
 def rows_of(store: FileStore, path: str, folder: Path) -> dict[int, list[float]]:
     store.get(path, folder / "there.seq")
     found: dict[int, list[float]] = {}
-    for keys, values in read_blocks(folder / "there.seq", name=path, records=4, dim=2):
-        found.update(zip(keys.tolist(), values.tolist(), strict=True))
+    with closing(SequenceFileReader(folder / "there.seq")) as blocks:
+        for keys, values in blocks:
+            found.update(zip(keys.tolist(), values.tolist(), strict=True))
     return found
 
 
@@ -385,6 +389,8 @@ def test_a_delta_by_key_has_what_was_pulled_and_is_scored_and_published_at_once(
     # 5 is a key of the sample alone.
     store = FileStore(tmp_path / "store")
     assert rows_of(store, file.path, tmp_path) == {key: [key, key] for key in (3, 5, 7, 12)}
+    assert (result.counts_file.path, result.counts_file.records) == ("output/ctr_cube/7/counts.seq", 3)
+    assert rows_of(store, result.counts_file.path, tmp_path) == {key: [key + 1, key] for key in (3, 7, 12)}
     np.testing.assert_allclose(np.frombuffer(result.live, "<f4"), [0.24, 0.14], rtol=1e-6)
     assert result.published == result.live
     assert {each.path for each in result.model_files} == {SAMPLE, "output/ctr_model/7/network.pdmodel"}

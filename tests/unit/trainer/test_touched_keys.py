@@ -13,9 +13,11 @@ keys_of_a_slot = st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**64 - 1
 def text_of(rows: list[list[list[int]]], numbers: int) -> npt.NDArray[np.uint8]:
     lengths = np.array([len(slot) for row in rows for slot in row], np.int64)
     keys = np.array([key for row in rows for slot in row for key in slot], np.uint64)
-    ones = np.ones(len(rows), np.int64)
+    clicks = np.arange(len(rows), dtype=np.int64)
     dense = np.linspace(-3, 3, len(rows) * numbers, dtype=np.float32).reshape(len(rows), numbers)
-    return np.frombuffer(record_text(Transformed(keys, lengths, dense, np.empty(0, np.int64)), ones, ones)[0], np.uint8)
+    return np.frombuffer(
+        record_text(Transformed(keys, lengths, dense, np.empty(0, np.int64)), clicks + 2, clicks)[0], np.uint8
+    )
 
 
 @given(
@@ -24,9 +26,15 @@ def text_of(rows: list[list[list[int]]], numbers: int) -> npt.NDArray[np.uint8]:
 def test_the_keys_of_a_text_are_those_of_its_records(rows: list[list[list[int]]], numbers: int) -> None:
     slots = len(rows[0]) if rows else 1
 
-    found = touched_keys(text_of(rows, numbers), slots, numbers=bool(numbers))
+    found, counts = touched_keys(text_of(rows, numbers), slots, numbers=bool(numbers))
 
-    assert found.tolist() == sorted({key for row in rows for slot in row for key in slot} - {0})
+    times: dict[int, list[int]] = {}
+    for number, row in enumerate(rows):
+        for key in [key for slot in row for key in slot if key]:
+            had = times.setdefault(key, [0, 0])
+            times[key] = [had[0] + number + 2, had[1] + number]
+    assert found.tolist() == sorted(times)
+    assert counts.tolist() == [times[key] for key in sorted(times)]
 
 
 @given(st.binary(max_size=60), st.integers(1, 3), st.booleans())
