@@ -334,7 +334,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--window-ms", type=int, default=300)
-    parser.add_argument("--checkpoint-seconds", type=float, default=60)
+    parser.add_argument("--checkpoint-seconds", type=float, default=900, help="from one save of the table to the next")
     parser.add_argument(
         "--evaluate", action="store_true", help="with the product's default of an evaluation before training"
     )

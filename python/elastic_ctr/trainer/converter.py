@@ -14,7 +14,8 @@ from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.cells import Cells
 from elastic_ctr.features.convert import Converted, Converter
 from elastic_ctr.features.json_rows import cells_of_json, json_of_row
-from elastic_ctr.features.line import MAX_LINE_BYTES, Reason, parse_features
+from elastic_ctr.features.keys import PADDING_KEY
+from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
 from elastic_ctr.features.readers.batches import Format, RowBatch, Wanted
 from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
@@ -26,6 +27,7 @@ from elastic_ctr.streams.interface import Lines, Stream
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.scratch import on_scratch
 from elastic_ctr.trainer.task_lines import lines_of
+from elastic_ctr.trainer.touched_keys import keys_by_slot
 
 Floats = npt.NDArray[np.float32]
 _SAMPLE_KEYS = 4096
@@ -110,12 +112,15 @@ class ClickConversion:
         return Block(found.text, *counts, refused, lambda wanted: _offer_lines(block, found, no_keys, wanted))
 
     def sample(self, lines: Sequence[str]) -> SampleKeys:
-        keys = [parse_features(line.encode("ascii"), self._slots, self._sparse_dim).keys for line in lines]
-        flat = [key for line in keys for slot in line for key in slot]
-        lengths = [len(slot) for line in keys for slot in line]
+        found = self._converter.convert("".join(f"1 0 {line}\n" for line in lines).encode("ascii"))
+        if found.records != len(lines):
+            raise ValueError(f"{len(lines) - found.records} of {len(lines)} sample lines are none")
+        keys, lengths = keys_by_slot(np.frombuffer(found.text, np.uint8), len(self._slots))
         numbers = np.zeros((len(lines), 0), np.float32)
-        pools = [False] * len(self._slots)
-        return SampleKeys.of(np.array(flat, np.uint64), np.array(lengths, np.int64), numbers, pools)
+        # An empty slot has the padding key alone, and no other slot has it.
+        empty = np.repeat(lengths, lengths) == 1
+        lengths[np.repeat(np.arange(len(lengths)), lengths)[(keys == PADDING_KEY) & empty]] = 0
+        return SampleKeys.of(keys[keys != PADDING_KEY], lengths, numbers, [False] * len(self._slots))
 
 
 class RowConversion:

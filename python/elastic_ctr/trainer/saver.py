@@ -71,7 +71,7 @@ class Saver:
             result.live = live.astype("<f4").tobytes()
             if by_key:
                 # What is published is what was pulled: the score of the sample is known at once.
-                result.MergeFrom(self._publish_sample(order, sample, live.tolist(), values))
+                result.MergeFrom(self._publish_sample(order, sample, live.tolist(), values, live))
                 result.cube_files.append(self._publish_touched(order.version, keys, pulled))
                 result.counts_file.CopyFrom(self._publish_counts(order))
             else:
@@ -145,14 +145,25 @@ class Saver:
         return control.File(**dict(publish_once(self._store, file, path, len(keys))))
 
     def _publish_sample(
-        self, order: control.SaveOrder, sample: SampleKeys, live: Sequence[float], values: Floats
+        self,
+        order: control.SaveOrder,
+        sample: SampleKeys,
+        live: Sequence[float],
+        values: Floats,
+        scored: Floats | None = None,
     ) -> control.SaveResult:
-        """Score the sample with published `values` of its keys as a dictionary answers them, and publish the scores."""
-        kind = kind_of(order.values_kind)
-        published = self._engine.score(sample.pooled(quantised(values, kind)), sample.numbers)
-        diff = 0.0
+        """Score the sample with published `values` of its keys as a dictionary answers them, and publish the scores. `scored`: its
+        scores with these values, where they are known.
+        """
+        kind, diff = kind_of(order.values_kind), 0.0
+        if scored is None or kind != "float32":
+            published = self._engine.score(sample.pooled(quantised(values, kind)), sample.numbers)
+        else:
+            published = scored
         if kind != "float32":
-            diff = float(np.abs(published - self._engine.score(sample.pooled(values), sample.numbers)).max(initial=0))
+            if scored is None:
+                scored = self._engine.score(sample.pooled(values), sample.numbers)
+            diff = float(np.abs(published - scored).max(initial=0))
         lines = [
             {"line": each.line, "show": each.show, "click": each.click, "live": was, "published": now}
             for each, was, now in zip(order.samples, live, published.tolist(), strict=True)

@@ -12,7 +12,8 @@ from elastic_ctr.machine_code.compiled import compiled
 Keys = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.float32]
 
-_SPACE, _ZERO, _NINE = 32, 48, 57
+_NEWLINE, _SPACE, _ZERO, _NINE = 10, 32, 48, 57
+_NO_LENGTHS = np.zeros(0, np.int64)
 
 
 def touched_keys(text: npt.NDArray[np.uint8], slots: int, *, numbers: bool) -> tuple[Keys, Counts]:
@@ -26,11 +27,20 @@ def touched_keys(text: npt.NDArray[np.uint8], slots: int, *, numbers: bool) -> t
     """
     room = int(np.count_nonzero(text == _SPACE)) + 1
     keys, shows, clicks = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
-    found = _keys_in(text, np.int64(slots), np.int64(numbers), keys, shows, clicks)
+    found = _keys_in(text, np.int64(slots), np.int64(numbers), keys, shows, clicks, _NO_LENGTHS)
     unique, places = np.unique(keys[:found], return_inverse=True)
     counts = np.stack([np.bincount(places, each[:found], len(unique)) for each in (shows, clicks)], axis=1)
     first = int(len(unique) > 0 and unique[0] == 0)
     return unique[first:], counts[first:].astype(np.float32)
+
+
+def keys_by_slot(text: npt.NDArray[np.uint8], slots: int) -> tuple[Keys, npt.NDArray[np.int64]]:
+    """All keys of a converted text in their order, with the padding key, and i64[lines * slots]: how many each slot has."""
+    room = int(np.count_nonzero(text == _SPACE)) + 1
+    keys, shows, clicks = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    lengths = np.zeros(int(np.count_nonzero(text == _NEWLINE)) * slots, np.int64)
+    found = _keys_in(text, np.int64(slots), np.int64(0), keys, shows, clicks, lengths)
+    return keys[:found], lengths
 
 
 @compiled
@@ -42,8 +52,8 @@ def _skip(text: Any, at: Any) -> Any:
 
 
 @compiled
-def _keys_in(text: Any, slots: Any, numbers: Any, keys: Any, shows: Any, clicks: Any) -> Any:
-    at = found = np.int64(0)
+def _keys_in(text: Any, slots: Any, numbers: Any, keys: Any, shows: Any, clicks: Any, lengths: Any) -> Any:
+    at = found = place = np.int64(0)
     while at < text.size:
         show = click = np.int64(0)
         # Each behind its number of values.
@@ -60,6 +70,9 @@ def _keys_in(text: Any, slots: Any, numbers: Any, keys: Any, shows: Any, clicks:
                 count = count * 10 + np.int64(text[at] - _ZERO)
                 at += 1
             at += 1
+            if group >= 0 and place < lengths.size:
+                lengths[place] = count
+                place += 1
             for _ in range(count):
                 if at >= text.size:
                     break

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 # Parts that had to be fetched are loaded in batches of this size.
 _BATCH = 8
 _LONGEST_BACK_OFF = 30.0
+# What the server said so shortly before is not asked again.
+_YOUNG_SECONDS = 0.2
 # A part that is wrong this often, each time fetched again, is wrong in the store.
 _DAMAGED_TIMES = 3
 # A cube-transfer that was restarted answers again within this.
@@ -86,6 +88,7 @@ class CubeAgent:
         self.release = ReleaseClient(f"http://{config.transfer_address}", token, self._on_document)
         self.cache = Cache(store, Path(config.cube.cache_dir), config.cube.fetch_bytes_per_second)
         self.loaded: LoadedParts | None = None
+        self._looked_at = float("-inf")
         self.draining = False
         self.drained = asyncio.Event()
         self.refused: dict[int, str] = {}
@@ -200,7 +203,10 @@ class CubeAgent:
             await wait_event(self._changed, min(0.5, self._config.report_seconds))
             self._changed.clear()
 
-    async def _look(self) -> LoadedParts:
+    async def _look(self, *, young: float = 0) -> LoadedParts:
+        """What the server holds; as it was said less than `young` seconds ago, if it was."""
+        if self.loaded is not None and time.monotonic() - self._looked_at < young:
+            return self.loaded
         try:
             held = await self._server.loaded()
         except ServerUnreachable:
@@ -208,7 +214,7 @@ class CubeAgent:
             raise
         if self.loaded is None or held.versions != self.loaded.versions:
             self._report_now.set()
-        self.loaded = held
+        self.loaded, self._looked_at = held, time.monotonic()
         damaged = {sentence for parts in held.damaged.values() for sentence in parts.values()}
         if damaged:
             self._set_error("damaged", f"{'; '.join(sorted(damaged)[:_NAMED])}: the part is fetched anew")
@@ -283,7 +289,7 @@ class CubeAgent:
             self.cache.invalidate(version, held.damaged.get(version, {}).keys() & set(missing))
             if missing == before:
                 raise ServerRefused(f"the cube-server took parts of version {version} and does not hold them")
-            there = await asyncio.to_thread(self.cache.cached_partitions, version)
+            there = await asyncio.to_thread(self._cached, manifest, missing)
             # Cached parts are loaded at once, the others batch by batch.
             batch = ([p for p in missing if p in there] or missing[:_BATCH])[:most]
             before = missing
@@ -294,6 +300,13 @@ class CubeAgent:
                 before, most = [], 1  # one part spoils its batch: given one by one, the server says which
         if wrong:
             raise next(iter(wrong.values()))
+
+    def _cached(self, manifest: DictionaryManifest, missing: Sequence[int]) -> set[int]:
+        """Partitions that need no fetching. An overlay that is one file for all of them is fetched here."""
+        if manifest.in_one_file:
+            with contextlib.suppress(ManifestDamaged, StoreError):
+                self.cache.parts(manifest.version, missing[0])
+        return self.cache.cached_partitions(manifest.version)
 
     async def _load_batch(
         self, manifest: DictionaryManifest, batch: Collection[int], wrong: dict[int, OSError | ManifestDamaged]
@@ -331,7 +344,7 @@ class CubeAgent:
 
     async def _unload_unneeded(self, document: ReleaseDocument) -> None:
         """Unload partitions whose timers have run out, then delete the files of unneeded versions."""
-        held = await self._look()
+        held = await self._look(young=_YOUNG_SECONDS)
         now = time.monotonic()
         for version, parts in self._unneeded(held, document, now).items():
             asked = held.last_asked_seconds.get(version)
@@ -342,7 +355,7 @@ class CubeAgent:
             if quiet and due:
                 log.info("unloading %s partitions of version %s: nobody needs them here", len(due), version)
                 await self._server.unload(version, due)
-        held = await self._look()
+                held = await self._look()
         for version in await asyncio.to_thread(self.cache.forget, {*held.versions, *document.wanted}):
             log.info("the files of version %s are deleted from the cache", version)
 
@@ -367,9 +380,9 @@ class CubeAgent:
     async def _report_loop(self) -> None:
         while True:
             # Fetching may keep `_work` busy for minutes, so the server is asked here as well.
-            with contextlib.suppress(ServerUnreachable, ServerRefused):
-                await self._look()
             self._report_now.clear()
+            with contextlib.suppress(ServerUnreachable, ServerRefused):
+                await self._look(young=_YOUNG_SECONDS)
             await self._report(self._advertised())
             await wait_event(self._report_now, self._config.report_seconds)
 
