@@ -26,6 +26,7 @@ from elastic_ctr.versions.manifest import (
     fetch,
     published_versions,
     read_dictionary,
+    read_full,
     read_version,
 )
 from elastic_ctr.versions.refusals import read_refusals
@@ -114,9 +115,7 @@ def fetch_version(
 
 def _published(store: Store, dictionary: DictionaryManifest, folder: Path) -> dict[int, Paths]:
     """Raises NotInStore where retention has taken a part meanwhile."""
-    full = dictionary
-    if dictionary.full_version != dictionary.version:
-        full = read_dictionary(store, dictionary.full_version)
+    full = read_full(store, dictionary)
     overlaid = dictionary is not full
     return {
         partition: Paths(
@@ -136,9 +135,7 @@ def _built(
     built = {partition: folder / files[partition % len(files)] for partition in range(manifest.partitions)}
     if plan.ancestor is None:
         return {partition: Paths(path) for partition, path in built.items()}
-    full = plan.ancestor
-    if full.full_version != full.version:
-        full = read_dictionary(store, full.full_version)
+    full = read_full(store, plan.ancestor)
     return {number: Paths(checked_file(store, full.part(number), folder), path) for number, path in built.items()}
 
 

@@ -87,6 +87,11 @@ def dictionary_overlay(version: int) -> str:
     return f"{dictionary_folder(version)}/overlay.dict"
 
 
+def dictionary_fold(version: int) -> str:
+    """The manifest of full parts that an overlay's version was merged into after it was published."""
+    return f"{dictionary_folder(version)}/fold.json"
+
+
 def dictionary_manifest(version: int) -> str:
     return f"{dictionary_folder(version)}/manifest.json"
 

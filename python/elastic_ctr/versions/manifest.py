@@ -190,6 +190,11 @@ class DictionaryManifest(Record):
         default="float32", description="How its parts store values, the full parts below them too."
     )
 
+    folded: bool = Field(
+        default=False,
+        description="Its full parts are those that the overlay of `full_version` was merged into later: fold.json names them.",
+    )
+
     @property
     def in_one_file(self) -> bool:
         """Its overlay is one file, which lies over the full parts of all partitions."""
@@ -320,6 +325,15 @@ def read_version(store: Store, version: int) -> VersionManifest:
 def read_dictionary(store: Store, version: int) -> DictionaryManifest:
     """Raises NotInStore, ManifestDamaged."""
     return _of_version(DictionaryManifest, store, version, layout.dictionary_manifest(version))
+
+
+def read_full(store: Store, dictionary: DictionaryManifest) -> DictionaryManifest:
+    """The dictionary with the full parts of another one, which may be its own. Raises NotInStore, ManifestDamaged."""
+    version = dictionary.full_version
+    if dictionary.version == version:
+        return dictionary
+    path = layout.dictionary_fold(version) if dictionary.folded else layout.dictionary_manifest(version)
+    return _parsed(DictionaryManifest, store, path)
 
 
 def read_checkpoint(store: Store, name: str) -> CheckpointManifest:

@@ -4,6 +4,7 @@
 <cache>/<version>/part-00017.dict   a checked part: a copy, so that damage to it is never damage to the store
 <cache>/<version>/part-00017.part   one that is being fetched
 <cache>/<version>/overlay.dict      the overlay of all partitions, where it is one file
+<cache>/<version>/fold.json         the manifest of full parts that this overlay was merged into
 """
 
 import errno
@@ -17,7 +18,14 @@ from pathlib import Path, PurePosixPath
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, ManifestDamaged, digest_of, read_dictionary
+from elastic_ctr.versions.manifest import (
+    DictionaryManifest,
+    FileEntry,
+    ManifestDamaged,
+    digest_of,
+    read_dictionary,
+    read_full,
+)
 
 _PIECE = 4 << 20
 # Error numbers of bytes that a disk has lost.
@@ -41,6 +49,7 @@ class Cache:
         self._next_block_at = clock()
         self._checked: dict[Path, tuple[int, int]] = {}
         self._manifests: dict[int, DictionaryManifest] = {}
+        self._folds: dict[int, DictionaryManifest] = {}
         self.fetched_bytes = 0
         self.stopped = threading.Event()
 
@@ -54,17 +63,32 @@ class Cache:
     def manifest(self, version: int) -> DictionaryManifest:
         """Raises NotInStore, StoreError, ManifestDamaged, OSError."""
         if version not in self._manifests:
-            path = self._folder / str(version) / "manifest.json"
-            try:
-                found = read_document(DictionaryManifest, path.read_bytes())
-            except (FileNotFoundError, DocumentDamaged):
-                found = read_dictionary(self._store, version)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = path.with_suffix(".new")
-                temporary.write_bytes(found.to_json())
-                temporary.replace(path)
-            self._manifests[version] = found
+            self._manifests[version] = self._kept(
+                layout.dictionary_manifest(version), lambda: read_dictionary(self._store, version)
+            )
         return self._manifests[version]
+
+    def _full_below(self, manifest: DictionaryManifest) -> DictionaryManifest:
+        """The one with its full parts. Raises as `manifest` does."""
+        version = manifest.full_version
+        if not manifest.folded or manifest.version == version:
+            return self.manifest(version)
+        if version not in self._folds:
+            self._folds[version] = self._kept(layout.dictionary_fold(version), lambda: read_full(self._store, manifest))
+        return self._folds[version]
+
+    def _kept(self, path: str, read: Callable[[], DictionaryManifest]) -> DictionaryManifest:
+        """A manifest of the store, as this machine has it if it has it."""
+        file = self._folder / PurePosixPath(path).relative_to(layout.DICTIONARIES)
+        try:
+            return read_document(DictionaryManifest, file.read_bytes())
+        except (FileNotFoundError, DocumentDamaged):
+            found = read()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_suffix(".new")
+        temporary.write_bytes(found.to_json())
+        temporary.replace(file)
+        return found
 
     def parts(self, version: int, partition: int) -> tuple[Path, Path | None]:
         """The full part and the overlay of a partition, on this machine and checked.
@@ -75,12 +99,12 @@ class Cache:
         own = self._file(manifest, partition)
         if manifest.kind == "full":
             return own, None
-        return self._file(self.manifest(manifest.full_version), partition), own
+        return self._file(self._full_below(manifest), partition), own
 
     def cached_partitions(self, version: int) -> set[int]:
         """Partitions that need no fetching. Raises as `manifest` does."""
         manifest = self.manifest(version)
-        both = (manifest, self.manifest(manifest.full_version))
+        both = (manifest, self._full_below(manifest))
         return {p for p in range(manifest.partitions) if all(self._path(each, p).exists() for each in both)}
 
     def forget(self, needed: Collection[int]) -> list[int]:
@@ -94,6 +118,7 @@ class Cache:
             if folder.name.isdigit() and int(folder.name) not in keep:
                 shutil.rmtree(folder, ignore_errors=True)
                 self._manifests.pop(int(folder.name), None)
+                self._folds.pop(int(folder.name), None)
                 gone.append(int(folder.name))
         self._checked = {path: seen for path, seen in self._checked.items() if int(path.parent.name) in keep}
         return gone
@@ -101,7 +126,8 @@ class Cache:
     def invalidate(self, version: int, partitions: Iterable[int]) -> None:
         """Check the files of these partitions again, because the server found them damaged."""
         own = self._manifests.get(version)
-        below = None if own is None else self._manifests.get(own.full_version)
+        folds = own is not None and own.folded
+        below = None if own is None else (self._folds if folds else self._manifests).get(own.full_version)
         for partition in partitions:
             for manifest in (own, below):
                 if manifest is not None:

@@ -22,12 +22,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from elastic_ctr.config.role_files import CubeBuilderFile
+from elastic_ctr.cube.builder.folding import Folding
 from elastic_ctr.cube.builder.job import (
     BuildFailed,
     Outcome,
     Plan,
     Step,
     Task,
+    dictionary_of,
     fresh_scratch,
     past_share,
     plan_build,
@@ -41,6 +43,7 @@ from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store import NotInStore, StoreError, open_store
+from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import FileEntry, ManifestDamaged, read_dictionary
 
 log = logging.getLogger(__name__)
@@ -62,6 +65,7 @@ class CubeBuilder:
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._pool: ProcessPoolExecutor | None = None
+        self._folding = Folding(config, self._store, token)
         self._thread = threading.Thread(target=self._work, name="build", daemon=True)
 
     @property
@@ -80,6 +84,7 @@ class CubeBuilder:
             for process in list((pool._processes or {}).values()):  # noqa: SLF001 (nothing public ends them at once)
                 process.terminate()
         self._thread.join(timeout=10)
+        self._folding.stop()
 
     def order(self, version: int) -> BuildProgress:
         """Raises RequestRefused (409) while another version is being built."""
@@ -104,15 +109,19 @@ class CubeBuilder:
         with suppress(NotInStore):
             read_dictionary(self._store, version)
             return
-        plan = plan_build(version, self._store)
+        plan = plan_build(version, self._store, self._folding.newest)
         scratch = fresh_scratch(self._scratch, version)
         full = plan.ancestor is None
         parts = self._all(plan.first_step, plan, scratch, "building")
-        if past_share(plan, sum(entry.records for entry in parts), self._store, self._settings.overlay_share):
+        large = past_share(plan, sum(entry.records for entry in parts), self._store, self._settings.overlay_share)
+        if large and plan.in_one_file:
+            self._folding.begin(plan, scratch)
+        elif large:
             parts = self._all("merge", plan, scratch, "merging")
             full = True
         entries = self._all("publish", plan, scratch, "publishing", parts)
-        publish_dictionary(self._store, plan, "full" if full else "overlay", entries)
+        dictionary = dictionary_of(plan, "full" if full else "overlay", entries)
+        publish_dictionary(self._store, dictionary, layout.dictionary_manifest(version))
         fresh_scratch(self._scratch, version).rmdir()
 
     def _all(

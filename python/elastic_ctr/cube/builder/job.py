@@ -37,16 +37,19 @@ from elastic_ctr.versions.manifest import (
     VersionManifest,
     checked_file,
     read_dictionary,
+    read_full,
     read_version,
 )
 
 Step = Literal["full", "overlay", "merge", "publish"]
 Stage = Literal["reading", "building", "publishing"]
+FOLD = "fold"
+"""The folder in scratch of a build beside all others."""
 
 # Long, because one failed partition wastes the work on all others.
 _PATIENCE_SECONDS = 60.0
-# An overlay in one file is built within 0.1 s up to so many keys: it is not merged into full parts before, which takes longer.
-_LEAST_TO_MERGE = 100_000
+# An overlay in one file is built within some 0.2 s up to so many keys: it is not merged into full parts before, which takes longer.
+_LEAST_TO_MERGE = 200_000
 
 
 class BuildFailed(Exception):
@@ -91,8 +94,11 @@ class Plan(NamedTuple):
         return [Path(Path(layout.dictionary_part(version, p)).name) for p in range(self.manifest.partitions)]
 
 
-def plan_build(version: int, store: Store) -> Plan:
-    """Raises NotInStore, StoreError, ManifestDamaged, and BuildFailed where the version can never be built."""
+def plan_build(version: int, store: Store, fold: DictionaryManifest | None = None) -> Plan:
+    """`fold`: full parts that may be newer than those of the nearest built ancestor; then the version lies over them.
+
+    Raises NotInStore, StoreError, ManifestDamaged, and BuildFailed where the version can never be built.
+    """
     own = read_version(store, version)
     manifests = {version: own}
     dictionaries: dict[int, DictionaryManifest] = {}
@@ -123,7 +129,25 @@ def plan_build(version: int, store: Store) -> Plan:
                 "base",
                 final=True,
             )
+    if fold is not None and ancestor is not None and ancestor.full_version < fold.version <= ancestor.version:
+        return _over_fold(store, own, fold) or Plan(own, ancestor, inputs)
     return Plan(own, ancestor, inputs)
+
+
+def _over_fold(store: Store, own: VersionManifest, fold: DictionaryManifest) -> Plan | None:
+    """None where the version does not stand on the folded one."""
+    inputs = [own]
+    while (parent := inputs[-1].parent) is not None and parent > fold.version:
+        inputs.append(read_version(store, parent))
+    if parent != fold.version or fold.values != own.values:
+        return None
+    return Plan(own, fold, tuple(reversed(inputs)))
+
+
+def folded(plan: Plan, entries: Collection[FileEntry]) -> DictionaryManifest:
+    """The manifest of full parts that the overlay of a plan was merged into."""
+    whole = dictionary_of(plan, "full", entries)
+    return whole.model_copy(update={"folded": True})
 
 
 class Task(NamedTuple):
@@ -192,7 +216,7 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
     in_one_file = task.step == "overlay" and plan.in_one_file
     if task.step == "merge":
         assert plan.ancestor is not None
-        full = checked_file(store, _full_below(plan.ancestor, store).part(partition), folder)
+        full = checked_file(store, read_full(store, plan.ancestor).part(partition), folder)
         overlay = task.scratch / plan.files("overlay")[0 if plan.in_one_file else partition]
         seconds["reading"] = time.monotonic() - began
         part = merge_full(full, overlay, out, manifest.version, memory_bytes=task.memory_bytes)
@@ -239,16 +263,11 @@ def input_file(manifest: VersionManifest, partition: int) -> FileEntry:
     )
 
 
-def _full_below(ancestor: DictionaryManifest, store: Store) -> DictionaryManifest:
-    """The dictionary whose full parts the ancestor has, which may be its own."""
-    return ancestor if ancestor.version == ancestor.full_version else read_dictionary(store, ancestor.full_version)
-
-
 def past_share(plan: Plan, overlay_keys: int, store: Store, overlay_share: float) -> bool:
     """Whether the overlay of a version has grown so large that full parts are better."""
     if plan.ancestor is None or (plan.in_one_file and overlay_keys < _LEAST_TO_MERGE):
         return False
-    return overlay_keys > overlay_share * _full_below(plan.ancestor, store).keys
+    return overlay_keys > overlay_share * read_full(store, plan.ancestor).keys
 
 
 def publish_again(store: Store, source: Path, entry: FileEntry) -> None:
@@ -266,12 +285,10 @@ def publish_again(store: Store, source: Path, entry: FileEntry) -> None:
                 store.put(source, entry.path)
 
 
-def publish_dictionary(
-    store: Store, plan: Plan, kind: Literal["full", "overlay"], entries: Collection[FileEntry]
-) -> DictionaryManifest:
-    """Write the manifest, last: it publishes the dictionary. Raises StoreError."""
+def dictionary_of(plan: Plan, kind: Literal["full", "overlay"], entries: Collection[FileEntry]) -> DictionaryManifest:
+    """Its manifest, once all parts are built."""
     own = plan.manifest
-    manifest = DictionaryManifest(
+    return DictionaryManifest(
         version=own.version,
         kind=kind,
         full_version=own.version if kind == "full" else plan.full_version,
@@ -282,8 +299,12 @@ def publish_dictionary(
         keys=sum(entry.records for entry in entries),
         files=tuple(sorted(entries, key=lambda entry: entry.path)),
         values=own.values,
+        folded=kind == "overlay" and plan.ancestor is not None and plan.ancestor.folded,
     )
-    path = layout.dictionary_manifest(own.version)
+
+
+def publish_dictionary(store: Store, manifest: DictionaryManifest, path: str) -> DictionaryManifest:
+    """Write the manifest, last: it publishes the dictionary. Raises StoreError."""
     try:
         store.put_bytes(manifest.to_json(), path)
     except AlreadyPublished:
@@ -295,7 +316,7 @@ def publish_dictionary(
 def fresh_scratch(scratch: Path, version: int) -> Path:
     """An empty folder for one build. Other folders in scratch are left-overs and are deleted."""
     for old in scratch.iterdir() if scratch.is_dir() else ():
-        if old.is_dir():
+        if old.is_dir() and old.name != FOLD:
             shutil.rmtree(old, ignore_errors=True)
     folder = scratch / str(version)
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from elastic_ctr.cube.builder.job import (
     Outcome,
     Step,
     Task,
+    dictionary_of,
     fresh_scratch,
     past_share,
     plan_build,
@@ -26,7 +27,14 @@ from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.features.value_kind import ValueKind
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, digest_of, read_dictionary, read_version
+from elastic_ctr.versions.manifest import (
+    DictionaryManifest,
+    FileEntry,
+    digest_of,
+    read_dictionary,
+    read_full,
+    read_version,
+)
 
 MANY = np.arange(1, 301, dtype=np.uint64)
 
@@ -60,7 +68,8 @@ def build(store: FileStore, scratch: Path, version: int, share: float = 0.02) ->
         parts = entries_of(every("merge", store, version, folder))
         full = True
     entries = entries_of(every("publish", store, version, folder, parts))
-    return publish_dictionary(store, plan, "full" if full else "overlay", entries)
+    manifest = dictionary_of(plan, "full" if full else "overlay", entries)
+    return publish_dictionary(store, manifest, layout.dictionary_manifest(version))
 
 
 def records(store: FileStore, version: int) -> dict[int, list[float]]:
@@ -77,8 +86,8 @@ def records(store: FileStore, version: int) -> dict[int, list[float]]:
 def looked_up(store: FileStore, version: int, keys: Keys) -> dict[int, list[float]]:
     """The same by the lookup of cube-server."""
     manifest = read_dictionary(store, version)
-    full = read_dictionary(store, manifest.full_version)
-    overlaid = manifest is not full and manifest.kind == "overlay"
+    full = read_full(store, manifest)
+    overlaid = manifest.kind == "overlay"
     paths = {
         partition: Paths(
             store.root / full.part(partition).path, store.root / manifest.part(partition).path if overlaid else None
@@ -162,25 +171,19 @@ def test_deltas_in_one_file_are_those_of_a_file_a_partition(
     assert looked_up(store, 13, every) == found
 
 
-def test_an_overlay_in_one_file_is_merged_into_full_parts_only_once_it_is_large(
+def test_an_overlay_in_one_file_is_large_only_from_some_keys_on(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_version(store, tmp_path / "work", 10, MANY)
     build(store, tmp_path / "scratch", 10)
-    monkeypatch.setattr(job, "_LEAST_TO_MERGE", 50)
-    for version, keys in ((11, MANY[:40]), (12, MANY[20:60]), (13, keys_of(7, 900))):
-        publish_version(store, tmp_path / "work", version, keys, parent=version - 1, base=10, in_one_file=True)
+    publish_version(store, tmp_path / "work", 11, MANY[:40], parent=10, base=10, in_one_file=True)
+    plan = plan_build(11, store)
 
-    built = [build(store, tmp_path / "scratch", version) for version in (11, 12, 13)]
-
-    assert [(each.kind, each.in_one_file, each.full_version) for each in built] == [
-        ("overlay", True, 10),
-        ("full", False, 12),
-        ("overlay", True, 12),
-    ]
-    found = expected((MANY, 10), (MANY[:20], 11), (MANY[20:60], 12), (keys_of(7, 900), 13))
-    assert records(store, 13) == found
-    assert looked_up(store, 13, np.array(list(found), np.uint64)) == found
+    assert plan.in_one_file
+    assert not past_share(plan, 40, store, 0.02)
+    monkeypatch.setattr(job, "_LEAST_TO_MERGE", 40)
+    assert past_share(plan, 40, store, 0.02)
+    assert not past_share(plan, 40, store, 0.5)
 
 
 def test_where_even_the_base_was_skipped_everything_becomes_full_parts_at_once(

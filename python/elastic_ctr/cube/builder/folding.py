@@ -1,0 +1,106 @@
+"""Folds of a stream: an overlay that has grown large is merged into full parts beside the builds that follow it, so none waits.
+
+Versions that are built meanwhile lie over the full parts of before; the first one after it lies over the fold.
+"""
+
+import logging
+import multiprocessing
+import os
+import shutil
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from elastic_ctr.config.role_files import CubeBuilderFile
+from elastic_ctr.cube.builder.job import FOLD, Plan, Task, folded, publish_dictionary, run_task
+from elastic_ctr.cube.builder.part import MEMORY_BYTES
+from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
+from elastic_ctr.store import Store, StoreError
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry
+
+log = logging.getLogger(__name__)
+
+# Builds, lookups and predictions come first.
+_NICE = 10
+_MEMORY_BYTES = MEMORY_BYTES // 2
+
+
+class Folding:
+    """One fold at a time, in a thread and a process of its own. `newest` is the last one that is published; a restarted builder has
+    none, and begins one with the next large overlay.
+    """
+
+    def __init__(self, config: CubeBuilderFile, store: Store, token: str | None) -> None:
+        self.newest: DictionaryManifest | None = None
+        self._config = config
+        self._store = store
+        self._token = token
+        self._thread: threading.Thread | None = None
+        self._pool: ProcessPoolExecutor | None = None
+        self._stopping = False
+
+    def begin(self, plan: Plan, scratch: Path) -> None:
+        """Begin with the overlay that is built in `scratch`, unless one is under way. Raises OSError."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        folder = scratch.parent / FOLD
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        [overlay] = plan.files("overlay")
+        shutil.copyfile(scratch / overlay, folder / overlay)
+        self._thread = threading.Thread(target=self._fold, args=(plan, folder), name="fold", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        if self._pool is not None:
+            for process in list((self._pool._processes or {}).values()):  # noqa: SLF001 (nothing public ends them at once)
+                process.terminate()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def _fold(self, plan: Plan, folder: Path) -> None:
+        began, version = time.monotonic(), plan.manifest.version
+        try:
+            manifest = self._folded(plan, folder)
+        except (RuntimeError, StoreError, OSError) as failed:
+            # The next large overlay begins another one.
+            if not self._stopping:
+                log.warning("the overlay of version %d is not merged into full parts: %s", version, failed)
+        else:
+            self.newest = manifest
+            spent = time.monotonic() - began
+            log.info("the overlay of version %d is merged into full parts in %.1f s", version, spent)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _folded(self, plan: Plan, folder: Path) -> DictionaryManifest:
+        """Raises RuntimeError, StoreError, OSError."""
+        spawn = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(1, spawn, _begin_nicely, (os.getpid(),))
+        entries: list[FileEntry] = []
+        try:
+            for partition, name in enumerate(plan.files("merge")):
+                task = Task(self._config.store, plan, "merge", partition, folder, self._token, _MEMORY_BYTES)
+                part = self._done(task)
+                entries.append(self._done(task._replace(step="publish", part=part)))
+                (folder / name).unlink()
+        finally:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        return publish_dictionary(self._store, folded(plan, entries), layout.dictionary_fold(plan.manifest.version))
+
+    def _done(self, task: Task) -> FileEntry:
+        assert self._pool is not None
+        with children_without_interrupts():
+            future = self._pool.submit(run_task, task)
+        outcome = future.result()
+        if outcome.entry is None:
+            raise RuntimeError(outcome.failed or "no part was built")
+        return outcome.entry
+
+
+def _begin_nicely(parent: int) -> None:
+    die_with_parent(parent)
+    os.nice(_NICE)

@@ -1,0 +1,105 @@
+"""Folds: versions built before, during and after one answer the same as if there was none."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cube.builder.test_job import MANY, expected, looked_up
+from cube.published import keys_of, publish_version
+from elastic_ctr.config.role_files import CubeBuilderFile
+from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
+from elastic_ctr.cube.agent.cache import Cache
+from elastic_ctr.cube.builder import job
+from elastic_ctr.cube.builder.build_server import CubeBuilder
+from elastic_ctr.cube.builder.job import FOLD
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import read_dictionary, read_full
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "store")
+
+
+@pytest.fixture
+def builder(store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CubeBuilder:
+    monkeypatch.setattr(job, "_LEAST_TO_MERGE", 40)
+    settings = CubeTransferConfig(scratch_dir=str(tmp_path / "scratch"), state_dir=str(tmp_path / "state"))
+    found = CubeBuilder(CubeBuilderFile(store=StoreConfig(url=store.url), cube_transfer=settings))
+    found.start()
+    return found
+
+
+def until_folded(builder: CubeBuilder, version: int) -> None:
+    ends = time.monotonic() + 60
+    while builder._folding.newest is None or builder._folding.newest.version != version:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def test_versions_after_a_fold_lie_over_it_and_answer_as_those_without(
+    store: FileStore, tmp_path: Path, builder: CubeBuilder
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    deltas = [(11, MANY[:30]), (12, MANY[20:60]), (13, keys_of(7, 900)), (14, keys_of(8, 901)), (15, MANY[50:130])]
+    for version, keys in deltas:
+        publish_version(store, tmp_path / "work", version, keys, parent=version - 1, base=10, in_one_file=True)
+    try:
+        for version in (10, 11, 12):
+            builder.build(version)
+        # 13 is built while the fold of 12 is under way, or right behind it.
+        builder.build(13)
+        until_folded(builder, 12)
+        builder.build(14)
+        builder.build(15)
+        until_folded(builder, 15)
+    finally:
+        builder.stop()
+
+    found = {version: read_dictionary(store, version) for version in (12, 14, 15)}
+    assert {each.kind for each in found.values()} == {"overlay"}
+    assert (found[12].full_version, found[12].folded) == (10, False)
+    assert (found[14].full_version, found[14].folded) == (12, True)
+    assert (found[15].full_version, found[15].folded) == (12, True)
+    # Over the fold, the overlay has only what came after it.
+    assert found[14].keys == 4
+    answers = expected((MANY, 10), *((keys, version) for version, keys in deltas))
+    every = np.array(list(answers), np.uint64)
+    assert looked_up(store, 15, every) == answers
+    cache = Cache(store, tmp_path / "cache", 1e12)
+    full, overlay = cache.parts(15, 1)
+    assert full.read_bytes() == (store.root / read_full(store, found[15]).part(1).path).read_bytes()
+    assert overlay is not None
+    assert cache.cached_partitions(15) == {1}
+    assert cache.forget({15}) == []
+    assert read_full(store, found[15]).version == 12
+    assert store.exists(layout.dictionary_fold(15))
+    assert not (tmp_path / "scratch" / FOLD).exists()
+
+
+def test_a_fold_that_fails_leaves_versions_over_the_full_parts_of_before(
+    store: FileStore, tmp_path: Path, builder: CubeBuilder, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    for version in (11, 12):
+        publish_version(store, tmp_path / "work", version, MANY[:50], parent=version - 1, base=10, in_one_file=True)
+    try:
+        builder.build(10)
+        part = store.root / read_dictionary(store, 10).part(0).path
+        part.rename(part.with_suffix(".away"))
+        builder.build(11)
+        ends = time.monotonic() + 60
+        while "is not merged into full parts" not in caplog.text:
+            assert time.monotonic() < ends
+            time.sleep(0.02)
+        part.with_suffix(".away").rename(part)
+        builder.build(12)
+    finally:
+        builder.stop()
+
+    assert builder._folding.newest is None
+    assert read_dictionary(store, 12).full_version == 10
+    assert looked_up(store, 12, MANY) == expected((MANY, 10), (MANY[:50], 12))
