@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +289,7 @@ class CubeAgent:
             self.cache.invalidate(version, held.damaged.get(version, {}).keys() & set(missing))
             if missing == before:
                 raise ServerRefused(f"the cube-server took parts of version {version} and does not hold them")
-            there = await asyncio.to_thread(self._cached, manifest, missing)
+            there = await asyncio.to_thread(self._cached, manifest)
             # Cached parts are loaded at once, the others batch by batch.
             batch = ([p for p in missing if p in there] or missing[:_BATCH])[:most]
             before = missing
@@ -301,11 +301,11 @@ class CubeAgent:
         if wrong:
             raise next(iter(wrong.values()))
 
-    def _cached(self, manifest: DictionaryManifest, missing: Sequence[int]) -> set[int]:
+    def _cached(self, manifest: DictionaryManifest) -> set[int]:
         """Partitions that need no fetching. An overlay that is one file for all of them is fetched here."""
         if manifest.in_one_file:
             with contextlib.suppress(ManifestDamaged, StoreError):
-                self.cache.parts(manifest.version, missing[0])
+                self.cache.fetch_overlay(manifest)
         return self.cache.cached_partitions(manifest.version)
 
     async def _load_batch(

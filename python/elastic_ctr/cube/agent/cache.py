@@ -8,7 +8,6 @@
 """
 
 import errno
-import os
 import shutil
 import threading
 import time
@@ -101,6 +100,10 @@ class Cache:
             return own, None
         return self._file(self._full_below(manifest), partition), own
 
+    def fetch_overlay(self, manifest: DictionaryManifest) -> None:
+        """The one file of all partitions. Raises as `parts` does."""
+        self._file(manifest, 0)
+
     def cached_partitions(self, version: int) -> set[int]:
         """Partitions that need no fetching. Raises as `manifest` does."""
         manifest = self.manifest(version)
@@ -184,8 +187,8 @@ class Cache:
                     now = self._clock()
                     self._next_block_at = max(self._next_block_at, now) + len(block) / self._bytes_per_second
                     self.stopped.wait(self._next_block_at - now)
+            # Not synced: after a crash the bytes are compared with their digest before they are used.
             out.flush()
-            os.fsync(out.fileno())
         if size < entry.bytes and self._store.size(entry.path) >= entry.bytes:
             raise StoreError(f"{entry.path} ended after {size} of {entry.bytes} bytes; the rest is fetched next time")
         try:
