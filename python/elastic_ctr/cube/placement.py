@@ -12,6 +12,7 @@ from elastic_ctr.versions.manifest import DictionaryManifest, VersionManifest
 Holders = Mapping[str, Holder]
 
 _SHORTEST_GAP = 0.5
+_YOUNG_DICTIONARY_SECONDS = 120.0
 _POD = re.compile(r"-s(\d{1,4})-(\d+)$")
 
 
@@ -258,3 +259,21 @@ def versions_to_delete(
     orphans = {version for version in dictionaries if version < newest and version not in unread}
     readable_since = max(unread, default=0)
     return tuple(sorted(version for version in {*manifests, *orphans} - keep if version > readable_since))
+
+
+def dictionaries_to_delete(
+    manifests: Mapping[int, VersionManifest],
+    dictionaries: Mapping[int, DictionaryManifest],
+    in_use: Collection[int],
+    keep_versions: int,
+    now: float,
+) -> tuple[int, ...]:
+    """Overlays in one file, of which a stream leaves one a second, that nothing needs though their versions stay: not among the
+    newest `keep_versions`, not in use, not below one of those, and not young, so that no builder is about to stand on them.
+    """
+    keep = {*sorted(dictionaries)[-keep_versions:], *in_use}
+    keep |= {below for each in keep & dictionaries.keys() for below in (dictionaries[each].full_version,)}
+    old = {each for each, manifest in manifests.items() if now - manifest.created_at > _YOUNG_DICTIONARY_SECONDS}
+    return tuple(
+        sorted(each for each, one in dictionaries.items() if one.in_one_file and each in old and each not in keep)
+    )

@@ -9,11 +9,13 @@ from elastic_ctr.cube.placement import (
     assigned_partitions,
     assigned_shards,
     built_alike,
+    dictionaries_to_delete,
     holders_by_version,
     lacking_partitions,
     next_candidate,
     next_to_build,
     readers_verdict,
+    seconds_to_next_look,
     served_without,
     shard_of_pod,
     shards_up,
@@ -24,7 +26,7 @@ from elastic_ctr.cube.placement import (
     versions_to_delete,
 )
 from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument
-from elastic_ctr.versions.manifest import DictionaryManifest, VersionManifest
+from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, VersionManifest
 
 versions = st.integers(1, 60)
 placements = st.integers(1, 6).flatmap(
@@ -378,3 +380,41 @@ def test_a_pod_may_go_when_others_that_stay_answer_all_it_answers() -> None:
     assert not served_without("me", {5: (0, 2)}, document(5, draining))
     assert served_without("me", {4: (0, 2)}, document(5, holders))
     assert served_without("me", {5: (0, 2)}, document(None, {}))
+
+
+def overlay(version: int, full: int) -> DictionaryManifest:
+    file = FileEntry(path=f"output/ctr_dict/{version}/overlay.dict", bytes=1, sha256="0" * 64)
+    return dictionary(version, full=full, files=(file,))
+
+
+def test_old_overlays_of_a_stream_go_though_their_versions_stay() -> None:
+    known = {1: manifest(1), **{v: manifest(v, v - 1, 1) for v in range(2, 10)}}
+    built = {1: dictionary(1), **{v: overlay(v, 1 if v < 6 else 5) for v in range(2, 10)}}
+
+    # 5 has the full parts of the newest ones, 3 is in use.
+    assert dictionaries_to_delete(known, built, {9, 3}, 2, now=1000) == (2, 4, 6, 7)
+    assert dictionaries_to_delete(known, built, {9, 3}, 4, now=1000) == (2, 4)
+    # Young ones stay, and those that are no overlay in one file.
+    assert dictionaries_to_delete(known, built, {9, 3}, 2, now=100) == ()
+    parts = {v: dictionary(v, full=None if v == 1 else 1) for v in known}
+    assert dictionaries_to_delete(known, parts, {9}, 2, now=1000) == ()
+
+
+@pytest.mark.parametrize(
+    ("published", "now", "seconds"),
+    [
+        ([], 100.0, 3.0),
+        ([100.0], 100.0, 3.0),
+        ([0.0, 3600.0], 3600.0, 3.0),
+        # A stream: a tenth of its cadence, and no less than 50 ms.
+        ([99.0, 98.0, 100.0], 100.5, 0.1),
+        ([99.9, 100.0], 100.1, 0.05),
+        # The longer none comes, the less often.
+        ([99.0, 100.0], 110.0, 1.0),
+        ([99.0, 100.0], 1000.0, 3.0),
+        # The clock was set back.
+        ([99.0, 100.0], 50.0, 0.1),
+    ],
+)
+def test_the_store_is_looked_at_as_often_as_versions_come(published: list[float], now: float, seconds: float) -> None:
+    assert seconds_to_next_look(published, now, 3.0) == pytest.approx(seconds)

@@ -36,6 +36,16 @@ def test_the_batch_size_is_a_power_of_two_within_its_bounds(records: int, epoch:
     assert batch_size(AUTO, records + 1, epoch) >= found
 
 
+@pytest.mark.parametrize(
+    ("records", "size"), [(10, 16), (600, 16), (1000, 32), (2000, 64), (16_000, 64), (100_000, 512), (10**7, 4096)]
+)
+def test_a_micro_pass_has_few_steps_and_large_ones_have_those_of_an_hour(records: int, size: int) -> None:
+    assert batch_size(AUTO, records, 1, stream=True) == size
+    assert goes_on(AUTO, records, [None], stream=True)
+    assert not goes_on(AUTO, records, [None, None], stream=True)
+    assert goes_on(TrainerConfig(epochs=2), records, [None, None], stream=True)
+
+
 def test_what_is_set_is_taken_as_it_is() -> None:
     fixed = TrainerConfig(batch_size=100, epochs=3)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master import checkpointing, stream_schedule
 from elastic_ctr.master.finder import WindowFinder
 from elastic_ctr.master.stream_schedule import StreamSchedule
@@ -42,6 +43,41 @@ def test_a_pass_ends_with_its_window_or_once_it_is_full(tmp_path: Path) -> None:
     assert [one.ledger.records(ordinal) for ordinal in (1, 2, 3)] == [10, 100, 100]
     one.done(4)
     assert one.in_the_table() == one.appended()
+
+
+def test_what_came_while_a_pass_was_trained_waits_no_window_more(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path, stream={"window_ms": 5000})
+    one.append(10)
+    one.until_state("training")
+    one.append(10)
+    one.now += 20
+    one.done(1)
+    began = one.now
+    one.until_state("checking")
+
+    assert one.now - began < 1
+    # After a silence, the next window begins with what comes.
+    one.done(2)
+    one.now += 60
+    for _ in range(5):
+        one.turn()
+    one.append(10)
+    began = one.now
+    one.done(3)
+    assert one.now - began >= 5
+
+
+def test_a_micro_pass_is_one_epoch_in_few_steps_without_passes_of_prediction(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.epochs = "auto"
+    one.start_master()
+    one.append(1000)
+    one.done(1)
+
+    assert {phase for _, phase in one.leases} == {control.CHECK, control.TRAIN, control.SAVE, control.SCORE}
+    assert one.ledger.learning(1).batch_sizes == (32,)
+    [only] = one.ledger.passes()[:1]
+    assert one.ledger.quality(only.ordinal).before is not None
 
 
 def test_after_a_pservers_loss_the_same_offsets_are_trained_again_and_none_twice(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ class Catalog:
         self._dictionaries = self._read(self._dictionaries, folders, read_dictionary, problems)
         announced = self._read_announced(problems)
         usable = []
+        # A version older than one that is built is never built any more.
+        newest_built = max(self._dictionaries, default=0)
         for version in sorted(announced):
             if version not in self._manifests:
                 # A version older than all published ones was deleted, by retention or by hand.
@@ -76,7 +78,7 @@ class Catalog:
                         f"the donefile names version {version}, which has no manifest in the store; "
                         "publish its manifest or remove the line"
                     )
-            elif version not in self._dictionaries:
+            elif version > newest_built:
                 wrong = self._unusable(version)
                 if wrong is None:
                     usable.append(version)
@@ -168,6 +170,17 @@ def followed_by_checkpoints(store: Store) -> set[int]:
                 continue  # unfinished, or a foreign folder
             found.update(v for v in (checkpoint.follows_version, checkpoint.base_version) if v is not None)
     return found
+
+
+def delete_dictionaries(store: Store, doomed: Iterable[int]) -> list[int]:
+    """Those that were deleted; one that was folded stays as long as its version: others lie over its full parts. Raises StoreError."""
+    deleted = []
+    for version in doomed:
+        if not store.exists(layout.dictionary_fold(version)):
+            store.delete(layout.dictionary_manifest(version))
+            store.delete(layout.dictionary_folder(version))
+            deleted.append(version)
+    return deleted
 
 
 def delete_versions(store: Store, doomed: Iterable[int]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from elastic_ctr.config.role_files import CubeTransferFile
 from elastic_ctr.cube.placement import (
+    dictionaries_to_delete,
     holders_by_version,
     next_to_build,
     seconds_to_next_look,
@@ -32,6 +33,7 @@ from elastic_ctr.cube.transfer.builder_client import Builder
 from elastic_ctr.cube.transfer.catalog import (
     Catalog,
     Scan,
+    delete_dictionaries,
     delete_orphans,
     delete_versions,
     followed_by_checkpoints,
@@ -373,12 +375,29 @@ class CubeTransfer:
             # Before deleting, which takes time: a rollback meanwhile must not choose one of these.
             doomed = self._give_up(scan, followed)
             await asyncio.to_thread(delete_versions, self._store, doomed)
+            overlays = self._unneeded_dictionaries(followed)
+            deleted = await asyncio.to_thread(delete_dictionaries, self._store, overlays)
+            if deleted:
+                log.info("%d overlays are deleted from the store: nothing needs them", len(deleted))
             published = (scan.manifests.keys() | scan.unread) - set(doomed)
             built = scan.dictionaries.keys() - set(doomed)
             for folder in await asyncio.to_thread(delete_orphans, self._store, published, built, time.time()):
                 log.info("%s is deleted: it has no manifest and has not changed for a day", folder)
         except OSError as failed:
             log.warning("old versions cannot be deleted now: %s", failed)
+
+    def _unneeded_dictionaries(self, followed: Collection[int]) -> tuple[int, ...]:
+        """From now on no decision uses them."""
+        scan, state = self.scan, self.state
+        if scan is None or state is None:
+            return ()
+        in_use = {*state.wanted, *followed}
+        doomed = dictionaries_to_delete(
+            scan.manifests, scan.dictionaries, in_use, self.rules.keep_versions, time.time()
+        )
+        if doomed:
+            self.scan = scan._replace(dictionaries={v: d for v, d in scan.dictionaries.items() if v not in doomed})
+        return doomed
 
     def _give_up(self, scan: Scan, followed: Collection[int]) -> Collection[int]:
         """The versions to delete; from now on no decision uses them."""

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from cube.published import DIM, PARTITIONS, keys_of, publish_version
-from elastic_ctr.cube.transfer.catalog import Catalog, missing_inputs
+from elastic_ctr.cube.transfer.catalog import Catalog, delete_dictionaries, missing_inputs
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import Announcement
@@ -156,3 +156,12 @@ def test_missing_files_are_named(store: FileStore, tmp_path: Path) -> None:
     store.delete(layout.cube_folder(10, "base"))
 
     assert missing_inputs(manifest, store) == [entry.path for entry in manifest.cube_files]
+
+
+def test_an_overlay_is_deleted_unless_it_was_folded(store: FileStore) -> None:
+    for version in (11, 12):
+        built(store, version)
+    store.put_bytes(b"{}", layout.dictionary_fold(12))
+
+    assert delete_dictionaries(store, (11, 12)) == [11]
+    assert list(Catalog(store).scan().dictionaries) == [12]
