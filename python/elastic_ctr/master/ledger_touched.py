@@ -23,7 +23,9 @@ class Touched(NamedTuple):
 
 
 class LedgerTouched(LedgerFile):
-    """Keys stay until every checkpoint is of a later version than the one that has them: a recovery abandons versions."""
+    """Keys stay until a checkpoint is of a later version than the one that has them. Behind a recovery to an older checkpoint the
+    keys of its own pass are not known, so a base follows.
+    """
 
     checkpoints: Callable[[], list[dict[str, Any]]]
 
@@ -52,9 +54,9 @@ class LedgerTouched(LedgerFile):
         return Touched(unique, sums.astype(np.float32))
 
     def forget_touched(self) -> None:
-        """Of passes that no recovery returns to before, and of tasks whose training was lost."""
+        """Of passes before the last checkpoint, and of tasks whose training was lost."""
         checkpoints = self.checkpoints()
-        oldest = checkpoints[0]["follows"] if checkpoints else None
+        follows = checkpoints[-1]["follows"] if checkpoints else None
         with self:
-            self._db.execute(f"delete from touched where pass <= {_ORDINAL_OF}", (oldest,))
+            self._db.execute(f"delete from touched where pass <= {_ORDINAL_OF}", (follows,))
             self._db.execute("delete from touched where task in (select id from tasks where trained = 0)")

@@ -55,6 +55,8 @@ _SAVER_RETRY_SHARE = 0.2
 _STORE_AWAY_SECONDS = 1.0
 # A signal is followed once the master has answered.
 _HOLD_SECONDS = 1.0
+# Touched keys of a task whose result fits into a message.
+_MOST_TOUCHED = 3 << 20
 
 
 class TrainerProcess:
@@ -453,7 +455,9 @@ class TrainerProcess:
             given = self._settings.input
             text = np.fromfile(self._file_of(task), np.uint8)
             keys, counts = touched_keys(text, len(given.slots), numbers=bool(given.numbers))
-            result.touched, result.touched_counts = keys.astype("<u8").tobytes(), counts.astype("<f4").tobytes()
+            result.touched_left_out = len(keys) > _MOST_TOUCHED
+            if not result.touched_left_out:
+                result.touched, result.touched_counts = keys.astype("<u8").tobytes(), counts.astype("<f4").tobytes()
         return result
 
     def _save(self, task: control.Task) -> control.TaskResult:

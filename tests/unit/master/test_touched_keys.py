@@ -236,6 +236,51 @@ def test_a_task_whose_keys_are_not_known_makes_the_next_version_a_base(
     assert one.trained_is_answered()
 
 
+def test_a_task_with_too_many_keys_for_a_message_makes_the_next_version_a_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = stream(tmp_path)
+    fill = one.fill
+
+    def many(task: control.Task, result: control.TaskResult) -> None:
+        fill(task, result)
+        if task.phase == control.TRAIN:
+            result.touched, result.touched_counts, result.touched_left_out = b"", b"", True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one, "fill", many)
+        one.append(10)
+        one.done(2)
+    one.append(10)
+    one.done(3)
+
+    assert [each["kind"] for each in one.ledger.versions()] == ["base", "base", "delta"]
+    assert one.trained_is_answered()
+
+
+def test_behind_a_recovery_to_an_older_checkpoint_a_base_has_what_is_not_known(tmp_path: Path) -> None:
+    one = stream(tmp_path)
+    one.now += 3600
+    one.append(10)
+    one.done(2)
+    for number in (3, 4):
+        one.now += 6
+        one.append(10)
+        one.done(number)
+    first, saved, by_log = one.ledger.checkpoints()
+    one.damaged = {saved["name"], by_log["name"]}
+    one.append(10)
+    one.until_trained()
+
+    one.pservers[0].restart()
+    one.done(5)
+
+    assert one.ledger.damaged_checkpoints()[-1]["name"] == by_log["name"]
+    assert [each["name"] for each in one.ledger.checkpoints()][0] == first["name"]
+    assert one.in_the_table() == one.appended()
+    assert one.trained_is_answered()
+
+
 def test_a_task_without_a_key_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = stream(tmp_path)
     fill = one.fill
