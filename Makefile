@@ -31,7 +31,7 @@ LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashe
 BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo package images test-images cluster-images kind-up kind-load cluster-test kind-down test test-unit test-chart check format generate lock bench fuzz house clean
+.PHONY: help setup setup-dev demo stream-demo package images test-images cluster-images kind-up kind-load cluster-test kind-down test test-unit test-chart check format generate lock bench fuzz house clean
 
 ##@ Use
 help: ## Show this help
@@ -45,6 +45,9 @@ demo: setup ## Train, publish and serve four hours of synthetic clicks (about tw
 	@$(BIN)/elastic-ctr synth --hours 4 --rows 200000 --seed 1 build/demo/data
 	@$(BIN)/elastic-ctr local run -f build/demo/data/values.yaml -f examples/demo.yaml --dir build/demo/run --report build/demo/report.json
 	@echo "report: build/demo/report.json; logs: build/demo/run/logs"
+
+stream-demo: setup ## A stream whose truth drifts, learned within seconds (under three minutes); report in build/stream/report.json
+	@$(BIN)/python -m bench.stream_demo
 
 package: setup-dev ## Pack the chart into build/, for `helm install` and `helm push`
 	@$(BIN)/python tools/generate.py --check

@@ -49,32 +49,28 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass
 class Producer:
-    """Appends clicks at a rate, and notes what was there when."""
+    """Appends clicks at a rate, and notes what was there when: (offset behind it, unix seconds, clicks) of each append."""
 
     truth: Truth
     file: Path
-    rate: float
+    rate: int
     offset: int
-    ends: Floats = field(default_factory=lambda: np.empty(0))
-    times: Floats = field(default_factory=lambda: np.empty(0))
-    counts: Floats = field(default_factory=lambda: np.empty(0))
+    noted: list[tuple[float, float, float]] = field(default_factory=list)
 
     def run(self, seconds: float) -> None:
         began, sent, pool = time.time(), 0, list[bytes]()
-        noted: list[tuple[float, float, float]] = []
         dice = np.random.default_rng(11)
         with self.file.open("ab", buffering=0) as out:
             while (now := time.time()) < began + seconds:
                 due = int((now - began) * self.rate) - sent
                 if due > len(pool):
-                    pool += self.truth.text(self.truth.draw(max(20_000, due), dice)).splitlines(keepends=True)
+                    pool += self.truth.text(self.truth.draw(max(self.rate, due), dice)).splitlines(keepends=True)
                 taken, pool = b"".join(pool[:due]), pool[due:]
                 out.write(taken)
                 sent += due
                 self.offset += len(taken)
-                noted.append((self.offset, time.time(), due))
+                self.noted.append((self.offset, time.time(), due))
                 time.sleep(TICK)
-        self.ends, self.times, self.counts = (np.array(column, float) for column in zip(*noted, strict=True))
 
 
 class Prober:
@@ -199,18 +195,28 @@ class Stream:
         return found
 
 
-def freshness(producer: Producer, first: dict[int, float], knows: dict[int, tuple[int, int]]) -> tuple[Floats, Floats]:
-    """Seconds of each noted append until an answer knew it, and how many clicks it had. Raises ValueError for one never known."""
+def freshness(
+    producer: Producer, first: dict[int, float], knows: dict[int, tuple[int, int]], *, so_far: bool = False
+) -> tuple[Floats, Floats]:
+    """Seconds of each append until an answer knew it, and how many clicks it had; `so_far`: of those that are known.
+
+    Raises ValueError for one never known.
+    """
+    ends, times, counts = np.array(producer.noted[:], float).reshape(-1, 3).T
     order = sorted((first[version], stop) for version, (_, stop) in knows.items() if version in first)
-    times = np.array([at for at, _ in order])
+    at = np.array([each for each, _ in order], float)
     known = np.maximum.accumulate(np.array([stop for _, stop in order], float))
-    places = np.searchsorted(known, producer.ends)
-    if places.max(initial=0) == len(known):
+    places = np.searchsorted(known, ends)
+    there = places < len(known)
+    if not so_far and not there.all():
         raise ValueError("some clicks were in no version that answered")
-    return times[places] - producer.times, producer.counts
+    return at[places[there]] - times[there], counts[there]
 
 
 def quantiles(seconds: Floats, weights: Floats) -> dict[str, float]:
+    """Empty without any."""
+    if not len(seconds):
+        return {}
     order = np.argsort(seconds)
     ordered, share = seconds[order], np.cumsum(weights[order]) / weights.sum()
     places = {name: min(int(np.searchsorted(share, at)), len(ordered) - 1) for name, at in QUANTILES.items()}

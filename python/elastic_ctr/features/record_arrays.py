@@ -13,6 +13,7 @@ from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 Integers = npt.NDArray[np.int64]
 
 _ZERO = ord("0")
+_BLANK = ord(" ")
 
 
 class RecordArrays(NamedTuple):
@@ -27,11 +28,13 @@ class RecordArrays(NamedTuple):
     clicks: Integers
 
 
-def record_arrays(text: bytes, records: int, slots: int) -> RecordArrays:
-    """The arrays of `records` lines `1 show 1 click n key … n key …`, as `Converter` writes them: they have no numbers."""
+def record_arrays(text: bytes, records: int, slots: int, *, numbers: bool = False) -> RecordArrays:
+    """The arrays of `records` lines `1 show 1 click n key … n key …`, as `Converter` writes them. `numbers`: a group of numbers, which
+    is passed over, stands before the keys, as record_text.py writes it.
+    """
     keys = np.empty(len(text) // 2 + 1, np.uint64)
     lengths, counts = np.empty(records * slots, np.int64), np.empty((2, records), np.int64)
-    found = _read(np.frombuffer(text, np.uint8), slots, keys, lengths, counts)
+    found = _read(np.frombuffer(text, np.uint8), slots, numbers, keys, lengths, counts)
     return RecordArrays(keys[:found], lengths, counts[0], counts[1])
 
 
@@ -49,7 +52,7 @@ def _number(text: Any, at: Any) -> Any:
 
 
 @compiled
-def _read(text: Any, slots: Any, keys: Any, lengths: Any, counts: Any) -> Any:
+def _read(text: Any, slots: Any, numbers: Any, keys: Any, lengths: Any, counts: Any) -> Any:
     """How many keys there are."""
     at = np.int64(0)
     key = np.int64(0)
@@ -58,6 +61,12 @@ def _read(text: Any, slots: Any, keys: Any, lengths: Any, counts: Any) -> Any:
             _, at = _number(text, at)
             count, at = _number(text, at)
             counts[place, record] = np.int64(count)
+        if numbers:
+            length, at = _number(text, at)
+            for _ in range(np.int64(length)):
+                while text[at] > _BLANK:
+                    at += 1
+                at += 1
         for slot in range(slots):
             length, at = _number(text, at)
             lengths[record * slots + slot] = np.int64(length)

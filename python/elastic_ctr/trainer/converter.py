@@ -18,6 +18,7 @@ from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
 from elastic_ctr.features.readers.batches import Format, RowBatch, Wanted
 from elastic_ctr.features.readers.rows import rows_in_range
+from elastic_ctr.features.record_arrays import record_arrays
 from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
@@ -27,7 +28,6 @@ from elastic_ctr.streams.interface import Lines, Stream
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.scratch import on_scratch
 from elastic_ctr.trainer.task_lines import lines_of
-from elastic_ctr.trainer.touched_keys import keys_by_slot
 
 Floats = npt.NDArray[np.float32]
 _SAMPLE_KEYS = 4096
@@ -115,12 +115,12 @@ class ClickConversion:
         found = self._converter.convert("".join(f"1 0 {line}\n" for line in lines).encode("ascii"))
         if found.records != len(lines):
             raise ValueError(f"{len(lines) - found.records} of {len(lines)} sample lines are none")
-        keys, lengths = keys_by_slot(np.frombuffer(found.text, np.uint8), len(self._slots))
-        numbers = np.zeros((len(lines), 0), np.float32)
+        keys, lengths, *_ = record_arrays(found.text, found.records, len(self._slots))
+        known = keys != PADDING_KEY
         # An empty slot has the padding key alone, and no other slot has it.
-        empty = np.repeat(lengths, lengths) == 1
-        lengths[np.repeat(np.arange(len(lengths)), lengths)[(keys == PADDING_KEY) & empty]] = 0
-        return SampleKeys.of(keys[keys != PADDING_KEY], lengths, numbers, [False] * len(self._slots))
+        lengths -= np.bincount(np.repeat(np.arange(len(lengths)), lengths)[~known], minlength=len(lengths))
+        numbers = np.zeros((len(lines), 0), np.float32)
+        return SampleKeys.of(keys[known], lengths, numbers, [False] * len(self._slots))
 
 
 class RowConversion:

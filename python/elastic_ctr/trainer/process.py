@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.own_network import OWN
@@ -453,8 +452,8 @@ class TrainerProcess:
         result.records = task.records
         if task.phase == control.TRAIN and task.touched:
             given = self._settings.input
-            text = np.fromfile(self._file_of(task), np.uint8)
-            keys, counts = touched_keys(text, len(given.slots), numbers=bool(given.numbers))
+            text = self._file_of(task).read_bytes()
+            keys, counts = touched_keys(text, task.records, len(given.slots), numbers=bool(given.numbers))
             result.touched_left_out = len(keys) > _MOST_TOUCHED
             if not result.touched_left_out:
                 result.touched, result.touched_counts = keys.astype("<u8").tobytes(), counts.astype("<f4").tobytes()

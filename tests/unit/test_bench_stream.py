@@ -1,0 +1,64 @@
+"""The figures of the stream's bench, from what was noted."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bench.stream import Producer, freshness, quantiles
+from bench.stream_demo import HOUR, DriftingTruth, Judged
+
+from elastic_ctr.features.synthetic import PRESETS, Truth
+
+
+def producer(*noted: tuple[float, float, float]) -> Producer:
+    return Producer(Truth(PRESETS["easy"], 1), Path("clicks"), 1, 0, list(noted))
+
+
+def test_a_click_is_as_fresh_as_the_first_answer_of_a_version_that_has_its_offset() -> None:
+    appended = producer((10, 100.0, 1), (20, 101.0, 3), (30, 102.0, 2))
+    # 9 was overtaken by 10, which answers before it.
+    knows = {8: (0, 10), 9: (10, 20), 10: (20, 30), 11: (30, 40)}
+
+    seconds, clicks = freshness(appended, {8: 103.0, 10: 104.0, 9: 105.0}, knows)
+
+    assert seconds.tolist() == [3.0, 3.0, 2.0]
+    assert clicks.tolist() == [1, 3, 2]
+
+
+def test_clicks_that_no_answer_knew_are_not_left_out_of_the_figures() -> None:
+    appended = producer((10, 100.0, 1), (20, 101.0, 3))
+
+    with pytest.raises(ValueError, match="in no version that answered"):
+        freshness(appended, {8: 103.0}, {8: (0, 10), 9: (10, 20)})
+    seconds, clicks = freshness(appended, {8: 103.0}, {8: (0, 10), 9: (10, 20)}, so_far=True)
+    assert (seconds.tolist(), clicks.tolist()) == ([3.0], [1.0])
+
+
+def test_quantiles_are_of_clicks_not_of_appends() -> None:
+    found = quantiles(np.array([3.0, 1.0, 2.0]), np.array([1.0, 98.0, 1.0]))
+
+    assert found == {"p50": 1.0, "p90": 1.0, "p99": 2.0, "max": 3.0}
+    assert quantiles(np.empty(0), np.empty(0)) == {}
+
+
+def test_a_truth_that_drifts_becomes_another_one() -> None:
+    truth = DriftingTruth(3, 100)
+    before = truth.weights.copy()
+    truth._began -= 100
+    truth.draw(1, np.random.default_rng(1))
+
+    assert abs(np.corrcoef(before.ravel(), truth.weights.ravel())[0, 1]) < 0.2
+    assert truth.weights.std() == pytest.approx(before.std(), rel=0.1)
+
+
+def test_the_better_model_has_the_higher_auc() -> None:
+    judged = Judged()
+    for _ in range(3):
+        judged.clicks.append(np.array([False, True, True]))
+        judged.scores["stream"].append(np.array([0.1, 0.5, 0.6]))
+        judged.scores["hourly"].append(np.array([0.4, 0.3, 0.6]))
+
+    assert judged.auc("stream") == judged.auc("stream", 1) == 1
+    assert judged.auc("hourly") == 0.5
+    assert Judged().auc("stream") is None
+    assert HOUR > 0
