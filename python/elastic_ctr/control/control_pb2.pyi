@@ -356,7 +356,7 @@ class Refusal(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., lines: _Optional[int] = ..., examples: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TaskResult(_message.Message):
-    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable", "statistics", "columns_refused", "held_out", "groups", "group", "gone", "touched", "touched_counts", "touched_left_out")
+    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable", "statistics", "columns_refused", "held_out", "groups", "group", "gone", "touched", "touched_counts", "touched_told")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -383,7 +383,7 @@ class TaskResult(_message.Message):
     GONE_FIELD_NUMBER: _ClassVar[int]
     TOUCHED_FIELD_NUMBER: _ClassVar[int]
     TOUCHED_COUNTS_FIELD_NUMBER: _ClassVar[int]
-    TOUCHED_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    TOUCHED_TOLD_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     task_id: str
@@ -410,8 +410,8 @@ class TaskResult(_message.Message):
     gone: int
     touched: bytes
     touched_counts: bytes
-    touched_left_out: bool
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ..., held_out: _Optional[int] = ..., groups: _Optional[bytes] = ..., group: _Optional[str] = ..., gone: _Optional[int] = ..., touched: _Optional[bytes] = ..., touched_counts: _Optional[bytes] = ..., touched_left_out: bool = ...) -> None: ...
+    touched_told: bool
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ..., held_out: _Optional[int] = ..., groups: _Optional[bytes] = ..., group: _Optional[str] = ..., gone: _Optional[int] = ..., touched: _Optional[bytes] = ..., touched_counts: _Optional[bytes] = ..., touched_told: bool = ...) -> None: ...
 
 class SaveResult(_message.Message):
     __slots__ = ("model_files", "keys", "values", "live", "published", "seconds", "refused", "values_kind", "quantised_diff", "rows", "cube_files", "counts_file")

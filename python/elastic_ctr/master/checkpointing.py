@@ -429,6 +429,8 @@ class Checkpointing(Part):
             return None
         passes = {row["id"]: row["pass"] for row in self._ledger.versions()}
         chain, last = self._ledger.chain(), saved[-1]
+        if not passes.keys() >= set(chain):
+            return None
         log = [version for version in chain if passes[version] > last["pass"]]
         below = chain[: len(chain) - len(log)]
         # The counts of the first delta begin with the pass behind that of the save.

@@ -405,7 +405,7 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
                 name: facts.dropped.get(name, 0) + sum(each[name] for each in counts.values())
                 for name in (*_SUMS, *_OF_OTHER_TABLES)
             }
-            kept = self.chain()
+            kept = [*self.chain(), *(each["follows"] for each in self.checkpoints() if each["follows"] is not None)]
             for table in (*_OF_PASS, "saves"):
                 if table not in ("samples", "touched"):
                     self._db.execute(f"delete from {table} where pass < ?", (before,))

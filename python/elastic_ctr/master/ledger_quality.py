@@ -18,6 +18,8 @@ _GONE = ", ".join(f"'$.{name}'" for name in _CURVES)
 _GROUPED = "from tasks left join groups on task = tasks.id and slot = ? where tasks.pass = ? and positives is not null and records > 0"
 # A year of hours, in 33 MB. Older passes have their figures alone.
 KEPT_CURVES = 10_000
+# Micro-passes that a micro-pass is compared with.
+_COMPARED_PASSES = 20
 _AUC_COLUMNS = {"before": "auc_before", "after": "auc"}
 
 
@@ -85,9 +87,11 @@ class LedgerQuality(LedgerFile):
             found.setdefault(ordinal, dict.fromkeys(MOMENTS))[moment] = json.loads(document)
         return found
 
-    def expected_quality(self, last: int, most_refused: int) -> Expected | None:
+    def expected_quality(self, last: int, most_refused: int, *, stream: bool = False) -> Expected | None:
         """How the newest published version foretold the first pass with records that it had not learned; after so many refusals since
         then, how pass `last` was foretold by the table itself. None without a published version, or such a pass up to `last`.
+
+        `stream`: a micro-pass is foretold as it is trained, and is compared with those published before it.
         """
         [refused] = self._one(
             "select count(*) from versions where state = 'refused'"
@@ -97,6 +101,8 @@ class LedgerQuality(LedgerFile):
             before = self.quality(last).before
             of = f"of the same pass before training, which counts after {refused} refused versions in a row"
             return None if before is None else Expected(of, before)
+        if stream:
+            return self._in_stream(last)
         row = self._one(
             "select versions.id, passes.id, document from versions"
             " join qualities on qualities.pass > versions.pass and moment = 'before' join passes on ordinal = qualities.pass"
@@ -110,3 +116,22 @@ class LedgerQuality(LedgerFile):
         return Expected(
             f"of version {version} over pass {pass_id} before training", Quality.model_validate_json(document)
         )
+
+    def _in_stream(self, last: int) -> Expected | None:
+        """Of the last published passes together: a micro-pass alone is small."""
+        rows = self._all(
+            "select document from qualities join passes on ordinal = pass where moment = 'before' and pass < ?"
+            " and passes.version is not null order by pass desc limit ?",
+            last,
+            _COMPARED_PASSES,
+        )
+        found = [Quality.model_validate_json(row[0]) for row in rows]
+        found = [each for each in found if each.auc is not None and each.calibration is not None]
+        if not found:
+            return None
+        clicks = sum(each.clicks for each in found)
+        auc, calibration = (
+            sum(getattr(each, name) * each.clicks for each in found) / clicks for name in ("auc", "calibration")
+        )
+        both = {"auc": auc, "calibration": calibration, "clicks": clicks, "shows": sum(each.shows for each in found)}
+        return Expected(f"of the {len(found)} published passes before it", found[0].model_copy(update=both))

@@ -11,6 +11,8 @@ from elastic_ctr.master.ledger_file import LedgerFile
 Keys = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.float32]
 
+# A save gets the keys in one message.
+_MOST_BYTES = 256 << 20
 # The pass of the version that a delta would change, given by its id.
 _ORDINAL_OF = "(select coalesce(max(pass), 0) from versions where id = ?)"
 
@@ -30,7 +32,10 @@ class LedgerTouched(LedgerFile):
     checkpoints: Callable[[], list[dict[str, Any]]]
 
     def set_touched(self, task: str, ordinal: int, touched: Touched) -> None:
-        """Of a trained task, all its epochs."""
+        """Of a trained task, all its epochs. Past a bound all of them are dropped: they are not known then, and a base follows."""
+        [size] = self._one("select coalesce(sum(length(data) + length(counts)), 0) from touched")
+        if size > _MOST_BYTES:
+            self._do("delete from touched")
         data, counts = touched.keys.astype("<u8").tobytes(), touched.counts.astype("<f4").tobytes()
         self._insert("touched", {"task": task, "ordinal": ordinal, "data": data, "counts": counts})
 

@@ -20,7 +20,7 @@ from elastic_ctr.master.start import trained_model
 from elastic_ctr.master.windows import ranges_in
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import announce
+from elastic_ctr.versions.donefile import Announcement, announce
 from elastic_ctr.versions.manifest import (
     CheckpointManifest,
     ManifestDamaged,
@@ -43,6 +43,7 @@ class Publisher:
         self._settings = settings
         # Manifests of the deltas in the last checkpoint by log.
         self._read: dict[int, VersionManifest] = {}
+        self._announced: dict[int, Announcement] = {}
         self._retention = Retention(coordinator, store, settings.master.keep_checkpoints)
 
     def begin(self) -> None:
@@ -54,7 +55,7 @@ class Publisher:
         except StoreError as failed:
             log.warning("the versions in the store cannot be listed yet: %s", failed)
         try:
-            announce(self._store)
+            self._announced = announce(self._store, self._announced)
         except (StoreError, ValueError) as failed:
             log.warning("donefiles are not up to date: %s", failed)
         self._retention.sweep()
@@ -79,7 +80,9 @@ class Publisher:
                     published_of(save, self._settings.model.embedding_dim)
                 with self._coordinator.locked() as ledger:
                     after = ledger.quality(current.ordinal).after
-                    expected = ledger.expected_quality(current.ordinal, MOST_REFUSED)
+                    expected = ledger.expected_quality(
+                        current.ordinal, MOST_REFUSED, stream=self._settings.data.is_stream
+                    )
                 refuse_worse(current, after, expected, self._settings.master.max_quality_loss)
             except PublishRefused as refused:
                 self._commit_checkpoint(current, save)
@@ -97,7 +100,7 @@ class Publisher:
                 keys = manifest.keys
                 # The manifest is the commit; the donefile announces it.
                 self._put_once(layout.version_manifest(manifest.version), manifest.to_json())
-                announce(self._store)
+                self._announced = announce(self._store, self._announced)
             except PublishRefused as wrong:
                 refused = str(wrong)
         if save.kind == "base":
@@ -105,7 +108,11 @@ class Publisher:
             self._commit_checkpoint(current, save, refused=bool(refused))
         plan = None if refused else self._coordinator.log_due(save)
         if plan is not None:
-            self._write_log(current, save, plan)
+            try:
+                self._write_log(current, save, plan)
+            except (NotInStore, ManifestDamaged) as gone:
+                log.warning("no checkpoint by log is made after pass %s: %s", current.id, gone)
+                plan = None
         self._coordinator.version_committed(save, keys, refused=refused, log_on=plan.stands_on if plan else "")
 
     def _write_log(self, current: PassRow, save: SaveRow, plan: LogPlan) -> None:
@@ -266,12 +273,17 @@ def superseded(rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
     whole = [number for number, row in enumerate(saved) if not row["mid"]]
     if not whole:
         return []
+    # The newest one by log has the deltas of those before it.
     stay = set(whole[-keep:])
     gone = [row["name"] for number, row in enumerate(saved[: whole[-1]]) if number not in stay]
-    # The newest one by log has the deltas of those before it.
     newest = {row["stands_on"]: row["name"] for row in rows}
     logs = [row for row in rows if row["stands_on"]]
-    return gone + [row["name"] for row in logs if row["stands_on"] in gone or newest[row["stands_on"]] != row["name"]]
+    left = {row["name"] for row in saved} - set(gone)
+    # Those by log first: a sweep that is cut off leaves none without the save that it stands on.
+    return [
+        *(row["name"] for row in logs if row["stands_on"] not in left or newest[row["stands_on"]] != row["name"]),
+        *gone,
+    ]
 
 
 def outlived(damaged: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:

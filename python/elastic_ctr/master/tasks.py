@@ -204,7 +204,8 @@ class Tasks(Part):
         else:
             trains = task.trained < current.epoch
             self._ledger.trained(task, histograms, epochs=int(trains))
-            if trains and self._settings.data.is_stream and not result.touched_left_out:
+            # Before the first base nothing reads them.
+            if trains and result.touched_told and self._ledger.facts.follows is not None:
                 # Each epoch pushes the same shows and clicks.
                 added = np.frombuffer(result.touched_counts, "<f4").reshape(-1, 2) * np.float32(current.epoch)
                 self._ledger.set_touched(task.id, task.ordinal, Touched(np.frombuffer(result.touched, "<u8"), added))

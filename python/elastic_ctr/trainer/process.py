@@ -443,21 +443,32 @@ class TrainerProcess:
             # All of them are held out, or none is: Paddle never returns from a round over nothing.
             dataset.release_memory()
             return self._without_records(task)
-        run = self._engine.predict
+        run, touched = self._engine.predict, control.TaskResult()
         if task.phase == control.TRAIN:
+            if task.touched:
+                # Before the training: a failure after it would train the records twice.
+                touched = self._touched(task)
             self._watchdog.running(task.attempt)
             run = self._engine.train
         result = self._scored(task, partial(run, dataset))
         dataset.release_memory()
+        if task.phase == control.TRAIN:
+            # What is reported has arrived: another trainer may save at once.
+            self._engine.flush()
+        result.MergeFrom(touched)
         result.records = task.records
-        if task.phase == control.TRAIN and task.touched:
-            given = self._settings.input
-            text = self._file_of(task).read_bytes()
-            keys, counts = touched_keys(text, task.records, len(given.slots), numbers=bool(given.numbers))
-            result.touched_left_out = len(keys) > _MOST_TOUCHED
-            if not result.touched_left_out:
-                result.touched, result.touched_counts = keys.astype("<u8").tobytes(), counts.astype("<f4").tobytes()
         return result
+
+    def _touched(self, task: control.Task) -> control.TaskResult:
+        """The keys of its records; none where they are too many for a message."""
+        given = self._settings.input
+        text = self._file_of(task).read_bytes()
+        keys, counts = touched_keys(text, task.records, len(given.slots), numbers=bool(given.numbers))
+        if len(keys) > _MOST_TOUCHED:
+            return control.TaskResult()
+        return control.TaskResult(
+            touched_told=True, touched=keys.astype("<u8").tobytes(), touched_counts=counts.astype("<f4").tobytes()
+        )
 
     def _save(self, task: control.Task) -> control.TaskResult:
         # A new one has begun no step: it is made before anything may fail.

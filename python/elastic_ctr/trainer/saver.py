@@ -57,13 +57,14 @@ class Saver:
     def save(self, order: control.SaveOrder) -> control.SaveResult:
         """First everything whose failure changes nothing; then the steps that change the tables, each once."""
         began = time.monotonic()
-        self._engine.flush()
+        by_key = any(step.name == "touched" for step in order.steps)
+        if not by_key:
+            self._engine.flush()
         self._engine.pull_dense()
         self._engine.set_offset(order.offset)
         result = control.SaveResult()
         if order.version:
             sample = self._conversion.sample([each.line for each in order.samples])
-            by_key = any(step.name == "touched" for step in order.steps)
             keys = np.union1d(np.frombuffer(order.touched, "<u8"), sample.keys) if by_key else sample.keys
             pulled = self._engine.pull(keys)
             values = pulled[np.searchsorted(keys, sample.keys)]

@@ -6,6 +6,7 @@ on (its own for a base), `input` the folder of its SequenceFiles. `base.txt` lis
 
 import json
 import logging
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -85,16 +86,18 @@ def read_donefile(store: Store, path: str) -> Donefile:
         return Donefile((), (str(large),))
 
 
-def announce(store: Store) -> None:
+def announce(store: Store, known: Mapping[int, Announcement] | None = None) -> dict[int, Announcement]:
     """Write both donefiles whole from the manifests in the store. The master is the only caller.
 
-    A version whose manifest cannot be read keeps the line it has: the others are announced all the same.
+    A version whose manifest cannot be read keeps the line it has: the others are announced all the same. Returns the lines that were
+    read, by version; given as `known` they are not read again, for manifests never change.
     """
     lines: dict[str, list[str]] = {layout.BASE_DONEFILE: [], layout.PATCH_DONEFILE: []}
     before = {path: _bytes_of(store, path) for path in lines}
+    found: dict[int, Announcement] = {}
     for version in published_versions(store):
         try:
-            manifest = read_version(store, version)
+            line = (known or {}).get(version) or announcement_of(read_version(store, version))
         except NotInStore:
             continue  # deleted since
         except ManifestDamaged as damaged:
@@ -102,12 +105,13 @@ def announce(store: Store) -> None:
             for path, text in before.items():
                 lines[path] += [line.to_line() for line in parse_donefile(text, path).lines if line.id == version]
             continue
-        path = layout.BASE_DONEFILE if manifest.kind == "base" else layout.PATCH_DONEFILE
-        lines[path].append(announcement_of(manifest).to_line())
+        found[version] = line
+        lines[layout.BASE_DONEFILE if line.id == line.key else layout.PATCH_DONEFILE].append(line.to_line())
     for path, those in lines.items():
         text = "".join(f"{line}\n" for line in those).encode()
         if text != before[path]:
             store.put_bytes(text, path, overwrite=True)
+    return found
 
 
 def _bytes_of(store: Store, path: str) -> bytes:

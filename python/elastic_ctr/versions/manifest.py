@@ -166,8 +166,10 @@ class VersionManifest(Record):
 
     @property
     def in_one_file(self) -> bool:
-        """Its keys are in one file of all partitions, as a stream's delta publishes them."""
-        return [each.path for each in self.cube_files] == [layout.cube_file(self.version, self.kind, 0, 1)]
+        """Its keys are in one file of several partitions, as a stream's delta publishes them."""
+        return self.partitions > 1 and [each.path for each in self.cube_files] == [
+            layout.cube_file(self.version, self.kind, 0, 1)
+        ]
 
 
 class DictionaryManifest(Record):

@@ -71,7 +71,9 @@ def test_the_newest_one_by_log_stays_as_long_as_the_save_that_it_stands_on() -> 
     ]
 
     assert superseded(rows, 3) == ["1"]
-    assert superseded(rows, 2) == ["a", "1", "2"]
+    assert superseded(rows, 2) == ["1", "2", "a"]
+    # Of a sweep that was cut off.
+    assert superseded(rows[1:], 2) == ["1", "2"]
     assert superseded(rows[:3], 1) == ["1"]
 
 

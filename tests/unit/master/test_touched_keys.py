@@ -236,7 +236,7 @@ def test_a_task_whose_keys_are_not_known_makes_the_next_version_a_base(
     assert one.trained_is_answered()
 
 
-def test_a_task_with_too_many_keys_for_a_message_makes_the_next_version_a_base(
+def test_a_task_that_does_not_tell_its_keys_makes_the_next_version_a_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = stream(tmp_path)
@@ -245,7 +245,7 @@ def test_a_task_with_too_many_keys_for_a_message_makes_the_next_version_a_base(
     def many(task: control.Task, result: control.TaskResult) -> None:
         fill(task, result)
         if task.phase == control.TRAIN:
-            result.touched, result.touched_counts, result.touched_left_out = b"", b"", True
+            result.touched, result.touched_counts, result.touched_told = b"", b"", False
 
     with monkeypatch.context() as patch:
         patch.setattr(one, "fill", many)
@@ -288,7 +288,7 @@ def test_a_task_without_a_key_is_known(tmp_path: Path, monkeypatch: pytest.Monke
     def keyless(task: control.Task, result: control.TaskResult) -> None:
         fill(task, result)
         if task.phase == control.TRAIN:
-            result.touched = b""
+            result.touched, result.touched_counts = b"", b""
 
     monkeypatch.setattr(one, "fill", keyless)
     one.append(10)

@@ -452,6 +452,7 @@ class World:
         if task.phase == control.TRAIN and task.touched:
             key = self.keys.setdefault(task.id, 1000 + len(self.keys))
             result.touched = np.array([key], "<u8").tobytes()
+            result.touched_told = True
             result.touched_counts = np.array([self.shows * task.records, task.records], "<f4").tobytes()
         if task.phase == control.SAVE:
             result.save.rows.extend(self.counted)

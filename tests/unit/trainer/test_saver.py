@@ -382,7 +382,7 @@ def test_a_delta_by_key_has_what_was_pulled_and_is_scored_and_published_at_once(
 ) -> None:
     result = saver.save(touched_order([3, 7, 12]))
 
-    assert engine.calls == ["flush", "pull_dense", "pull", "score", "export_dense", "count_rows"]
+    assert engine.calls == ["pull_dense", "pull", "score", "export_dense", "count_rows"]
     assert not saver.stepped
     [file] = result.cube_files
     assert (file.path, file.records) == ("output/ctr_cube/7/delta/feature-00000-of-00001.seq", 4)

@@ -114,14 +114,14 @@ class CubeBuilder:
         full = plan.ancestor is None
         parts = self._all(plan.first_step, plan, scratch, "building")
         large = past_share(plan, sum(entry.records for entry in parts), self._store, self._settings.overlay_share)
-        if large and plan.in_one_file:
-            self._folding.begin(plan, scratch)
-        elif large:
+        if large and not plan.in_one_file:
             parts = self._all("merge", plan, scratch, "merging")
             full = True
         entries = self._all("publish", plan, scratch, "publishing", parts)
         dictionary = dictionary_of(plan, "full" if full else "overlay", entries)
         publish_dictionary(self._store, dictionary, layout.dictionary_manifest(version))
+        if large and plan.in_one_file:
+            self._folding.begin(plan, scratch)
         fresh_scratch(self._scratch, version).rmdir()
 
     def _all(

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 # Builds, lookups and predictions come first.
 _NICE = 10
+_PAUSE_SECONDS = 30.0
 _MEMORY_BYTES = MEMORY_BYTES // 2
 
 
@@ -40,16 +41,21 @@ class Folding:
         self._thread: threading.Thread | None = None
         self._pool: ProcessPoolExecutor | None = None
         self._stopping = False
+        self._not_before = 0.0
 
     def begin(self, plan: Plan, scratch: Path) -> None:
-        """Begin with the overlay that is built in `scratch`, unless one is under way. Raises OSError."""
-        if self._thread is not None and self._thread.is_alive():
+        """Begin with the overlay that is built in `scratch`, unless one is under way or has failed a moment ago."""
+        if (self._thread is not None and self._thread.is_alive()) or time.monotonic() < self._not_before:
             return
         folder = scratch.parent / FOLD
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
         [overlay] = plan.files("overlay")
-        shutil.copyfile(scratch / overlay, folder / overlay)
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            shutil.copyfile(scratch / overlay, folder / overlay)
+        except OSError as failed:
+            self._failed(plan.manifest.version, failed)
+            return
         self._thread = threading.Thread(target=self._fold, args=(plan, folder), name="fold", daemon=True)
         self._thread.start()
 
@@ -66,15 +72,19 @@ class Folding:
         try:
             manifest = self._folded(plan, folder)
         except (RuntimeError, StoreError, OSError) as failed:
-            # The next large overlay begins another one.
             if not self._stopping:
-                log.warning("the overlay of version %d is not merged into full parts: %s", version, failed)
+                self._failed(version, failed)
         else:
             self.newest = manifest
             spent = time.monotonic() - began
             log.info("the overlay of version %d is merged into full parts in %.1f s", version, spent)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _failed(self, version: int, failed: Exception) -> None:
+        """Versions go on lying over the full parts of before; another overlay begins another one, later."""
+        self._not_before = time.monotonic() + _PAUSE_SECONDS
+        log.warning("the overlay of version %d is not merged into full parts: %s", version, failed)
 
     def _folded(self, plan: Plan, folder: Path) -> DictionaryManifest:
         """Raises RuntimeError, StoreError, OSError."""

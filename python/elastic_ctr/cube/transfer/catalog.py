@@ -169,17 +169,19 @@ def followed_by_checkpoints(store: Store) -> set[int]:
             except (NotInStore, ManifestDamaged):
                 continue  # unfinished, or a foreign folder
             found.update(v for v in (checkpoint.follows_version, checkpoint.base_version) if v is not None)
+            found.update(checkpoint.log)
     return found
 
 
 def delete_dictionaries(store: Store, doomed: Iterable[int]) -> list[int]:
-    """Those that were deleted; one that was folded stays as long as its version: others lie over its full parts. Raises StoreError."""
+    """Their overlays and manifests. Full parts that an overlay was folded into, or is being folded into, stay as long as the version:
+    others lie over them. Raises StoreError.
+    """
     deleted = []
     for version in doomed:
-        if not store.exists(layout.dictionary_fold(version)):
-            store.delete(layout.dictionary_manifest(version))
-            store.delete(layout.dictionary_folder(version))
-            deleted.append(version)
+        store.delete(layout.dictionary_manifest(version))
+        store.delete(layout.dictionary_overlay(version))
+        deleted.append(version)
     return deleted
 
 

@@ -158,10 +158,14 @@ def test_missing_files_are_named(store: FileStore, tmp_path: Path) -> None:
     assert missing_inputs(manifest, store) == [entry.path for entry in manifest.cube_files]
 
 
-def test_an_overlay_is_deleted_unless_it_was_folded(store: FileStore) -> None:
+def test_an_overlay_is_deleted_without_the_full_parts_that_it_is_folded_into(store: FileStore) -> None:
     for version in (11, 12):
         built(store, version)
-    store.put_bytes(b"{}", layout.dictionary_fold(12))
+        store.put_bytes(b"overlay", layout.dictionary_overlay(version))
+    for name in ("fold.json", "part-00000.dict"):
+        store.put_bytes(b"fold", f"{layout.dictionary_folder(12)}/{name}")
 
-    assert delete_dictionaries(store, (11, 12)) == [11]
-    assert list(Catalog(store).scan().dictionaries) == [12]
+    assert delete_dictionaries(store, (11, 12)) == [11, 12]
+    assert list(Catalog(store).scan().dictionaries) == []
+    assert sorted(store.list(layout.dictionary_folder(12))) == ["fold.json", "part-00000.dict"]
+    assert not list(store.walk(layout.dictionary_folder(11)))
