@@ -210,6 +210,29 @@ def test_what_a_refused_version_had_is_in_the_next_one_which_is_no_base(tmp_path
     assert one.trained_is_answered()
 
 
+def test_a_micro_pass_that_is_foretold_far_worse_than_those_before_it_makes_no_version(tmp_path: Path) -> None:
+    one = stream(tmp_path)
+    for number in (2, 3):
+        one.append(1000)
+        one.done(number)
+    # A model that has come apart: clicks are predicted far too seldom.
+    one.logits = {1: -3.0}
+    one.append(1000)
+    one.done(4)
+    one.logits = {}
+    one.append(1000)
+    one.done(5)
+
+    assert [each["state"] for each in one.ledger.versions()] == [*3 * ["published"], "refused", "published"]
+    [refused] = [each["reason"] for each in one.ledger.versions() if each["reason"]]
+    assert (
+        "of pass stream/00000004 after training is farther from 1 than the 1.0020 of the 3 published passes before it"
+        in refused
+    )
+    # What it has trained is in the next one.
+    assert one.trained_is_answered()
+
+
 def test_after_a_version_that_transfer_refused_the_next_one_is_a_base(tmp_path: Path) -> None:
     one = stream(tmp_path)
     one.append(10)
