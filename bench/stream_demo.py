@@ -10,6 +10,7 @@ learned yet; their AUCs stand beside that of the truth itself. Report: build/str
 import argparse
 import io
 import json
+import logging
 import math
 import shutil
 import sys
@@ -192,6 +193,8 @@ def demo(seconds: float) -> dict[str, Any]:
 
 
 def main() -> int:
+    # The engine's import lets every library speak.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=100, help="of clicks")
     given = parser.parse_args()

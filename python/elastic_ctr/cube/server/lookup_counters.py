@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 REQUESTS, KEYS, MISSING, NOT_HELD, BAD_REQUESTS, KEEP_ALIVES, BYTES_IN, BYTES_OUT, ACCEPTED = range(9)
 CONNECTIONS, IN_FLIGHT = 9, 10
 VERSIONS_AT = 16
-MAX_VERSIONS = 48  # lookups and keep-alives that named the version in that place
+# Lookups and keep-alives that named the version in that place. Of a stream, a version a second or two stays for the drain.
+MAX_VERSIONS = 240
 WIDTH = VERSIONS_AT + MAX_VERSIONS
 
 Counts = NDArray[np.int64]

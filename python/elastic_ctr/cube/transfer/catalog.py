@@ -56,6 +56,8 @@ class Catalog:
         Raises StoreError when the store does not answer, or shows nothing where there was something.
         """
         problems: list[str] = []
+        # First, for a version is announced once its manifest is there.
+        announced = self._read_announced(problems)
         listed = published_versions(self._store)
         if self._manifests and not listed:
             raise StoreError(
@@ -66,7 +68,6 @@ class Catalog:
         self._complete &= set(listed)
         folders = versions_in(self._store, layout.DICTIONARIES, "/")
         self._dictionaries = self._read(self._dictionaries, folders, read_dictionary, problems)
-        announced = self._read_announced(problems)
         usable = []
         # A version older than one that is built is never built any more.
         newest_built = max(self._dictionaries, default=0)
