@@ -262,8 +262,14 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             knows: dict[int, tuple[int, int]] = {}
             lags: list[int] = []
             shown = 0.0
+            killed = 0.0
             while producing.is_alive():
                 time.sleep(1)
+                if given.kill_pserver and not killed and time.time() - quiet_ends > given.minutes * 30:
+                    pserver = psutil.Process(run.session.supervisor.pids()["ctr-pserver-0"])
+                    pserver.children()[0].kill()
+                    killed = time.time()
+                    console.print("the server process of the pserver is killed")
                 lags.append(run.lag())
                 if time.monotonic() - shown > 10:
                     shown = time.monotonic()
@@ -294,8 +300,21 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "predictionMs": {"quiet": {q: float(np.quantile(quiet, x)) for q, x in (("p50", 0.5), ("p99", 0.99))} if quiet else {},
         "streaming": {q: float(np.quantile(busy, x)) for q, x in (("p50", 0.5), ("p99", 0.99))}},
         "stages": {name: {"p50": median, "p90": ninety} for name, median, ninety in stages(passes)},
+        "recovery": recovery(status, producer, seconds, killed) if killed else None,
         "cores": cores, "load": os.getloadavg(), "trained": status["ledger"]["trained"], "checkpointSeconds": given.checkpoint_seconds,
     }  # fmt: skip
+
+
+def recovery(status: dict[str, Any], producer: Producer, seconds: Floats, killed: float) -> dict[str, float]:
+    """Seconds until the table was whole, and until what was appended was fresher than 10 s for good; records trained again."""
+    [last] = status["recoveries"][-1:]
+    late = [
+        at + each
+        for (_, at, _), each in zip(producer.noted, seconds.tolist(), strict=True)
+        if at > killed and each > 10
+    ]
+    again = status["ledger"]["rolledBack"] + status["ledger"]["repeated"]
+    return {"ready": last["seconds"], "freshAgain": max(late, default=killed) - killed, "trainedAgain": again}
 
 
 def cpu_seconds(session: Session) -> dict[str, float]:
@@ -323,6 +342,10 @@ def show(found: dict[str, Any]) -> None:
             table.add_row(f"prediction, ms, {kind}", f"{each['p50']:.1f}", "", f"{each['p99']:.1f}", "")
     for name, each in found["stages"].items():
         table.add_row(f"stage {name}, s", f"{each['p50']:.3f}", f"{each['p90']:.3f}", "", "")
+    if lost := found["recovery"]:
+        table.add_row("the table is whole again, s", f"{lost['ready']:.1f}", "", "", "")
+        table.add_row("fresher than 10 s again, s", f"{lost['freshAgain']:.1f}", "", "", "")
+        table.add_row("records trained again", f"{lost['trainedAgain']:,}", "", "", "")
     for name, each in sorted(found["cores"].items(), key=lambda item: -item[1]):
         table.add_row(f"cores of {name}", f"{each:.2f}", "", "", "")
     console = Console(highlight=False)
@@ -345,6 +368,7 @@ def main() -> int:
         "--evaluate", action="store_true", help="with the product's default of an evaluation before training"
     )
     parser.add_argument("--quiet", type=float, default=5, help="seconds of predictions without a stream, before")
+    parser.add_argument("--kill-pserver", action="store_true", help="kill -9 its server process at half time")
     parser.add_argument("--quick", action="store_true", help="half a minute on a small table")
     parser.add_argument("--only", default="", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="the whole document on stdout")
@@ -360,6 +384,8 @@ def main() -> int:
     fresh = found["freshness"]
     goal = {(2000, 1_000_000, 8): 1.2, (10_000, 1_000_000, 8): None}.get((given.rate, given.keys, given.slots))
     name = f"stream: freshness p50 s, {given.rate:,} clicks/s, {given.slots} slots, {given.keys:,} keys"
+    if found["recovery"]:
+        return 1 if found["wrong"] else 0
     Results(quick=given.quick).put(
         Row(name, fresh["p50"], fresh["p50"], fresh["max"], goal, f"p99 {fresh['p99']}", "at most"), found
     )
