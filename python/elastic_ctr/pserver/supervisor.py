@@ -42,6 +42,9 @@ _RETRY_SECONDS = 2.0
 _VERIFY = "verify-"
 _SILENT_SECONDS = 60.0
 _DAMAGED_SECONDS = 2.0
+# An upgrade deletes the pods of a training and its master at about the same time: the master that answers first may be the old
+# one, which knows of no handover.
+_LINGER_SECONDS = 5.0
 
 
 class PserverSupervisor:
@@ -111,13 +114,14 @@ class PserverSupervisor:
     def _hand_over(self) -> None:
         """Run on while the master still needs this table. An unreachable master is retried for `leave_timeout_seconds`."""
         self._leaving = True
-        gives_up_at = time.monotonic() + self._leave_timeout
+        began = time.monotonic()
+        gives_up_at = began + self._leave_timeout
         # Without a timeout no handover is possible, and the process ends at once.
         while self._leave_timeout and self._alive():
             if self._turn():
                 return
             if self._alone_since is None:
-                if not self._keep_running:
+                if not self._keep_running and time.monotonic() - began > _LINGER_SECONDS:
                     return
                 gives_up_at = time.monotonic() + self._leave_timeout
             elif time.monotonic() > gives_up_at:

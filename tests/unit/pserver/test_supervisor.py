@@ -339,16 +339,39 @@ def serving(parent: PserverSupervisor, monkeypatch: pytest.MonkeyPatch) -> Pserv
     return parent
 
 
-def test_a_pserver_that_is_told_to_end_goes_as_soon_as_the_master_does_not_need_it(
-    serving: PserverSupervisor, master: Master
+def test_a_pserver_that_is_told_to_end_goes_once_the_master_has_not_needed_it_for_a_while(
+    serving: PserverSupervisor, master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("elastic_ctr.pserver.supervisor._LINGER_SECONDS", 0.7)
     master.orders = control.PserverOrders(generation=1, leave_timeout_seconds=30)
     serving._turn()
     asked = len(master.told)
 
     serving._hand_over()
 
-    assert [each.leaving for each in master.told[asked:]] == [True]
+    assert [each.leaving for each in master.told[asked:]] == [True] * 3
+
+
+def test_a_pserver_that_the_old_master_does_not_need_stays_for_the_handover_of_the_new_one(
+    serving: PserverSupervisor, master: Master
+) -> None:
+    master.orders = control.PserverOrders(generation=1, leave_timeout_seconds=30)
+    serving._turn()
+    answered, tries = master.call_once, []
+
+    def of_two_masters(method: str, request: Any, timeout: float = 10) -> Any:
+        answered(method, request, timeout)
+        tries.append(method)
+        needed = len(tries) in (2, 3)
+        return control.PserverOrders(
+            generation=1, leave_timeout_seconds=30, keep_running=needed, leave=len(tries) == 4, reason="handed over"
+        )
+
+    master.call_once = of_two_masters  # type: ignore[method-assign]
+    serving._settings = serving._settings.model_copy(update={"exit_when_done": False})
+    serving._hand_over()
+
+    assert len(tries) == 4
 
 
 def test_a_pserver_whose_table_is_handed_over_writes_what_is_saved_and_then_goes(
@@ -376,8 +399,9 @@ def test_a_pserver_whose_table_is_handed_over_writes_what_is_saved_and_then_goes
 
 
 def test_a_pserver_that_is_told_to_end_while_the_master_restarts_waits_for_its_word(
-    serving: PserverSupervisor, master: Master
+    serving: PserverSupervisor, master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("elastic_ctr.pserver.supervisor._LINGER_SECONDS", 0.0)
     master.orders = control.PserverOrders(generation=1, leave_timeout_seconds=30)
     serving._turn()
     asked, answered, tries = len(master.told), master.call_once, []
