@@ -55,7 +55,9 @@ def test_a_cube_goes_live_and_on_while_its_file_server_comes_and_goes(server: Fi
         eventually("transfer says no more", lambda: not cube.status()["problems"])
 
         server.kill()
-        eventually("transfer says that the store is away", lambda: f"cannot be read from {server.url}" in problems(cube))
+        eventually(
+            "transfer says that the store is away", lambda: f"cannot be read from {server.url}" in problems(cube)
+        )
         values, missed = cube.seek(BASE, keys)
         assert not missed.any()
         np.testing.assert_array_equal(values, values_of(keys, BASE))

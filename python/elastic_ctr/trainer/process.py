@@ -443,20 +443,24 @@ class TrainerProcess:
             # All of them are held out, or none is: Paddle never returns from a round over nothing.
             dataset.release_memory()
             return self._without_records(task)
-        run, touched = self._engine.predict, control.TaskResult()
         if task.phase == control.TRAIN:
-            if task.touched:
-                # Before the training: a failure after it would train the records twice.
-                touched = self._touched(task)
-            self._watchdog.running(task.attempt)
-            run = self._engine.train
-        result = self._scored(task, partial(run, dataset))
+            result = self._trained(task, dataset)
+        else:
+            result = self._scored(task, partial(self._engine.predict, dataset))
         dataset.release_memory()
-        if task.phase == control.TRAIN:
+        result.records = task.records
+        return result
+
+    def _trained(self, task: control.Task, dataset: Any) -> control.TaskResult:
+        # Before the training: a failure after it would train the records twice.
+        touched = self._touched(task) if task.touched else control.TaskResult()
+        self._watchdog.running(task.attempt)
+        # A server that is lost in the middle may hold the engine, and with it every thread of this process.
+        with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
+            result = self._scored(task, partial(self._engine.train, dataset))
             # What is reported has arrived: another trainer may save at once.
             self._engine.flush()
         result.MergeFrom(touched)
-        result.records = task.records
         return result
 
     def _touched(self, task: control.Task) -> control.TaskResult:

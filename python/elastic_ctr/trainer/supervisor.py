@@ -30,6 +30,8 @@ STOPPED = 143
 # A restart would not help: the process has other settings than the master.
 _REFUSED = 2
 _SHORTEST_LIFE = 1.0
+# Seconds of a delegated state before the first round: shorter than a lease, longer than a micro-pass of a stream.
+_DELEGATED_AFTER = 1.0
 # Not SIGTERM: while Paddle is imported its handler of SIGTERM is in place, which ends the process or hangs it.
 LEAVE_SIGNAL = signal.SIGUSR1
 _STOPPED_BY_A_SIGNAL = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
@@ -112,34 +114,43 @@ class TrainerSupervisor:
 
 
 class _DelegatedWatchdog:
-    """Runs the training process's watchdog during saves and loads, while the engine holds the GIL there."""
+    """Runs the training process's watchdog during trainings, saves and loads: the engine may hold the GIL there."""
 
     def __init__(self, settings: TrainerFile, file: Path, child: int) -> None:
         self._settings = settings
         self._file = file
         self._child = child
+        self._client: MasterClient | None = None
         self._watchdog: Watchdog | None = None
         self._reasons: list[str] = []
+        self._written = 0
         self._next = 0.0
 
     def round(self) -> str:
         """One round of the watchdog, at most one a period: why the training process must rejoin, or an empty string."""
-        if not self._file.exists():
-            self._watchdog, self._reasons = None, []
-            return ""
+        written = self._time_written()
+        if written != self._written:
+            # Another state, or none. The child did its own rounds until now, and a stream's next state comes soon.
+            self._written, self._watchdog, self._reasons = written, None, []
+            self._next = time.monotonic() + _DELEGATED_AFTER
         # A process stopped by a signal counts as lost: its leases are not renewed.
-        if time.monotonic() < self._next or psutil.Process(self._child).status() in _STOPPED_BY_A_SIGNAL:
+        if not written or time.monotonic() < self._next or psutil.Process(self._child).status() in _STOPPED_BY_A_SIGNAL:
             return ""
-        try:
-            state = json.loads(self._file.read_text())
-        except (OSError, ValueError):
-            return ""
-        if self._watchdog is None or state != self._watchdog.state():
-            # A new state: two saves may follow each other between two rounds.
-            self._reasons = []
-            client = MasterClient(self._settings.master_address, self._settings.auth.token)
-            self._watchdog = Watchdog(client, **state, end=self._reasons.append)
+        if self._watchdog is None:
+            try:
+                state = json.loads(self._file.read_text())
+            except (OSError, ValueError):
+                return ""
+            self._client = self._client or MasterClient(self._settings.master_address, self._settings.auth.token)
+            self._watchdog = Watchdog(self._client, **state, end=self._reasons.append)
         self._watchdog.round()
         self._next = time.monotonic() + self._watchdog.period
-        # Without the file the process runs its own watchdog again, and this round's answer is stale.
-        return self._reasons[0] if self._reasons and self._file.exists() else ""
+        # This round's answer is stale once the process runs its own watchdog again, or has delegated another state.
+        return self._reasons[0] if self._reasons and self._time_written() == written else ""
+
+    def _time_written(self) -> int:
+        """0 without a file."""
+        try:
+            return self._file.stat().st_mtime_ns
+        except OSError:
+            return 0

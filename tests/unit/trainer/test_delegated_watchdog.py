@@ -37,6 +37,7 @@ class Rounds(Watchdog):
 def duty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[module._DelegatedWatchdog]:
     monkeypatch.setattr(module, "Watchdog", Rounds)
     monkeypatch.setattr(module, "MasterClient", lambda *_: None)
+    monkeypatch.setattr(module, "_DELEGATED_AFTER", 0.02)
     Rounds.done, Rounds.refuse_after = 0, 10**9
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     yield module._DelegatedWatchdog(settings_of(tmp_path), tmp_path / WATCH_FILE, sleeper.pid)
@@ -71,6 +72,34 @@ def test_what_is_handed_over_is_done_until_it_is_taken_back(duty: module._Delega
     assert state["held"] == ["save:1"]
     assert seen >= 1
     assert Rounds.done == seen
+
+
+def test_states_that_follow_each_other_soon_are_left_to_the_child(
+    duty: module._DelegatedWatchdog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_DELEGATED_AFTER", 0.2)
+    for _ in range(5):
+        with delegated_to_parent(Watchdog(None, 7, 2, [], 10), tmp_path / WATCH_FILE):  # type: ignore[arg-type]
+            rounds(duty, 2)
+
+    assert Rounds.done == 0
+
+
+def test_the_answer_for_a_state_that_was_replaced_meanwhile_ends_no_child(
+    duty: module._DelegatedWatchdog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replaced_meanwhile(self: Rounds) -> None:
+        Rounds.done += 1
+        self._end("the lease is gone: its task was reported")
+        (tmp_path / "next").write_text("{}")
+        os.utime(tmp_path / "next", ns=(Rounds.done, Rounds.done))
+        (tmp_path / "next").replace(tmp_path / WATCH_FILE)
+
+    monkeypatch.setattr(Rounds, "round", replaced_meanwhile)
+    (tmp_path / WATCH_FILE).write_text("{}")
+
+    assert rounds(duty, 8) == [""] * 8
+    assert Rounds.done >= 2
 
 
 def test_a_child_that_no_longer_belongs_is_named_for_ending(duty: module._DelegatedWatchdog, tmp_path: Path) -> None:

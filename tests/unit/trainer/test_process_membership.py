@@ -12,6 +12,7 @@ from elastic_ctr.control.channel import ForeignMasterGrace
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.trainer import process as module
 from elastic_ctr.trainer.process import TrainerProcess
+from elastic_ctr.trainer.supervisor import WATCH_FILE
 from elastic_ctr.trainer.watchdog import REJOIN
 from trainer.process_world import Dataset, Engine, Made, joined, task
 from trainer.trainer_file import SLOTS
@@ -32,6 +33,27 @@ def test_an_initializer_with_a_checkpoint_loads_it_and_writes_it_out_to_be_count
     one.run()
 
     assert Engine.calls[:3] == ["connect 3", "load load", "save verify checkpoint"]
+
+
+def test_while_a_training_and_its_pushes_wait_for_a_server_the_supervisor_watches(
+    trainer: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, client = trainer(task(0, control.TRAIN))
+    file = Path(one._settings.trainer.scratch_dir) / WATCH_FILE
+    trained, watched = Engine.train, []
+
+    def train(self: Engine, dataset: Dataset, **given: Any) -> Any:
+        watched.append(file.exists())
+        return trained(self, dataset, **given)
+
+    monkeypatch.setattr(Engine, "train", train)
+    monkeypatch.setattr(Engine, "flush", lambda _self: watched.append(file.exists()))
+
+    one.run()
+
+    assert len(client.results()) == 1
+    assert watched == [True, True]
+    assert not file.exists()
 
 
 def test_a_trainer_told_to_rejoin_ends_with_75(trainer: Made) -> None:

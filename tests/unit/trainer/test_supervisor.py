@@ -186,12 +186,14 @@ def test_the_parent_keeps_the_leases_of_the_duty_that_was_handed_over_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed: list[object] = []
+    monkeypatch.setattr("elastic_ctr.trainer.supervisor._DELEGATED_AFTER", 0.0)
     monkeypatch.setattr(Watchdog, "round", lambda self: renewed.append(self.state()["held"]))
     duty = _DelegatedWatchdog(settings_of(tmp_path), tmp_path / "watch.json", os.getpid())
 
     assert duty.round() == ""
     for attempt in ("save:1", "save:2"):
         # The second comes before the parent has seen that the first one is over.
+        time.sleep(0.02)
         (tmp_path / "watch.json").write_text(json.dumps(duty_state(attempt)))
         assert duty.round() == ""
 
