@@ -32,6 +32,7 @@ from bench.method import Results, Row
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
+from elastic_ctr.local.endpoints import role_status
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
 from elastic_ctr.store import NotInStore, Store, open_store
@@ -282,6 +283,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             time.sleep(1)
             knows |= run.knows()
             status = run.status()
+            serving = role_status("serving", run.session.places.info.serving_admin)
         finally:
             prober.stop()
             asking.join()
@@ -300,6 +302,8 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "predictionMs": {"quiet": {q: float(np.quantile(quiet, x)) for q, x in (("p50", 0.5), ("p99", 0.99))} if quiet else {},
         "streaming": {q: float(np.quantile(busy, x)) for q, x in (("p50", 0.5), ("p99", 0.99))}},
         "stages": {name: {"p50": median, "p90": ninety} for name, median, ninety in stages(passes)},
+        # As the serving pod counts it, evenly between two looks of the master at the stream.
+        "servingFreshness": serving["clickFreshness"],
         "recovery": recovery(status, producer, seconds, killed) if killed else None,
         "cores": cores, "load": os.getloadavg(), "trained": status["ledger"]["trained"], "checkpointSeconds": given.checkpoint_seconds,
     }  # fmt: skip
@@ -337,6 +341,8 @@ def show(found: dict[str, Any]) -> None:
         title=f"{found['rate']:,} clicks/s, {found['slots']} slots, {found['keys']:,} keys",
     )
     table.add_row("freshness, s", *(f"{found['freshness'][name]:.2f}" for name in QUANTILES))
+    if counted := found["servingFreshness"]:
+        table.add_row("as serving counts it, s", *(f"{counted[name]:.2f}" for name in QUANTILES))
     for kind, each in found["predictionMs"].items():
         if each:
             table.add_row(f"prediction, ms, {kind}", f"{each['p50']:.1f}", "", f"{each['p99']:.1f}", "")

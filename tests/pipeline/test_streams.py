@@ -2,11 +2,13 @@
 
 import gzip
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -191,17 +193,33 @@ def shows_and_clicks(lines: list[bytes]) -> dict[int, tuple[int, int]]:
     return found
 
 
+def some_late(lines: list[bytes]) -> list[bytes]:
+    """Every second click is a line of its own, after all the impressions."""
+    clicked = [number for number, line in enumerate(lines) if line.startswith(b"1 1 ")][::2]
+    late = [b"0 1 " + lines[number].removeprefix(b"1 1 ") for number in clicked]
+    assert late
+    return [line.replace(b"1 1 ", b"1 0 ", 1) if at in clicked else line for at, line in enumerate(lines)] + late
+
+
+def clicks_with_a_freshness(run: Run) -> float:
+    """Which the serving pod has counted."""
+    [serving] = [role.file for role in run.session.supervisor.roles if role.command == "serving"]
+    text = httpx.get(f"http://127.0.0.1:{serving.serving.admin_port}/metrics").text  # type: ignore[attr-defined]
+    [found] = re.findall(r"elastic_ctr_serving_click_freshness_seconds_count (\S+)", text)
+    return float(found)
+
+
 def test_a_version_answers_every_row_as_the_table_has_it_though_a_pserver_is_lost_between_deltas(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
     log = tmp_path / "log"
     log.mkdir()
     values = stream_values(f"file://{log}?follow")
-    values["data"]["stream"]["checkpointSeconds"] = CHECKPOINT_SECONDS
+    values["data"]["stream"] |= {"checkpointSeconds": CHECKPOINT_SECONDS, "lateClicks": True}
     sent: list[bytes] = []
 
     def append() -> None:
-        lines = clicks(400, len(sent))
+        lines = some_late(clicks(400, len(sent)))
         (log / f"clicks-{len(sent)}").write_bytes(b"\n".join(lines) + b"\n")
         sent.extend(lines)
 
@@ -216,6 +234,7 @@ def test_a_version_answers_every_row_as_the_table_has_it_though_a_pserver_is_los
     append()
     run = start(values)
     run.until(trained(run, len(sent)), 120, "the first version")
+    before = len(sent)
     train()
     while not checkpoints(run)[-1].stands_on:
         # One by log is made five seconds after the one before; on a slow machine the next save may be due before.
@@ -240,5 +259,7 @@ def test_a_version_answers_every_row_as_the_table_has_it_though_a_pserver_is_los
     # What was trained between the save and the loss was not trained again, and is in every column.
     assert "is loaded by log" in (run.places.folder / "logs" / "ctr-master-0.log").read_text()
     assert status["ledger"]["rolledBack"] == 0
+    # Each click counts once, however often its pass was begun, from the second version on.
+    assert clicks_with_a_freshness(run) == len(sent) - before
     rows = [row.split() for text in table_of(run, newest_save(run)) for row in text.decode().splitlines()]
     assert {int(row[0]): (float(row[4]), float(row[5])) for row in rows} == shows_and_clicks(sent)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.late_clicks import trained
 from bench.stream import Producer, freshness, quantiles
 from bench.stream_demo import HOUR, DriftingTruth, Judged
 
@@ -62,3 +63,21 @@ def test_the_better_model_has_the_higher_auc() -> None:
     assert judged.auc("hourly") == 0.5
     assert Judged().auc("stream") is None
     assert HOUR > 0
+
+
+@pytest.mark.parametrize(
+    ("way", "shows", "clicks", "first_click"),
+    [("joined", 4, 2, 0.001), ("split", 4, 2, 0.501), ("wait 60 s", 4, 1, 60.001), ("fake negative", 6, 2, 0.501)],
+)
+def test_each_way_to_train_late_clicks_has_their_impressions_and_what_it_knows_of_the_clicks(
+    way: str, shows: int, clicks: int, first_click: float
+) -> None:
+    clicked, delay = np.array([False, True, False, True]), np.array([9.0, 0.5, 9.0, 70.0])
+
+    found = trained(way, clicked, delay, 100.0)
+
+    assert (found.show.sum(), found.click.sum()) == (shows, clicks)
+    assert found.second[found.click > 0][0] == pytest.approx(first_click)
+    assert found.row[found.click > 0][0] == 1
+    assert (np.diff(found.second) >= 0).all()
+    assert trained(way, clicked, delay, 50.0).click.sum() <= clicks

@@ -270,6 +270,9 @@ def _serving(transfer: Answer, serving: Answer | None) -> Iterator[RenderableTyp
         if serving["p50Seconds"] is not None and serving["p99Seconds"] is not None:
             load += f", p50 ≤ {serving['p50Seconds'] * 1e3:.1f} ms, p99 ≤ {serving['p99Seconds'] * 1e3:.1f} ms"
         yield _line("serving", f"{serving['stage']}; {load}{which}")
+        if fresh := serving["clickFreshness"]:
+            spread = ", ".join(f"{name} {fresh[name]:.1f} s" for name in ("p50", "p90", "p99"))
+            yield _line("clicks", f"answered with after {spread}, at most {fresh['max']:.1f} s (last five minutes)")
         if serving["lastRefusal"]:
             yield _more(f"last refusal: {serving['lastRefusal']}", "yellow")
         if serving["transfer"]["error"]:

@@ -92,6 +92,11 @@ class MicroPass(Section):
         description="Seconds from one save of the table to the next. It walks the table and holds up the passes behind it. Between two "
         "of them a checkpoint is made of the last save and the deltas since, each five seconds.",
     )
+    late_clicks: bool = Field(
+        default=False,
+        description="Whether a line may have show 0 and click 1 or more: clicks of impressions that came before with click 0. Together they "
+        "teach what one line would. Not with adagrad rules.",
+    )
 
 
 class Data(Section):
@@ -249,12 +254,18 @@ class Data(Section):
             raise ValueError(f"format {self.format} is of whole files; a stream has {', '.join(_OF_STREAMS)}")
         if self.format in {"csv", "tsv"} and self.columns is None:
             raise ValueError("columns is missing: no line of a stream names them; list them")
+        if self.stream.late_clicks and self.format != "clicks" and self.shows is None:
+            raise ValueError(
+                "stream.lateClicks needs shows: a row without it is one impression; name the column of impressions"
+            )
 
     @model_validator(mode="after")
     def _consistent(self) -> "Data":
         if self.is_stream:
             self._check_stream()
             return self
+        if self.stream.late_clicks:
+            raise ValueError(f"stream.lateClicks is of streams, and {self.source.url} is none; leave it out")
         for name in ("start", "end"):
             if getattr(self, name) in _STARTS:
                 raise ValueError(

@@ -442,6 +442,16 @@ def check_group(data: Data, features: Features | None) -> None:
     raise ValueError(f"data.group {data.group!r} is no {what}; there are {shown}")
 
 
+def check_late_clicks(data: Data, model: Model) -> None:
+    """Raises ValueError where the table's rules divide by shows, which a late click has none of."""
+    for name, rule in (("embed", model.table.embed), ("embedx", model.table.embedx)):
+        if data.stream.late_clicks and "adagrad" in rule.name:
+            raise ValueError(
+                f"data.stream.lateClicks does not go with model.table.{name}.name {rule.name}, which divides each gradient by the shows "
+                "of its lines; take adam, shared_adam or naive"
+            )
+
+
 def check_features(data: Data, features: Features | None, model: Model) -> None:
     """Raises ValueError where `features` does not go with the rest of the values file."""
     if features is None:

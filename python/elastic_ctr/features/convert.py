@@ -37,7 +37,9 @@ class RefusedLines:
     lines.
     """
 
-    def __init__(self, block: bytes, ends: Offsets, lines: Offsets, rules: tuple[SlotList, int | None, int]) -> None:
+    def __init__(
+        self, block: bytes, ends: Offsets, lines: Offsets, rules: tuple[SlotList, int | None, int, bool]
+    ) -> None:
         self._block = block
         self._ends = ends
         self._lines = lines
@@ -85,12 +87,20 @@ class Converted:
 class Converter:
     """Converts blocks of lines; holds no state between them, so threads may share one (the loop releases the GIL)."""
 
-    def __init__(self, slots: SlotList, sparse_dim: int | None, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+    def __init__(
+        self,
+        slots: SlotList,
+        sparse_dim: int | None,
+        max_line_bytes: int = MAX_LINE_BYTES,
+        *,
+        late_clicks: bool = False,
+    ) -> None:
         if sparse_dim is not None and not 0 < sparse_dim < 1 << 64:
             raise ValueError(f"sparseDim {sparse_dim} is not in 1 to 2^64-1; leave it out to keep all 64 bits.")
         self._slots = slots
         self._sparse_dim = sparse_dim
         self.max_line_bytes = max_line_bytes
+        self._late_clicks = late_clicks
         self._table = tokens.SlotTable(
             names=np.frombuffer("".join(slots).encode("ascii"), dtype=np.uint8),
             starts=np.cumsum([0, *map(len, slots)], dtype=np.int64),
@@ -122,7 +132,9 @@ class Converter:
         most_keys = longest // len(b"0:s") + 1
         line = 0
         while line < len(ends):
-            line = tokens.convert_lines(given, ends, line, modulus, self._table, self.max_line_bytes, most_keys, output)
+            line = tokens.convert_lines(
+                given, ends, line, modulus, self._table, self.max_line_bytes, self._late_clicks, most_keys, output
+            )
             texts.append(output.text[: sums[tokens.TEXT_BYTES]].tobytes())
             sums[tokens.TEXT_BYTES] = 0
         records, shows, clicks, refused, ignored, padding = (int(value) for value in sums[: tokens.TEXT_BYTES])
@@ -132,7 +144,10 @@ class Converter:
             shows=shows,
             clicks=clicks,
             refused=RefusedLines(
-                block, ends, output.bad[:refused].copy(), (self._slots, self._sparse_dim, self.max_line_bytes)
+                block,
+                ends,
+                output.bad[:refused].copy(),
+                (self._slots, self._sparse_dim, self.max_line_bytes, self._late_clicks),
             ),
             ignored=ignored,
             padding=padding,

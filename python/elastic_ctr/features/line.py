@@ -79,16 +79,29 @@ class Instance(Features):
     click: int
 
 
-def parse_line(line: bytes, slots: SlotList, sparse_dim: int | None, max_line_bytes: int = MAX_LINE_BYTES) -> Instance:
-    """Read one training line, without its LF. Raises LineRefused by the rules of the module's text."""
+def parse_line(
+    line: bytes,
+    slots: SlotList,
+    sparse_dim: int | None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    late_clicks: bool = False,
+) -> Instance:
+    """Read one training line, without its LF. Raises LineRefused by the rules of the module's text.
+
+    With `late_clicks`, show may be 0 where click is not: clicks of impressions that came before.
+    """
     tokens = _tokens(line, max_line_bytes)
     show = _number(tokens[0], "show", COUNT_LIMIT, Reason.COUNT_TOO_LARGE)
-    if show == 0:
+    if show == 0 and not late_clicks:
         raise LineRefused(Reason.SHOW_ZERO, "show is 0; a line is at least one impression.")
     if len(tokens) == 1:
         raise LineRefused(Reason.NO_CLICK, f"the line ends after show {show}.")
     click = _number(tokens[1], "click", COUNT_LIMIT, Reason.COUNT_TOO_LARGE)
-    if click > show:
+    if show == click == 0:
+        raise LineRefused(
+            Reason.SHOW_ZERO, "show and click are 0; a line is at least one impression or one late click."
+        )
+    if click > show > 0:
         raise LineRefused(Reason.CLICK_ABOVE_SHOW, f"click {click} is above show {show}.")
     return Instance(*_keys(tokens[2:], slots, sparse_dim), show, click)
 

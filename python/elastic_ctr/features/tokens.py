@@ -160,19 +160,26 @@ def _skip_blanks(block: Bytes, at: int, stop: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _read_line(block: Bytes, start: int, stop: int, sparse_dim: np.uint64, slots: SlotTable, line: Chains) -> bool:
+def _read_line(
+    block: Bytes, start: int, stop: int, sparse_dim: np.uint64, slots: SlotTable, late_clicks: bool, line: Chains
+) -> bool:
     """Chain the keys of a line to their slots; False if the line is invalid."""
     names, starts, table = slots.names, slots.starts, slots.table
     keys, after, first, last, count = line.keys, line.after, line.first, line.last, line.counts
     at = _skip_blanks(block, start, stop)
     digits, end = _find_number(block, at, stop)
     show = _number(block, digits, end)
-    if end in (at, stop) or show == 0 or show >= _COUNT_LIMIT or not (block[end] == _SPACE or block[end] == _TAB):
+    if end in (at, stop) or show >= _COUNT_LIMIT or not (block[end] == _SPACE or block[end] == _TAB):
         return False
     at = _skip_blanks(block, end, stop)
     digits, end = _find_number(block, at, stop)
     click = _number(block, digits, end)
-    if end == at or click > show or (end < stop and not (block[end] == _SPACE or block[end] == _TAB)):
+    if end == at or (end < stop and not (block[end] == _SPACE or block[end] == _TAB)):
+        return False
+    if show == 0:
+        if not late_clicks or click == 0 or click >= _COUNT_LIMIT:
+            return False
+    elif click > show:
         return False
     at = _skip_blanks(block, end, stop)
 
@@ -248,6 +255,7 @@ def convert_lines(
     sparse_dim: np.uint64,
     slot_table: SlotTable,
     max_line_bytes: int,
+    late_clicks: bool,
     max_keys: int,
     output: Output,
 ) -> int:
@@ -260,6 +268,7 @@ def convert_lines(
         sparse_dim: 0 for none.
         slot_table: filled.
         max_line_bytes: a longer line is refused.
+        late_clicks: as of `line.parse_line`.
         max_keys: above the number of features that any line can hold.
         output: of all lines of the block.
     """
@@ -276,7 +285,9 @@ def convert_lines(
         start = ends[line - 1] + 1 if line > 0 else 0
         end = ends[line]
         stop = end - 1 if end > start and block[end - 1] == _CR else end
-        if end - start > max_line_bytes or not _read_line(block, start, stop, sparse_dim, slot_table, chains):
+        if end - start > max_line_bytes or not _read_line(
+            block, start, stop, sparse_dim, slot_table, late_clicks, chains
+        ):
             bad[sums[REFUSED]] = line
             sums[REFUSED] += 1
             line += 1

@@ -5,12 +5,13 @@ turns that into a recovery, or into the next step of the pass. Calls are short.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.arrivals import Span
 from elastic_ctr.master.checkpointing import Checkpointing, LogPlan, is_save
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import DriftRow, PassRow, SaveRow, StartedFrom, StreamPlaces
@@ -517,11 +518,19 @@ class Coordinator(Part):
         with self._locked():
             self._ledger.set_facts(stream=StreamPlaces(following=following))
 
-    def window_found(self, one: PassRow, window: Window, following: dict[str, int], least: int) -> None:
+    def stream_known_since(self) -> float | None:
+        """Until when the arrivals of a stream's records are known; None before its first pass."""
+        with self._lock:
+            places = self._ledger.facts.stream
+            return places.arrivals[-1].last if places is not None and places.arrivals else None
+
+    def window_found(
+        self, one: PassRow, window: Window, following: dict[str, int], least: int, came: Sequence[Span] = ()
+    ) -> None:
         """The offsets of a micro-pass; each trainer gets a task, but none of fewer than `least` offsets."""
         with self._locked(), self._ledger:
             assert isinstance(self._schedule, StreamSchedule)
-            ranges = self._schedule.give(one, window, following)
+            ranges = self._schedule.give(one, window, following, came)
             files: dict[str, int] = {}
             for name, start, stop in ranges:
                 files[name] = files.get(name, 0) + stop - start

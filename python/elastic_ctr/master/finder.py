@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.master.arrivals import Arrivals
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
@@ -94,15 +95,23 @@ class HourFinder:
 class WindowFinder:
     """Looks for new records of a stream, and begins a pass with them once the window is over or full."""
 
-    def __init__(self, stream: Stream, settings: MasterFile, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        settings: MasterFile,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self.waits_for = ""
         self._stream = stream
         self._start = settings.data.start
         self._settings = settings.data.stream
         self._limit = {"records": self._settings.max_records, "bytes": self._settings.max_bytes}[stream.unit]
         self._clock = clock
+        self._wall = wall
         # When the first record of the next pass was seen, or may have come.
         self._since: float | None = None
+        self._arrivals: Arrivals | None = None
         self._kept: dict[str, Kept] = {}
         self._following: dict[str, int] = {}
         # Offsets that are gone with their partitions, until a pass counts them.
@@ -120,6 +129,9 @@ class WindowFinder:
             coordinator.window_found(wanted, Window([]), {}, _LEAST_OFFSETS[self._stream.unit])
             return
         self._look(coordinator)
+        if self._arrivals is None:
+            self._arrivals = Arrivals(coordinator.stream_known_since())
+        self._arrivals.look(self._wall(), self.lag())
         window = cut_window(self._kept, self._following, self._limit)
         if not window.size:
             self._since = None
@@ -131,8 +143,9 @@ class WindowFinder:
             return
         # What comes while this pass is trained waits no window more.
         self._since, self.waits_for = now, ""
+        came = self._arrivals.take(window.gone + window.size)
         window = replace(window, gone=window.gone + self._gone)
-        coordinator.window_found(wanted, window, self._following, _LEAST_OFFSETS[self._stream.unit])
+        coordinator.window_found(wanted, window, self._following, _LEAST_OFFSETS[self._stream.unit], came)
         self._gone = 0
         self._following = coordinator.stream_following() or {}
 

@@ -63,8 +63,10 @@ def goes_on(trainer: TrainerConfig, records: int, losses: Sequence[float | None]
 
 
 def log_odds(clicks: int, shows: int) -> float:
-    """Of a click: what an untrained model should say. Half a click and half a show without one are added, so it is finite."""
-    return math.log((clicks + 0.5) / (shows - clicks + 0.5))
+    """Of a click: what an untrained model should say. Half a click and half a show without one are added, so it is finite; late clicks
+    may be more than shows.
+    """
+    return math.log((clicks + 0.5) / (max(shows - clicks, 0) + 0.5))
 
 
 def calibrating_shift(

@@ -9,7 +9,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -70,16 +70,27 @@ class StartedFrom(_Checked):
     given: str = ""
 
 
+class Came(NamedTuple):
+    """Offsets of a pass of a stream came between two unix seconds."""
+
+    ordinal: int
+    first: float
+    last: float
+    offsets: int
+
+
 class StreamPlaces(_Checked):
     """Where the next pass of a stream begins.
 
     Attributes:
         following: by partition, the offset after the last one that a pass has.
         gone: offsets that the stream no longer kept when their pass was begun.
+        arrivals: of the last passes.
     """
 
     following: dict[str, int]
     gone: int = 0
+    arrivals: tuple[Came, ...] = ()
 
 
 class Facts(_Checked):

@@ -11,9 +11,11 @@ import numpy as np
 from elastic_ctr.config.feature_document import FILE
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.features.value_kind import kind_of
+from elastic_ctr.master.arrivals import in_records
 from elastic_ctr.master.checkpoint_files import PublishRefused, checkpoint_name, entries, judge, merged_rows
 from elastic_ctr.master.checkpointing import LogPlan, published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.quality_gate import MOST_REFUSED, refuse_worse
 from elastic_ctr.master.start import trained_model
@@ -22,6 +24,7 @@ from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import Announcement, announce
 from elastic_ctr.versions.manifest import (
+    Arrival,
     CheckpointManifest,
     ManifestDamaged,
     VersionManifest,
@@ -153,6 +156,7 @@ class Publisher:
         with self._coordinator.locked() as ledger:
             facts, quality = ledger.facts, ledger.quality(current.ordinal)
             learned = ledger.learned(current.ordinal, current.ordinal)[current.ordinal]
+            arrivals = _arrivals(ledger, current)
         counts = entries([saved.counts_file]) if save.by_key else ()
         folder, is_base = layout.cube_folder(save.version, save.kind), save.kind == "base"
         written = saved.cube_files if save.by_key else [f for each in results_of(save) for f in each.files]
@@ -191,6 +195,7 @@ class Publisher:
             quality=quality,
             learning=learned,
             offsets=offsets,
+            arrivals=arrivals,
             counts=next(iter(counts), None),
         )
 
@@ -324,3 +329,13 @@ def _created_at(store: Store, name: str, *, copies: bool = True) -> float | None
     except (NotInStore, ManifestDamaged):
         return None
     return manifest.created_at if copies or manifest.origin is None else None
+
+
+def _arrivals(ledger: Ledger, current: PassRow) -> tuple[Arrival, ...]:
+    """When the records came that the version after this pass knows, of the last passes. The next pass may have offsets already."""
+    places = ledger.facts.stream
+    came = [] if places is None else [each for each in places.arrivals if each.ordinal <= current.ordinal]
+    if not came:
+        return ()
+    counts = ledger.counts_by_pass(came[0].ordinal, current.ordinal)
+    return in_records(came, {ordinal: each["records"] for ordinal, each in counts.items()})

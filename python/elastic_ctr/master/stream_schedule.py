@@ -1,13 +1,14 @@
 """The micro-passes of a stream: what `data.start` and hours are to a Schedule, offsets are here."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from elastic_ctr.config.data import Data
+from elastic_ctr.master.arrivals import Span, joined
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import Pass, PassRow, StreamPlaces
+from elastic_ctr.master.ledger_rows import Came, Pass, PassRow, StreamPlaces
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.master.windows import Window, ranges_in, text_of
 
@@ -15,6 +16,9 @@ log = logging.getLogger(__name__)
 
 _KEPT_PASSES = 1000
 _DROP_EACH = 100
+# Serving pods may skip versions: each says when the records of so many arrivals came.
+_ARRIVALS = 60
+_SPANS_OF_A_PASS = 2
 
 
 class StreamSchedule(Schedule):
@@ -38,7 +42,9 @@ class StreamSchedule(Schedule):
     def cut_again(self) -> bool:
         return False
 
-    def give(self, one: PassRow, window: Window, following: dict[str, int]) -> list[tuple[str, int, int]]:
+    def give(
+        self, one: PassRow, window: Window, following: dict[str, int], came: Sequence[Span]
+    ) -> list[tuple[str, int, int]]:
         """The offsets of a pass, which it keeps for good: one that is begun again reads the same. Called within a transaction."""
         if one.splits:
             return ranges_in(one.splits)
@@ -49,7 +55,11 @@ class StreamSchedule(Schedule):
         self._ledger.begin_micro_pass(one.ordinal, text_of(window.ranges), now, ends_day=ends_day)
         stops = {name: stop for name, _, stop in window.ranges}
         gone = window.gone + (0 if before is None else before.gone)
-        self._ledger.set_facts(stream=StreamPlaces(following={**following, **stops}, gone=gone))
+        arrivals = () if before is None else before.arrivals
+        arrivals += tuple(Came(one.ordinal, *each) for each in joined(came, _SPANS_OF_A_PASS))
+        self._ledger.set_facts(
+            stream=StreamPlaces(following={**following, **stops}, gone=gone, arrivals=arrivals[-_ARRIVALS:])
+        )
         if window.gone:
             log.error(
                 "%d offsets of the stream were never read: it keeps them no more; let it keep them for longer",

@@ -1,7 +1,8 @@
 """Quality of predictions, weighted by shows and clicks: AUC, logloss, calibration and errors, exact or of two histograms.
 
 A line is `show` impressions of which `click` were clicked, so it counts as `click` positives and `show - click`
-negatives of the same score.
+negatives of the same score. A late click has show 0: it is a positive, and takes back one negative, both of the score of its own line. So
+sums are right, and single buckets may be below 0.
 
 A histogram stands for each logit by the centre of its bucket, at most 1/256 away: a probability is off by at most 0.4 % of
 itself and never by more than 0.001. So predicted CTR and calibration are within 0.4 %, MAE and RMSE within 0.001, the logloss
@@ -46,8 +47,7 @@ def auc_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike) -> floa
     if total <= 0:
         return None
     lower = np.cumsum(below) - below
-    # By rounding it may come out above 1.
-    return min(float(np.sum(above * (lower + 0.5 * below)) / total), 1.0)
+    return _rate(float(np.sum(above * (lower + 0.5 * below)) / total))
 
 
 def weighted_logloss(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> float:
@@ -128,7 +128,7 @@ def _counts(group: npt.NDArray[np.int64], weights: Floats, groups: int) -> Float
 
 def _quality(probability: Floats, positives: Floats, negatives: Floats) -> Quality | None:
     """Of counts by rising probability."""
-    seen = positives + negatives > 0
+    seen = (positives + negatives > 0) | (positives > 0)
     p, positives, negatives = probability[seen], positives[seen], negatives[seen]
     by_score = positives + negatives
     shows, clicks = float(by_score.sum()), float(positives.sum())
@@ -139,13 +139,13 @@ def _quality(probability: Floats, positives: Floats, negatives: Floats) -> Quali
         shows=shows,
         clicks=clicks,
         auc=auc_of_histogram(positives, negatives),
-        logloss=weighted_logloss(p, positives, by_score),
+        logloss=max(weighted_logloss(p, positives, by_score), 0.0),
         predicted_ctr=min(predicted / shows, 1.0),
         observed_ctr=min(clicks / shows, 1.0),
         calibration=predicted / clicks if clicks else None,
         bucket_error=bucket_error(p, positives, negatives),
-        mae=min(float(positives @ (1 - p) + negatives @ p) / shows, 1.0),
-        rmse=min(math.sqrt(float(positives @ (1 - p) ** 2 + negatives @ p**2) / shows), 1.0),
+        mae=_rate(float(positives @ (1 - p) + negatives @ p) / shows),
+        rmse=math.sqrt(_rate(float(positives @ (1 - p) ** 2 + negatives @ p**2) / shows)),
         deciles=_deciles(p, positives, by_score),
         roc=_roc(positives, negatives),
     )
@@ -167,6 +167,8 @@ def _deciles(p: Floats, positives: Floats, shows: Floats) -> tuple[Decile, ...]:
 def _roc(positives: Floats, negatives: Floats) -> tuple[float, ...]:
     """True positive rate at false positive rates 0, 0.01 … 1; empty without both classes."""
     true, false = np.cumsum([0, *positives[::-1]]), np.cumsum([0, *negatives[::-1]])
+    # Buckets below 0 take nothing back from the rates above them.
+    false = np.maximum.accumulate(false)
     if not (true[-1] and false[-1]):
         return ()
     # Of points above one another np.interp takes the highest.
@@ -174,6 +176,11 @@ def _roc(positives: Floats, negatives: Floats) -> tuple[float, ...]:
     return tuple(_short(rate) for rate in np.interp(shares, false / false[-1], true / true[-1]))
 
 
+def _rate(number: float) -> float:
+    """Inside [0, 1], which rounding and late clicks may leave."""
+    return min(max(number, 0.0), 1.0)
+
+
 def _short(rate: float) -> float:
     """Six significant digits of a rate, for a picture."""
-    return min(max(float(f"{rate:.6g}"), 0.0), 1.0)
+    return _rate(float(f"{rate:.6g}"))

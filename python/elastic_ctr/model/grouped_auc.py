@@ -120,5 +120,5 @@ def grouped_auc(sample: GroupSample) -> tuple[float | None, int]:
         return None, 0
     auc = won[counted] / (positives[counted] * negatives[counted])
     weights = (positives + negatives)[counted]
-    # By rounding it may come out above 1.
-    return min(float(auc @ weights / weights.sum()), 1.0), int(counted.sum())
+    # By rounding it may come out above 1, and by late clicks, which take back a negative of their own score, below 0.
+    return min(max(float(auc @ weights / weights.sum()), 0.0), 1.0), int(counted.sum())

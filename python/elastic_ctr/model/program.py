@@ -125,9 +125,11 @@ def build_program(model: Model, given: ModelInput, group: str = "") -> Graph:
         counter.count(*scored)
 
     static.py_func(count, [logit.detach(), shows, clicks, *grouping], None)
-    # A line is `show` impressions of which `click` were clicked: the likelihood of all of them.
-    loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / paddle.sum(shows)
-    loss = _with_decay(loss, model, together, shows)
+    # A line is `show` impressions of which `click` were clicked: the likelihood of all of them. It is a sum over shows and clicks, so a
+    # click may have a line of its own, with show 0. Such lines count in the mean, which they would divide by 0 otherwise.
+    weight = paddle.sum(paddle.maximum(shows, clicks))
+    loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / weight
+    loss = _with_decay(loss, model, together, shows, weight)
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = True
     strategy.adam_d2sum = model.dense.adam_d2sum
@@ -147,7 +149,7 @@ def offset() -> Any:
     return found
 
 
-def _with_decay(loss: Any, model: Model, pooled: Any, shows: Any) -> Any:
+def _with_decay(loss: Any, model: Model, pooled: Any, shows: Any, weight: Any) -> Any:
     """The loss and half of l2 times squares: of the dense weights, and of the slots' values of an impression.
 
     It stands in the loss because Paddle's server has no decay of its own for either table.
@@ -156,7 +158,7 @@ def _with_decay(loss: Any, model: Model, pooled: Any, shows: Any) -> Any:
     from paddle import static
 
     if model.table.embedding_l2:
-        squares = paddle.sum(shows * paddle.sum(pooled * pooled, axis=1, keepdim=True)) / paddle.sum(shows)
+        squares = paddle.sum(shows * paddle.sum(pooled * pooled, axis=1, keepdim=True)) / weight
         loss += 0.5 * model.table.embedding_l2 * squares
     if model.dense.l2:
         dense = [each for each in static.default_main_program().all_parameters() if each.name != TABLE]

@@ -20,8 +20,9 @@ from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.http import HttpServer, application
 from elastic_ctr.runtime.lifecycle import reserve, stop_on_signal_async, wait_event
 from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.serving.click_freshness import ClickFreshness
 from elastic_ctr.serving.rollout import Rollout, send_document
-from elastic_ctr.serving.worker_counters import HISTOGRAMS
+from elastic_ctr.serving.worker_counters import HISTOGRAMS, Histogram
 from elastic_ctr.serving.worker_pool import Worker, WorkerPool
 from elastic_ctr.store import Store
 from elastic_ctr.versions.manifest import freshness_seconds
@@ -46,6 +47,8 @@ class ServingProcess:
             shutil.rmtree(old, ignore_errors=True)
         self.workers = WorkerPool(config, self._on_not_held)
         self.rollout = Rollout(store, scratch, self.workers)
+        self.click_freshness = ClickFreshness()
+        self.rollout.switched = lambda version: self.click_freshness.answers(version, time.time())
         self.release_client = ReleaseClient(f"http://{config.transfer_address}", token, self.rollout.on_document)
         metrics = Metrics("serving")
         metrics.computed(self._metrics)
@@ -124,6 +127,8 @@ class ServingProcess:
             "candidate": None if document is None else document.candidate,
             "eventTimeMax": self.event_time_max(),
             "freshnessSeconds": self.freshness_seconds(),
+            # Of the records of a stream, over the last five minutes.
+            "clickFreshness": self.click_freshness.recent(time.time()),
             "validated": {str(version): difference for version, difference in sorted(rollout.validated.items())},
             "refused": {str(version): why for version, why in sorted(rollout.refused.items())},
             "lastRefusal": rollout.last_refusal,
@@ -162,11 +167,10 @@ class ServingProcess:
         yield requests
         for name, what in _TOTALS.items():
             yield CounterMetricFamily(f"elastic_ctr_serving_{name}", what, value=counted.totals[name])
-        for name, (what, bounds) in HISTOGRAMS.items():
-            histogram = counted.histograms[name]
-            labels = map(floatToGoString, (*bounds, float("inf")))
-            buckets = list(zip(labels, accumulate(histogram.counts), strict=True))
-            yield HistogramMetricFamily(f"elastic_ctr_serving_{name}", what, buckets=buckets, sum_value=histogram.sum)
+        for name, (what, _) in HISTOGRAMS.items():
+            yield _histogram(name, what, counted.histograms[name])
+        what = "From a stream record's arrival to the first answer of this pod that has learned from it."
+        yield _histogram("click_freshness_seconds", what, self.click_freshness.histogram)
         version, age = self.rollout.serving or 0, self.freshness_seconds()
         ready = sum(worker.answering for worker in self.workers.in_order())
         for name, what, value in (
@@ -177,6 +181,12 @@ class ServingProcess:
         ):
             if value is not None:
                 yield GaugeMetricFamily(f"elastic_ctr_serving_{name}", what, value=value)
+
+
+def _histogram(name: str, what: str, given: Histogram) -> HistogramMetricFamily:
+    labels = map(floatToGoString, (*given.bounds, float("inf")))
+    buckets = list(zip(labels, accumulate(given.counts), strict=True))
+    return HistogramMetricFamily(f"elastic_ctr_serving_{name}", what, buckets=buckets, sum_value=given.sum)
 
 
 _TOTALS = {

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class Rollout:
         self.last_refusal: str | None = None
         self.stage = "the release document has not come yet"
         self.manifests: dict[int, VersionManifest] = {}
+        self.switched: Callable[[VersionManifest], None] = lambda _: None
         self.changed = asyncio.Event()
         self.on_change = asyncio.Event()
         self._workers = workers
@@ -117,8 +119,10 @@ class Rollout:
                 continue
             self._choose_check(document)
             pins = {worker.pinned for worker in self._workers.in_order() if worker.listening} - {None}
-            if len(pins) == 1:
+            if len(pins) == 1 and pins != {self.serving}:
                 self.serving = pins.pop()
+                if self.serving in self.manifests:
+                    self.switched(self.manifests[self.serving])
             self._unload_unneeded(document)
             for worker in self._workers.in_order():
                 if worker.is_updated:

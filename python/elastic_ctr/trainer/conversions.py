@@ -31,13 +31,15 @@ def conversion_of(settings: TrainingMember, document: FeatureDocument | None) ->
     """Raises ValueError and OSError where a feature lacks what it is made of."""
     data = settings.data
     if document is None:
-        return ClickConversion(SlotList(settings.input.slots), settings.model.sparse_dim, data.max_line_bytes)
+        slots = SlotList(settings.input.slots)
+        late_clicks = data.stream.late_clicks
+        return ClickConversion(slots, settings.model.sparse_dim, data.max_line_bytes, late_clicks=late_clicks)
     transformer = document.transformer()
     return RowConversion(
         transformer,
         document.features.averaged,
         format_of(data),
-        Wanted(transformer.inputs, data.label, data.shows),
+        Wanted(transformer.inputs, data.label, data.shows, data.stream.late_clicks),
         data.max_line_bytes,
     )
 
@@ -45,7 +47,7 @@ def conversion_of(settings: TrainingMember, document: FeatureDocument | None) ->
 def reader_of(data: Data, features: Features) -> RowReader:
     """Reads rows for their statistics, which the features need not have yet."""
     read = transformer_of(features.without_statistics(), None).inputs
-    wanted = Wanted(read, data.label, data.shows)
+    wanted = Wanted(read, data.label, data.shows, data.stream.late_clicks)
     return RowReader(format_of(data), wanted, data.max_line_bytes, Measurement(*measured_inputs(features)))
 
 

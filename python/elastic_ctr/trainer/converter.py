@@ -95,10 +95,12 @@ class Conversion(Protocol):
 class ClickConversion:
     """Lines of `show click feasign:slot …`. A sample is what stands behind show and click."""
 
-    def __init__(self, slots: SlotList, sparse_dim: int | None, max_line_bytes: int) -> None:
+    def __init__(
+        self, slots: SlotList, sparse_dim: int | None, max_line_bytes: int, *, late_clicks: bool = False
+    ) -> None:
         self._slots = slots
         self._sparse_dim = sparse_dim
-        self._converter = Converter(slots, sparse_dim, max_line_bytes)
+        self._converter = Converter(slots, sparse_dim, max_line_bytes, late_clicks=late_clicks)
 
     def blocks(self, lines: Lines, path: str) -> Iterator[Block]:
         text = open_lines(lines.raw, path)

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -19,6 +19,7 @@ Kind = Literal["base", "delta"]
 # Others may write these documents: the bounds keep arithmetic with their numbers from overflowing.
 VersionId = Annotated[int, Field(gt=0, lt=10**layout.VERSION_DIGITS)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
+UnixSeconds = Annotated[float, Field(ge=0, lt=1e11)]
 Partition = Annotated[int, Field(ge=0, lt=1 << 16)]
 PartitionCount = Annotated[int, Field(gt=0, le=1 << 16)]
 Dim = Annotated[int, Field(gt=0, le=1 << 16)]
@@ -113,6 +114,15 @@ class PassLearning(Record):
     )
 
 
+class Arrival(NamedTuple):
+    """Records of the pass `ordinal` of a stream came between two unix seconds."""
+
+    ordinal: Whole
+    first: UnixSeconds
+    last: UnixSeconds
+    records: Whole
+
+
 class VersionManifest(Record):
     """The commit of a model version, written by the master at `output/versions/<version>.json`.
 
@@ -162,6 +172,9 @@ class VersionManifest(Record):
         "before it had is known, too.",
     )
 
+    arrivals: tuple[Arrival, ...] = Field(
+        default=(), description="Of a stream: when the records of this pass and of the passes before it came."
+    )
     counts: FileEntry | None = Field(default=None, description="Of a delta by key: the shows and clicks of its keys.")
 
     @property

@@ -83,7 +83,7 @@ def transfer(**changes: Any) -> dict[str, Any]:
 def serving(**changes: Any) -> dict[str, Any]:
     return {
         "ready": True, "stage": f"version {DELTA} is live and answered with", "version": DELTA, "live": DELTA,
-        "candidate": None, "eventTimeMax": 1585706400, "freshnessSeconds": 600.0, "validated": {}, "refused": {},
+        "candidate": None, "eventTimeMax": 1585706400, "freshnessSeconds": 600.0, "clickFreshness": None, "validated": {}, "refused": {},
         "lastRefusal": None, "transfer": {"url": "http://ctr-cube-transfer:8300", "error": None}, "requests": 5,
         "rows": 2048, "p50Seconds": 0.005, "p99Seconds": 0.01, "workers": [], "workerRestarts": 0,
         "address": "0.0.0.0:8400",

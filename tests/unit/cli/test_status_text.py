@@ -43,6 +43,16 @@ def test_every_stage_of_a_run_is_shown() -> None:
     )
 
 
+def test_the_freshness_of_a_streams_clicks_is_shown() -> None:
+    found = answers()
+    found["serving"]["clickFreshness"] = {"p50": 1.24, "p90": 2.5, "p99": 3.96, "max": 6.0, "records": 1000}
+
+    assert line_of(shown(found), "clicks") == (
+        "clicks answered with after p50 1.2 s, p90 2.5 s, p99 4.0 s, at most 6.0 s (last five minutes)"
+    )
+    assert "answered with after" not in shown(answers())
+
+
 def test_the_quality_of_the_last_pass_is_shown_before_and_after_training() -> None:
     said = shown(answers())
 

@@ -19,6 +19,7 @@ pserver: {replicas: 2}
 cube: {replicasPerShard: 1, config: {shards: 2}}
 serving: {replicas: 1}
 """
+STREAM = 'source: {url: "file:///x?follow"}, start: earliest, end: null, stream: {lateClicks: true}'
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +97,18 @@ def test_the_empty_file_says_what_is_missing() -> None:
             "data: {source: {url: ftp://x}}",
             "data.source.url: 'ftp://x' is none of file:///some/dir, hdfs://namenode:9000, kafka://",
         ),
+        (
+            "data: {stream: {lateClicks: true}}",
+            "data: stream.lateClicks is of streams, and hdfs://namenode:9000 is none; leave it out",
+        ),
+        (
+            f"data: {{{STREAM}}}\nmodel: {{table: {{embedx: {{name: std_adagrad}}}}}}",
+            "data.stream.lateClicks does not go with model.table.embedx.name std_adagrad, which divides each gradient by the shows",
+        ),
+        (
+            f"data: {{{STREAM}, slots: null, format: jsonl, label: click}}\nfeatures: {{}}",
+            "data: stream.lateClicks needs shows: a row without it is one impression; name the column of impressions",
+        ),
         ("data: {source: {url: file://host/x}}", "data.source.url: 'file://host/x' is none of"),
         ("data: {maxRefusedShare: 1.5}", "data.maxRefusedShare: input should be less than or equal to 1"),
         ("data: {sleepSeconds: .inf}", "data.sleepSeconds: input should be"),
@@ -136,6 +149,11 @@ def test_each_refusal_is_a_sentence_that_names_the_key(given: str, sentence: str
     told = refusal(given)
 
     assert f"values.yaml: {sentence}" in told
+
+
+def test_clicks_may_come_late_in_a_stream_that_no_adagrad_rule_learns() -> None:
+    assert values(f"data: {{{STREAM}}}").data.stream.late_clicks
+    values(f"data: {{{STREAM.replace('true', 'false')}}}\nmodel: {{table: {{embed: {{name: adagrad}}}}}}")
 
 
 def test_everything_wrong_is_told_at_once() -> None:

@@ -20,14 +20,18 @@ DATA = Path(__file__).parents[3].parent / "shared" / "data"
 
 
 def check_against_the_oracle(
-    block: bytes, slots: SlotList, sparse_dim: int | None, max_line_bytes: int = 1 << 20
+    block: bytes,
+    slots: SlotList,
+    sparse_dim: int | None,
+    max_line_bytes: int = 1 << 20,
+    late_clicks: bool = False,
 ) -> None:
     text, offsets, refused, at = [], [], [], 0
     sums: Counter[str] = Counter()
     lines = block.split(b"\n")
     for number, line in enumerate(lines[:-1] if block.endswith(b"\n") or not block else lines, 1):
         try:
-            instance = parse_line(line, slots, sparse_dim, max_line_bytes)
+            instance = parse_line(line, slots, sparse_dim, max_line_bytes, late_clicks)
         except LineRefused as why:
             refused.append((number, at, why.reason, why.detail, line[:200]))
         else:
@@ -36,7 +40,7 @@ def check_against_the_oracle(
             sums.update(shows=instance.show, clicks=instance.click, ignored=instance.ignored, padding=instance.padding)
         at += len(line) + 1
 
-    converted = Converter(slots, sparse_dim, max_line_bytes).convert(block)
+    converted = Converter(slots, sparse_dim, max_line_bytes, late_clicks=late_clicks).convert(block)
 
     assert converted.text == b"".join(text)
     assert converted.offsets.tolist() == offsets
@@ -56,6 +60,12 @@ def check_against_the_oracle(
 @example(block=b"2147483647 2147483647\n2147483648 0\n1 0 :0\n1 0 1:", sparse_dim=None)
 def test_the_converter_writes_byte_for_byte_what_the_oracle_would(block: bytes, sparse_dim: int | None) -> None:
     check_against_the_oracle(block, SLOTS, sparse_dim)
+
+
+@given(block=BLOCKS)
+@example(block=b"0 1 5:use\n0 0 5:use\n00 2147483647\n0 2147483648\n1 2 5:0\n0\n0 \n0 x\n2147483648 1")
+def test_late_clicks_are_converted_as_the_oracle_would(block: bytes) -> None:
+    check_against_the_oracle(block, SLOTS, None, late_clicks=True)
 
 
 @given(block=BLOCKS, max_line_bytes=st.integers(1, 60))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ TWO = SlotList.parse([1, 2])
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 
 
-def reason_of(line: bytes, slots: SlotList = TWO, sparse_dim: int | None = None, **options: int) -> Reason:
+def reason_of(line: bytes, slots: SlotList = TWO, sparse_dim: int | None = None, **options: Any) -> Reason:
     with pytest.raises(LineRefused) as refused:
         parse_line(line, slots, sparse_dim, **options)
     assert str(refused.value) == f"{refused.value.reason.value}: {refused.value.detail}"
@@ -31,6 +32,16 @@ def test_a_line_gives_show_click_and_the_keys_of_each_slot_in_the_order_of_the_l
 @pytest.mark.parametrize("line", [b"1 0 5:1", b"1 0 5:1\r", b"1\t0  5:1 ", b" \t1 0\t 5:1\t\r", b"01 000 0005:1"])
 def test_blanks_tabs_a_last_cr_and_leading_zeros_do_not_matter(line: bytes) -> None:
     assert parse_line(line, TWO, None) == parse_line(b"1 0 5:1", TWO, None)
+
+
+def test_a_late_click_has_show_0_where_that_is_wanted_and_nowhere_else() -> None:
+    instance = parse_line(b"0 2 5:1", TWO, None, late_clicks=True)
+
+    assert (instance.show, instance.click, instance.keys) == (0, 2, [[5], []])
+    assert reason_of(b"0 2 5:1") == Reason.SHOW_ZERO
+    assert reason_of(b"0 0 5:1", late_clicks=True) == Reason.SHOW_ZERO
+    assert reason_of(b"1 2 5:1", late_clicks=True) == Reason.CLICK_ABOVE_SHOW
+    assert reason_of(b"0 2147483648", late_clicks=True) == Reason.COUNT_TOO_LARGE
 
 
 def test_slots_outside_the_list_are_ignored_and_counted() -> None:

@@ -26,7 +26,7 @@ class StreamWorld(World):
 
     def start_master(self) -> None:
         super().start_master()
-        self.finder = WindowFinder(self.stream, self.settings, lambda: self.now)
+        self.finder = WindowFinder(self.stream, self.settings, lambda: self.now, lambda: self.now)
 
     def append(self, lines: int, file: str = "clicks") -> None:
         with (self.log / file).open("ab") as out:

@@ -88,6 +88,7 @@ def test_a_model_begins_with_the_log_odds_of_a_click() -> None:
     assert 1 / (1 + math.exp(-log_odds(2_300, 1_000_000))) == pytest.approx(0.0023, rel=1e-3)
     assert math.isfinite(log_odds(0, 10))
     assert math.isfinite(log_odds(10, 10))
+    assert math.isfinite(log_odds(3, 0))
 
 
 @given(rate=st.floats(0.001, 0.9), off=st.floats(-3, 3), seed=st.integers(0, 2**32 - 1))

@@ -67,6 +67,33 @@ def test_what_came_while_a_pass_was_trained_waits_no_window_more(tmp_path: Path)
     assert one.now - began >= 5
 
 
+def test_each_pass_says_when_its_offsets_came_and_a_new_master_when_those_that_came_without_it(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    began = one.now
+    one.done(1)
+    one.append(20)
+    one.done(2)
+    places = one.ledger.facts.stream
+    assert places is not None
+    first, *_, last = places.arrivals
+    assert first.ordinal == 1
+    assert began <= first.first <= first.last <= last.first <= last.last <= one.now
+    assert {
+        ordinal: sum(each.offsets for each in places.arrivals if each.ordinal == ordinal) for ordinal in (1, 2)
+    } == {1: 10 * len(LINE), 2: 20 * len(LINE)}
+
+    one.start_master()
+    one.append(5)
+    one.now += 100
+    one.done(3)
+
+    places = one.ledger.facts.stream
+    assert places is not None
+    newest = [each for each in places.arrivals if each.ordinal == 3]
+    assert (newest[0].first, sum(each.offsets for each in newest)) == (last.last, 5 * len(LINE))
+
+
 def test_a_micro_pass_is_one_epoch_in_few_steps_without_passes_of_prediction(tmp_path: Path) -> None:
     one = StreamWorld(tmp_path)
     one.epochs = "auto"

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score, roc_curve, root_mean_squared_error
 
+from elastic_ctr.master.quality_gate import auc_error, calibration_error
 from elastic_ctr.model.evaluation import (
     BUCKETS,
     bucket_centres,
@@ -83,6 +84,32 @@ def test_exact_figures_are_those_of_sklearn_over_the_impressions(given: Lines) -
         assert found.auc == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights), abs=1e-12)
     else:
         assert found.auc is None
+
+
+@given(lines(), st.integers(0, 2**32 - 1))
+def test_clicks_that_come_late_give_the_figures_of_those_that_were_known(given: Lines, seed: int) -> None:
+    late = np.random.default_rng(seed).binomial(given.click.astype(int), 0.5)
+    scores = np.concatenate([given.score, given.score])
+    apart = Lines(scores, [*(given.click - late), *late], [*given.show, *np.zeros(len(late))])
+
+    for found, together in ((quality_of(apart), quality_of(given)), (from_histogram(apart), from_histogram(given))):
+        for name, figure in together.model_dump(exclude={"deciles", "roc"}, exclude_none=True).items():
+            assert getattr(found, name) == pytest.approx(figure, rel=1e-6, abs=1e-9), name
+
+
+@given(lines(most=20), lines(most=60))
+def test_a_window_of_mostly_late_clicks_has_figures_inside_their_bounds(given: Lines, late: Lines) -> None:
+    """Their impressions were in other windows, whatever the scores were."""
+    mixed = Lines([*given.score, *late.score], [*given.click, *late.show], [*given.show, *np.zeros(len(late.score))])
+
+    for found in (quality_of(mixed), from_histogram(mixed)):
+        assert found.clicks == given.click.sum() + late.show.sum()
+        assert found.shows == given.show.sum()
+        assert auc_error(found) >= calibration_error(found) * 0
+
+
+def test_late_clicks_alone_have_no_figures() -> None:
+    assert quality_of_scores([0.5, 0.2], [1, 2], [0, 0]) is None
 
 
 @given(lines())

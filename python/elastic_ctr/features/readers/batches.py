@@ -38,12 +38,14 @@ class Wanted:
     """The columns that are read of each row.
 
     A label alone is 0 or 1 and its show is 1. With `shows` both are counts: whole numbers below 2^31, shows of at least 1,
-    label of at most shows. Rows without label, as those to predict, have show 1 and click 0.
+    label of at most shows; with `late_clicks`, shows may be 0 where the label is not. Rows without label, as those to predict, have
+    show 1 and click 0.
     """
 
     inputs: Inputs
     label: str | None = None
     shows: str | None = None
+    late_clicks: bool = False
 
     def __post_init__(self) -> None:
         if self.shows is not None and self.label is None:

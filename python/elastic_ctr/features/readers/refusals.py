@@ -86,6 +86,9 @@ def judge_counts(wanted: Wanted, counts: Numbers, cells: Codes, codes: Codes, de
     """
     if wanted.label is None:
         return np.ones(len(codes), np.int64), np.zeros(len(codes), np.int64)
+    late = np.zeros(len(codes), bool)
+    if wanted.late_clicks and wanted.shows is not None:
+        late = (counts[:, 0] > 0) & (counts[:, 1] == 0)
     for place in range(len(wanted.counts)):
         count, bad = counts[:, place], cells[:, place] != FINE
         if wanted.shows is None:
@@ -97,12 +100,12 @@ def judge_counts(wanted: Wanted, counts: Numbers, cells: Codes, codes: Codes, de
                 (NOT_WHOLE, count != np.floor(count)),
                 (NEGATIVE, count < 0),
                 (TOO_LARGE, count >= COUNT_LIMIT),
-                (NO_SHOW, (count == 0) & bool(place)),
+                (NO_SHOW, (count == 0) & bool(place) & ~late),
             ]
         for code, where in faults:
             refuse(code, where, place, codes, details)
     if wanted.shows is not None:
-        refuse(ABOVE_SHOWS, counts[:, 0] > counts[:, 1], 0, codes, details)
+        refuse(ABOVE_SHOWS, (counts[:, 0] > counts[:, 1]) & ~late, 0, codes, details)
     whole = np.where((codes == FINE)[:, None], counts, 0).astype(np.int64)
     return (whole[:, 1] if wanted.shows is not None else np.ones(len(codes), np.int64)), whole[:, 0]
 

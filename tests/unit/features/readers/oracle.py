@@ -119,9 +119,9 @@ def _row(
         if reason := next((count for count in counts if isinstance(count, Reason)), None):
             return Refused(place, reason)
         click, show = (int(count) for count in counts)
-        if show == 0:
+        if show == 0 and not (wanted.late_clicks and click):
             return Refused(place, Reason.SHOW_ZERO)
-        if click > show:
+        if click > show > 0:
             return Refused(place, Reason.CLICK_ABOVE_SHOW)
     numbers = []
     for column in wanted.inputs.numbers:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -25,6 +26,7 @@ WANTED = wanted_of(["user", "tags|"], ["price"], "click")
 COUNTED = Wanted(
     Inputs((TextInput("user", ""), TextInput("tags", "|"), TextInput("tags", "-")), ("price",)), "click", "seen"
 )
+LATE = replace(COUNTED, late_clicks=True)
 LONGEST = 300
 
 
@@ -61,9 +63,9 @@ def _row(at: int, line: bytes, wanted: Wanted, max_line_bytes: int) -> Row | Ref
         if reason := next((count for count in counts if isinstance(count, Reason)), None):
             return Refused(at, reason)
         click, show = (int(count) for count in counts)
-        if show == 0:
+        if show == 0 and not (wanted.late_clicks and click):
             return Refused(at, Reason.SHOW_ZERO)
-        if click > show:
+        if click > show > 0:
             return Refused(at, Reason.CLICK_ABOVE_SHOW)
     try:
         texts, numbers = row_of(given_, wanted.inputs)
@@ -113,7 +115,7 @@ lines = st.builds(
 contents = st.tuples(st.sampled_from([b"", b"", b"\xef\xbb\xbf"]), st.lists(lines, max_size=12), st.booleans()).map(
     lambda given: given[0] + b"\n".join(given[1]) + (b"\n" if given[2] and given[1] else b"")
 )
-wishes = st.sampled_from([WANTED, COUNTED, wanted_of(["user"], ["price"]), wanted_of([], [], "click")])
+wishes = st.sampled_from([WANTED, COUNTED, LATE, wanted_of(["user"], ["price"]), wanted_of([], [], "click")])
 
 
 def read(

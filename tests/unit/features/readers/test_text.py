@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,6 +101,7 @@ wishes = st.sampled_from(
     [
         WANTED,
         COUNTED,
+        replace(COUNTED, late_clicks=True),
         wanted_of(["user"], ["price"]),
         wanted_of(["user"], [], "click"),
         wanted_of([], ["price"], "click"),
