@@ -162,7 +162,7 @@ def main() -> None:
             figures = f"{found['excess']:.1f} | {found['calibration']:.3f} | {found['auc']:.4f}"
             lines.append(f"| {way} | {rule} | {figures} |")
             print(lines[-1], flush=True)
-    said = f"{SECONDS:,} s of {RATE:,} impressions a second; one trainer, one pserver."
+    said = f"{SECONDS:,} s of {RATE:,} impressions a second, at whose end one click in eight had not come; one trainer, one pserver."
     lines += ["", f"{said} Measured {datetime.now(timezone.utc):%Y-%m-%d}."]
     if given.write:
         PAGE.write_text(page(PAGE.read_text(), lines))
