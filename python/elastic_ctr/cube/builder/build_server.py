@@ -32,7 +32,6 @@ from elastic_ctr.cube.builder.job import (
     dictionary_of,
     fresh_scratch,
     past_share,
-    plan_build,
     publish_dictionary,
     run_task,
 )
@@ -109,7 +108,7 @@ class CubeBuilder:
         with suppress(NotInStore):
             read_dictionary(self._store, version)
             return
-        plan = plan_build(version, self._store, self._folding.newest)
+        plan = self._folding.plan(version)
         scratch = fresh_scratch(self._scratch, version)
         full = plan.ancestor is None
         parts = self._all(plan.first_step, plan, scratch, "building")

@@ -13,7 +13,16 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from elastic_ctr.config.role_files import CubeBuilderFile
-from elastic_ctr.cube.builder.job import FOLD, Plan, Task, folded, publish_dictionary, run_task
+from elastic_ctr.cube.builder.job import (
+    FOLD,
+    Plan,
+    Task,
+    folded,
+    might_stand_on,
+    plan_build,
+    publish_dictionary,
+    run_task,
+)
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
 from elastic_ctr.store import Store, StoreError
@@ -42,6 +51,18 @@ class Folding:
         self._pool: ProcessPoolExecutor | None = None
         self._stopping = False
         self._not_before = 0.0
+
+    def plan(self, version: int) -> Plan:
+        """The build of a version, over the newest fold where it stands on that. Raises as `plan_build`."""
+        fold = self.newest
+        plan = plan_build(version, self._store, fold)
+        below = plan.ancestor
+        if fold is not None and below is not None and might_stand_on(below, fold):
+            log.info("version %d was rolled back: no version after it lies over its fold", fold.version)
+            if self.newest is fold:
+                # Every build would read the manifests back to there.
+                self.newest = None
+        return plan
 
     def begin(self, plan: Plan, scratch: Path) -> None:
         """Begin with the overlay that is built in `scratch`, unless one is under way or has failed a moment ago."""

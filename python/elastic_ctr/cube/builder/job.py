@@ -129,9 +129,14 @@ def plan_build(version: int, store: Store, fold: DictionaryManifest | None = Non
                 "base",
                 final=True,
             )
-    if fold is not None and ancestor is not None and ancestor.full_version < fold.version <= ancestor.version:
+    if fold is not None and ancestor is not None and might_stand_on(ancestor, fold):
         return _over_fold(store, own, fold) or Plan(own, ancestor, inputs)
     return Plan(own, ancestor, inputs)
+
+
+def might_stand_on(ancestor: DictionaryManifest, fold: DictionaryManifest) -> bool:
+    """By their numbers alone: the folded version may be one that was rolled back since."""
+    return ancestor.full_version < fold.version <= ancestor.version
 
 
 def _over_fold(store: Store, own: VersionManifest, fold: DictionaryManifest) -> Plan | None:

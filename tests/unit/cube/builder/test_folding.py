@@ -80,6 +80,30 @@ def test_versions_after_a_fold_lie_over_it_and_answer_as_those_without(
     assert not (tmp_path / "scratch" / FOLD).exists()
 
 
+def test_versions_beside_a_fold_that_was_rolled_back_forget_it(
+    store: FileStore, tmp_path: Path, builder: CubeBuilder
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    parents = {11: 10, 12: 11, 13: 11, 14: 13, 15: 14}
+    for version, parent in parents.items():
+        keys = MANY[:50] if version == 12 else MANY[version : version + 3]
+        publish_version(store, tmp_path / "work", version, keys, parent=parent, base=10, in_one_file=True)
+    try:
+        for version in (10, 11, 12):
+            builder.build(version)
+        until_folded(builder, 12)
+        for version in (13, 14):
+            builder.build(version)
+        assert builder._folding.newest is None
+        builder.build(15)
+    finally:
+        builder.stop()
+
+    assert read_dictionary(store, 15).full_version == 10
+    deltas = [(MANY[version : version + 3], version) for version in (11, 13, 14, 15)]
+    assert looked_up(store, 15, MANY) == expected((MANY, 10), *deltas)
+
+
 def test_a_fold_that_fails_leaves_versions_over_the_full_parts_of_before(
     store: FileStore, tmp_path: Path, builder: CubeBuilder, caplog: pytest.LogCaptureFixture
 ) -> None:
