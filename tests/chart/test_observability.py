@@ -145,3 +145,14 @@ def test_every_panel_asks_for_something_and_says_what() -> None:
         assert panel["title"]
         assert panel["targets"]
         assert all(named(target["expr"]) for target in panel["targets"]), panel["title"]
+
+
+@pytest.mark.parametrize(("window", "limit"), [(300, "11.5"), (1000, "15"), (60_000, "310")])
+def test_the_limit_of_stale_clicks_follows_the_window(render: Renderer, window: int, limit: str) -> None:
+    [stale] = [
+        rule
+        for rule in rules(render(**ALL_ON, data={"stream": {"windowMs": window}}))
+        if rule["alert"] == "ElasticCtrClicksStale"
+    ]
+
+    assert stale["expr"].endswith(f"> {limit}")
