@@ -204,7 +204,8 @@ class Engine:
 
     def train(self, dataset: Any, *, group_rows: int = 0) -> Histograms:
         """One round over a loaded dataset. Returns the histograms of clicks and of shows without click, by logit, each
-        record scored just before it was trained.
+        record scored just before it was trained. The servers have taken every push by then: Paddle's trainer waits for them at the
+        end of a run, as `flush` does (`DistMultiTrainer::Finalize`).
 
         `groups` then has so many rows of the same, by group and logit.
         """

@@ -457,9 +457,8 @@ class TrainerProcess:
         self._watchdog.running(task.attempt)
         # A server that is lost in the middle may hold the engine, and with it every thread of this process.
         with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
+            # What is reported has arrived at the servers: another trainer may save at once.
             result = self._scored(task, partial(self._engine.train, dataset))
-            # What is reported has arrived: another trainer may save at once.
-            self._engine.flush()
         result.MergeFrom(touched)
         return result
 
