@@ -17,7 +17,6 @@ fake negative   the impression is trained at once, and again as a clicked one wh
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.engine_beside_server import engine_beside_server, without_paddles_output
+from bench.page import with_table
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.slots import SlotList
@@ -105,7 +105,6 @@ def run_one(way: str, rule: str, folder: Path, seconds: int) -> None:
             dataset = engine.ready(engine.preload(folder / "pass.txt", BATCH), converted.records)
             engine.train(dataset)
             dataset.release_memory()
-        engine.flush()
         scores = scored(engine, truth, held, known)
     found = quality_of_scores(scores, held.clicks, np.ones(HELD))
     assert found is not None
@@ -135,15 +134,6 @@ def measured(way: str, rule: str, seconds: int) -> dict[str, float]:
     return found
 
 
-def page(text: str, lines: list[str]) -> str:
-    """docs/streams.md with this table."""
-    place = re.compile(r"(<!-- late clicks: .*? -->\n).*?(<!-- end of late clicks -->)", re.DOTALL)
-    if not place.search(text):
-        raise ValueError("docs/streams.md has no place: <!-- late clicks: … --> <!-- end of late clicks -->")
-    made = "\n".join(lines)
-    return place.sub(lambda found: f"{found[1]}\n{made}\n\n{found[2]}", text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a minute and a half of the stream")
@@ -154,6 +144,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.one:
         run_one(given.one[0], given.one[1], Path(given.one[2]), int(given.one[3]))
+    if given.quick and given.write:
+        parser.error("the page's table is of the whole stream: leave out --quick, or --write")
     lines = ["| way | rule | excess logloss, 1e-3 | predicted ÷ true rate | AUC |", "|---|---|---|---|---|"]
     print("\n".join(lines), flush=True)
     for rule in given.rules.split(","):
@@ -165,7 +157,7 @@ def main() -> None:
     said = f"{SECONDS:,} s of {RATE:,} impressions a second, at whose end one click in eight had not come; one trainer, one pserver."
     lines += ["", f"{said} Measured {datetime.now(timezone.utc):%Y-%m-%d}."]
     if given.write:
-        PAGE.write_text(page(PAGE.read_text(), lines))
+        PAGE.write_text(with_table(PAGE.read_text(), "docs/streams.md", "late clicks", lines))
 
 
 if __name__ == "__main__":

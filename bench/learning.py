@@ -12,7 +12,6 @@ shifted by what the master would shift. `share` is (AUC - 0.5) over (AUC of the 
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.engine_beside_server import engine_beside_server, without_paddles_output
+from bench.page import with_table
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.features.convert import Converter
@@ -126,11 +126,7 @@ def row_of(data: str, rows: int, way: str, found: dict[str, Any], truth: dict[st
 
 def page(text: str, lines: list[str]) -> str:
     """docs/learning.md with this table."""
-    place = re.compile(r"(<!-- learning: .*? -->\n).*?(<!-- end of learning -->)", re.DOTALL)
-    if not place.search(text):
-        raise ValueError("docs/learning.md has no place for the table: <!-- learning: … --> <!-- end of learning -->")
-    made = "\n".join(lines)
-    return place.sub(lambda found: f"{found[1]}\n{made}\n\n{found[2]}", text)
+    return with_table(text, "docs/learning.md", "learning", lines)
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ import argparse
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import numpy as np
 
 from bench.engine_beside_server import engine_beside_server, without_paddles_output
 from bench.method import FOLDER
+from bench.page import with_table
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS
 from elastic_ctr.features.convert import Converter
@@ -152,11 +152,7 @@ def page(text: str, results: dict[str, Any]) -> str:
     """The text of docs/models.md with the tables of these results. Raises ValueError for those of a quick run."""
     if results["quick"]:
         raise ValueError("these results are of a quick run; run without --quick")
-    place = re.compile(r"(<!-- networks: .*? -->\n).*?(<!-- end of networks -->)", re.DOTALL)
-    if not place.search(text):
-        raise ValueError("docs/models.md has no place for the table: <!-- networks: … --> <!-- end of networks -->")
-    made = "\n".join(tables(results))
-    return place.sub(lambda found: f"{found[1]}\n{made}\n\n{found[2]}", text)
+    return with_table(text, "docs/models.md", "networks", tables(results))
 
 
 def main() -> None:

@@ -75,6 +75,7 @@ MISSING: dict[str, tuple[list[str], str]] = {
     "no address": (["source"], "at '/data/source': missing property 'url'"),
 }
 # (values, what validate.yaml says).
+FOLLOWED: dict[str, Any] = {"source": {"url": "kafka://broker:9092/clicks"}, "start": "latest", "end": None}
 BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "more shards than partitions": (
         {"model": {"partitions": 4}, "pserver": {"replicas": 1}, "cube": {"config": {"shards": 5}}},
@@ -111,6 +112,24 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "hours from the earliest on": (
         {"data": {"start": "earliest"}},
         ["data.start earliest is of streams, and data.source.url hdfs://namenode:9000 is none: name a folder"],
+    ),
+    "late clicks of hours": (
+        {"data": {"stream": {"lateClicks": True}}},
+        ["data.stream.lateClicks is of streams, and data.source.url hdfs://namenode:9000 is none: leave it out"],
+    ),
+    "late clicks by a rule that divides by shows": (
+        {
+            "data": {**FOLLOWED, "stream": {"lateClicks": True}},
+            "model": {"table": {"embedx": {"name": "std_adagrad"}}},
+        },
+        ["data.stream.lateClicks does not go with model.table.embedx.name std_adagrad, which divides by the shows"],
+    ),
+    "late clicks without a column of impressions": (
+        {
+            "data": {**FOLLOWED, "stream": {"lateClicks": True}, "format": "jsonl", "label": "click", "slots": None},
+            "features": {"user": {"type": "categorical"}},
+        },
+        ["data.stream.lateClicks needs data.shows: a row without it is one impression"],
     ),
     "a stream of parquet": (
         {

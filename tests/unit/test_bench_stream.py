@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.late_clicks import trained
+from bench.late_clicks import PAGE, trained
+from bench.page import with_table
 from bench.stream import Producer, freshness, quantiles
 from bench.stream_demo import HOUR, DriftingTruth, Judged
 
@@ -81,3 +82,18 @@ def test_each_way_to_train_late_clicks_has_their_impressions_and_what_it_knows_o
     assert found.row[found.click > 0][0] == 1
     assert (np.diff(found.second) >= 0).all()
     assert trained(way, clicked, delay, 50.0).click.sum() <= clicks
+
+
+def test_a_table_is_written_between_its_marks_alone() -> None:
+    before = PAGE.read_text()
+
+    after = with_table(before, "docs/streams.md", "late clicks", ["| made |"])
+
+    kept = [line for line in after.splitlines() if line in before.splitlines()]
+    assert after.count("| made |") == 1
+    assert "| joined | adam |" not in after
+    assert [line for line in kept if line.startswith("#")] == [
+        line for line in before.splitlines() if line.startswith("#")
+    ]
+    with pytest.raises(ValueError, match=r"docs/streams\.md has no place for the table: <!-- nothing: "):
+        with_table(before, "docs/streams.md", "nothing", [])

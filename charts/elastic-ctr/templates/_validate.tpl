@@ -74,7 +74,19 @@ data.source.url {{ $data.source.url }} is a stream: data.start is earliest or la
 data.format {{ $data.format }} is of whole files: a stream has clicks, csv, tsv or jsonl
 {{- else if and (has $data.format (list "csv" "tsv")) (not $data.columns) -}}
 data.columns is missing: no line of a stream names its columns, so list them
+{{- else if and $data.stream.lateClicks (ne $data.format "clicks") (not $data.shows) -}}
+data.stream.lateClicks needs data.shows: a row without it is one impression, so name the column of impressions
+{{- else if $data.stream.lateClicks }}
+{{- range $block := list "embed" "embedx" }}
+{{- $rule := (get $.Values.model.table $block).name }}
+{{- if contains "adagrad" $rule -}}
+data.stream.lateClicks does not go with model.table.{{ $block }}.name {{ $rule }}, which divides by the shows of a line: take adam, shared_adam or naive
+{{ break }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- else if $data.stream.lateClicks -}}
+data.stream.lateClicks is of streams, and data.source.url {{ $data.source.url }} is none: leave it out
 {{- else if or (has $data.start $starts) (has ($data.end | default "") $starts) -}}
 data.start {{ $data.start }} is of streams, and data.source.url {{ $data.source.url }} is none: name a folder, YYYYMMDD/HH
 {{- end }}

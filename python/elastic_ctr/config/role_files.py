@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.features import Features, input_of
+from elastic_ctr.config.features import Features, check_late_clicks, input_of
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import (
     CubePodConfig,
@@ -53,6 +53,11 @@ class TrainingMember(RoleFile):
         max_length=63,
         description="The training's name: the master sends trainers and pservers of another one away.",
     )
+
+    @model_validator(mode="after")
+    def _together(self) -> "TrainingMember":
+        check_late_clicks(self.data, self.model)
+        return self
 
     @property
     def input(self) -> ModelInput:

@@ -36,6 +36,7 @@ class ClickFreshness:
             for each in version.arrivals:
                 if each.ordinal > self._known:
                     self._count(now, now - each.last, now - each.first, each.records)
+        self._forget(now)
         # After a rollback, what an older version knows was answered already.
         self._known = max(newest, self._known or 0)
 
@@ -49,8 +50,7 @@ class ClickFreshness:
 
     def recent(self, now: float) -> dict[str, Any] | None:
         """Quantiles in seconds over the records of the last five minutes; None without any."""
-        while self._recent and self._recent[0][0] < now - RECENT_SECONDS:
-            self._recent.popleft()
+        self._forget(now)
         if not self._recent:
             return None
         _, ages, times = (np.array(column) for column in zip(*self._recent, strict=True))
@@ -59,3 +59,8 @@ class ClickFreshness:
         places = {name: share * seen[-1] for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))}
         found = {name: round(float(ages[order][np.searchsorted(seen, place)]), 3) for name, place in places.items()}
         return {**found, "records": int(seen[-1])}
+
+    def _forget(self, now: float) -> None:
+        """With each version, too: nobody may ever ask for the recent ones."""
+        while self._recent and self._recent[0][0] < now - RECENT_SECONDS:
+            self._recent.popleft()

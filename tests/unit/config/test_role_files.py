@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from config.test_values_file import values
-from elastic_ctr.config.load import dump, load
+from elastic_ctr.config.load import ConfigRefused, dump, load
 from elastic_ctr.config.role_files import RoleFile, ScoringFile, TrainerFile
 from elastic_ctr.config.section import EXACT
 from elastic_ctr.local.plan import Places, Role, roles
@@ -38,6 +38,18 @@ def test_a_role_file_is_camel_case_and_ends_are_null_where_nothing_was_given() -
     assert written["masterAddress"] == "127.0.0.1:8700"
     assert written["model"]["sparseDim"] is None
     assert written["data"]["slots"] == ["0", "1", "2", "3"]
+
+
+def test_a_role_refuses_late_clicks_by_a_rule_that_divides_by_shows(tmp_path: Path) -> None:
+    given = next(role.file for role in ROLES if isinstance(role.file, TrainerFile))
+    document = yaml.safe_load(dump(given))
+    document["data"] |= {"source": {"url": "file:///x?follow"}, "start": "earliest", "end": None}
+    document["data"]["stream"]["lateClicks"] = True
+    document["model"]["table"]["embed"]["name"] = "adagrad"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(document))
+
+    with pytest.raises(ConfigRefused, match=r"lateClicks does not go with model\.table\.embed\.name adagrad"):
+        load(TrainerFile, tmp_path / "config.yaml")
 
 
 def test_large_integers_are_written_whole(tmp_path: Path) -> None:

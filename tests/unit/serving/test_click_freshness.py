@@ -70,6 +70,14 @@ def test_only_the_last_minutes_are_recent_and_all_are_in_the_histogram(clicks: C
     assert sum(clicks.histogram.counts) == 6
 
 
+def test_what_is_kept_is_bounded_though_nobody_asks(clicks: ClickFreshness) -> None:
+    for number in range(2000):
+        clicks.answers(version((6 + number, 100.0 + number, 101.0 + number, 50)), 102.0 + number)
+
+    assert len(clicks._recent) <= 4 * (RECENT_SECONDS + 1)
+    assert sum(clicks.histogram.counts) == 2000 * 50
+
+
 def test_a_clock_ahead_of_this_one_makes_no_negative_age(clicks: ClickFreshness) -> None:
     clicks.answers(version((6, 200.0, 210.0, 4)), 101.0)
 
