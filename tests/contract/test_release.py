@@ -1,6 +1,7 @@
 """The release protocol between real processes on one machine."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from contract.release_world import PARTITIONS, TOKEN, World, eventually, values_of, world
 from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.versions.holds import Hold, is_resumed, write_hold
 from elastic_ctr.versions.manifest import check, read_dictionary
 from elastic_ctr.versions.refusals import read_refusals, refused_below
 
@@ -312,6 +314,50 @@ def test_a_rollback_makes_the_earlier_version_live_and_holds_until_it_is_resumed
     assert resumed.json()["promotionPaused"] is False
     values, _ = cube.seek(base + 3, keys)
     np.testing.assert_array_equal(values[:9], values_of(keys[:9], base + 3))
+
+
+def test_a_publishing_hold_goes_back_below_its_suspects_and_its_end_is_told_to_the_master(
+    cube: World, base: int
+) -> None:
+    keys = cube.base(base)
+    cube.live(base)
+    for version in (base + 1, base + 2):
+        cube.delta(version, keys[:5], parent=version - 1, base=base)
+        cube.live(version)
+    number = base
+    write_hold(cube.store, Hold(number=number, suspects=(base + 1, base + 2), reason="AUC fell", held_at=time.time()))
+
+    held = cube.live(base)
+    # One that has lost its state obeys the open hold again, though promotion would go on otherwise.
+    cube.kill("transfer")
+    (cube.root / "transfer" / "release.json").unlink()
+    cube.start_transfer()
+    eventually("transfer answers", cube.document)
+    again = eventually("the hold is obeyed again", lambda: cube.status()["hold"])
+    status = cube.status()
+    assert not is_resumed(cube.store, number)
+    resumed = cube.rollback(resume=True)
+    eventually("the master can see that it is resumed", lambda: is_resumed(cube.store, number))
+    # A delta on a suspect can never be built: the master publishes a base.
+    cube.base(base + 3)
+    cube.live(base + 3)
+
+    assert held.promotion_paused
+    assert again["suspects"] == [base + 1, base + 2]
+    assert (status["live"], status["promotionPaused"]) == (base, True)
+    assert any("publishing is held: AUC fell" in each for each in status["problems"])
+    assert resumed.json()["promotionPaused"] is False
+    assert read_refusals(cube.store).keys() == {base + 1, base + 2}
+    assert cube.status()["hold"] is None
+    # Without its state it neither obeys a hold that was ended nor forgets the refusals.
+    cube.kill("transfer")
+    (cube.root / "transfer" / "release.json").unlink()
+    cube.start_transfer()
+    eventually("transfer answers", cube.document)
+    cube.live(base + 3)
+    eventually("it has looked at the store", lambda: cube.status()["published"])
+    assert cube.status()["hold"] is None
+    assert not cube.document().promotion_paused
 
 
 def test_a_rollback_to_a_version_that_never_was_live_is_refused_with_the_way_out(cube: World, base: int) -> None:

@@ -3,6 +3,8 @@
 import gzip
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -263,3 +265,87 @@ def test_a_version_answers_every_row_as_the_table_has_it_though_a_pserver_is_los
     assert clicks_with_a_freshness(run) == len(sent) - before
     rows = [row.split() for text in table_of(run, newest_save(run)) for row in text.decode().splitlines()]
     assert {int(row[0]): (float(row[4]), float(row[5])) for row in rows} == shows_and_clicks(sent)
+
+
+def poisoned(lines: list[bytes]) -> list[bytes]:
+    """Clicks are impressions without one, and the other way round."""
+    return [b"1 " + (b"0" if line[2:3] == b"1" else b"1") + line[3:] for line in lines]
+
+
+def test_a_release_goes_back_by_itself_when_labels_are_poisoned_and_goes_on_when_an_operator_says_so(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    sent, answered = [0], [0.0]
+    versions: list[int] = []
+    line = clicks(1, 1)[0].split(maxsplit=2)[2].decode()
+
+    def feed(label: Callable[[list[bytes]], list[bytes]] = list) -> None:
+        """Some lines each third of a second; and one prediction, whose version is kept."""
+        if time.monotonic() - answered[0] < 0.3:
+            return
+        answered[0] = time.monotonic()
+        with (log / "clicks").open("ab") as out:
+            out.write(b"\n".join(label(clicks(300, sent[0]))) + b"\n")
+        sent[0] += 1
+        if run.session.live is not None and run.session.live in run.session.seen:
+            versions.extend(predict(run.places.serving, "ctr", [line])[1])
+
+    def status() -> dict[str, Any]:
+        assert run.session.status is not None
+        return run.session.status
+
+    def published() -> list[int]:
+        return [each["id"] for each in status()["versions"] if each["state"] == "published"]
+
+    def many_good() -> bool:
+        feed()
+        return len(published()) >= 25 and run.session.live == published()[-1]
+
+    def gone_back() -> bool:
+        feed(poisoned)
+        hold = status()["hold"]
+        return hold is not None and run.session.live is not None and run.session.live < hold["suspects"][0]
+
+    run = start(stream_values(f"file://{log}?follow"))
+    run.until(lambda: run.session.status is not None, 60, "the master")
+    run.until(many_good, 240, "good windows")
+    began = time.monotonic()
+    run.until(gone_back, 60, "the release goes back")
+    took = time.monotonic() - began
+    hold, good, live = status()["hold"], published(), run.session.live
+
+    assert live in good
+    assert hold["suspects"][1] == good[-1]
+    versions.clear()
+    # Poison is trained, and nobody sees it.
+    more = sent[0] + 6
+
+    def all_trained() -> bool:
+        if sent[0] < more:
+            feed(poisoned)
+        return sent[0] == more and status()["ledger"]["trained"] == 300 * sent[0]
+
+    run.until(all_trained, 60, "the poison is trained")
+    assert set(versions) == {live}
+    assert len(versions) == 6
+    assert published() == good
+    assert took < 60
+
+    resumed = subprocess.run(
+        [sys.executable, "-m", "elastic_ctr", "rollback", "--resume", "--dir", run.places.folder],
+        check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "the newest version goes live" in resumed.stdout
+
+    def on_again() -> bool:
+        feed()
+        return run.session.live == published()[-1] and published()[-1] > good[-1]
+
+    run.until(on_again, 120, "publishing goes on")
+    assert status()["hold"] is None
+    # The suspects are refused, so no delta stands on them.
+    [first] = [each for each in status()["versions"] if each["id"] > good[-1] and each["state"] == "published"][:1]
+    assert first["kind"] == "base"
+    answers_are_those_of_the_version(run)

@@ -53,6 +53,27 @@ class QualityLoss(Section):
     )
 
 
+class LiveLoss(Section):
+    """How much the windows of a stream may become worse after their version went live.
+
+    A window predicts each record before it is learned, so it tells what the version before it is worth. Ten windows in a row, and the
+    last three of them, are compared with the twenty published before. Where they are worse, the version that answers is worse than one
+    that answered before, or the clicks are not what they were.
+    """
+
+    auc: Share = Field(
+        default=0.03,
+        description="Publishing is held when the AUC is lower by more than this and three standard errors. 1: never.",
+    )
+    calibration: float = Field(
+        default=0.25,
+        ge=0,
+        le=EXACT,
+        description="Publishing is held when the calibration is farther from 1 by more than this and three standard errors. A large "
+        "number: never.",
+    )
+
+
 class MasterConfig(Section):
     """Hours, tasks, saves."""
 
@@ -98,6 +119,11 @@ class MasterConfig(Section):
         default_factory=QualityLoss,
         description="How much worse than the version before it a version may be and go live. Both predict the same records of the same "
         "pass: that version before the pass was trained, this one after it.",
+    )
+    max_live_loss: LiveLoss = Field(
+        default_factory=LiveLoss,
+        description="Of a stream: how much worse ten windows in a row may be than the twenty before. Past that the release goes back to the "
+        "last version that a good window followed, and no version is published until `elastic-ctr rollback --resume`.",
     )
     pserver_timeout_seconds: Seconds = Field(
         default=5, description="A pserver silent for so long, and not answering the master's own question, is lost."

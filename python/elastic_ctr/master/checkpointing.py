@@ -18,6 +18,7 @@ from elastic_ctr.master.checkpoint_files import Published, checkpoint_name, comp
 from elastic_ctr.master.ledger_rows import PassRow, SaverLease, SaveRow
 from elastic_ctr.master.ledger_table import parts_after
 from elastic_ctr.master.members import JobResults, Lease
+from elastic_ctr.master.publishing_hold import is_held
 from elastic_ctr.master.recovery import TRIES, Part
 from elastic_ctr.master.schedule import SavePlan, pick_samples, save_plan
 from elastic_ctr.master.store_queries import Pending
@@ -109,7 +110,11 @@ class Checkpointing(Part):
         """Plan the save after a pass, once. Whether the pass is done with that."""
         if self._ledger.save_of(current.ordinal) is not None:
             return False
-        plan, version = self._plan(current), None
+        if self._settings.data.is_stream and is_held(self._ledger, current, self._config.max_live_loss, self._clock()):
+            plan = SavePlan(("checkpoint",) if self._save_is_old() else (), None)
+        else:
+            plan = self._plan(current)
+        version = None
         if plan.kind is not None:
             try:
                 published, refused = self._store.versions(), self._store.refusals()
@@ -156,8 +161,11 @@ class Checkpointing(Part):
         """Of a stream: by time, for each one walks the table and holds up the passes behind it. Between two of them are checkpoints
         by log.
         """
+        return self._log() is None or self._save_is_old()
+
+    def _save_is_old(self) -> bool:
         last = max((row["at"] for row in self._ledger.checkpoints() if not row["stands_on"]), default=0.0)
-        return self._log() is None or self._clock() - last >= self._settings.data.stream.checkpoint_seconds
+        return self._clock() - last >= self._settings.data.stream.checkpoint_seconds
 
     def lost_versions(self, published: Collection[int]) -> list[int]:
         """Versions that the next delta would depend on and the store, which holds `published`, has lost: a base is due then."""

@@ -1,7 +1,7 @@
 """The part of the ledger with the quality of each pass, before and after it was trained."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from elastic_ctr.master.ledger_file import LedgerFile
@@ -18,8 +18,10 @@ _GONE = ", ".join(f"'$.{name}'" for name in _CURVES)
 _GROUPED = "from tasks left join groups on task = tasks.id and slot = ? where tasks.pass = ? and positives is not null and records > 0"
 # A year of hours, in 33 MB. Older passes have their figures alone.
 KEPT_CURVES = 10_000
-# Micro-passes that a micro-pass is compared with.
-_COMPARED_PASSES = 20
+COMPARED_WINDOWS = 20
+"""Published micro-passes that a micro-pass is compared with."""
+# Refused ones may be between them.
+_LOOKED_AT = 3 * COMPARED_WINDOWS
 _AUC_COLUMNS = {"before": "auc_before", "after": "auc"}
 
 
@@ -27,6 +29,14 @@ class Expected(NamedTuple):
     """What a new version's quality is compared with, and of what that is: a part of a sentence."""
 
     of: str
+    quality: Quality
+
+
+class Window(NamedTuple):
+    """A micro-pass: the version that it made, if any, and its figures, each record predicted before it was learned."""
+
+    ordinal: int
+    version: int | None
     quality: Quality
 
 
@@ -87,11 +97,26 @@ class LedgerQuality(LedgerFile):
             found.setdefault(ordinal, dict.fromkeys(MOMENTS))[moment] = json.loads(document)
         return found
 
-    def expected_quality(self, last: int, most_refused: int, *, stream: bool = False) -> Expected | None:
+    def windows(self, last: int, first: int, count: int) -> list[Window]:
+        """Up to `count` micro-passes from `first` to `last` that have an AUC and a calibration, the newest first."""
+        rows = self._all(
+            f"select pass, passes.version, json_remove(document, {_GONE}) from qualities join passes on ordinal = pass"
+            " where moment = 'before' and pass between ? and ?"
+            " and json_extract(document, '$.auc') is not null and json_extract(document, '$.calibration') is not null"
+            " order by pass desc limit ?",
+            first,
+            last,
+            count,
+        )
+        return [Window(number, version, Quality.model_validate_json(document)) for number, version, document in rows]
+
+    def expected_quality(
+        self, last: int, most_refused: int, *, stream: bool = False, first: int = 0
+    ) -> Expected | None:
         """How the newest published version foretold the first pass with records that it had not learned; after so many refusals since
         then, how pass `last` was foretold by the table itself. None without a published version, or such a pass up to `last`.
 
-        `stream`: a micro-pass is foretold as it is trained, and is compared with those published before it.
+        `stream`: a micro-pass is foretold as it is trained, and is compared with those published before it, from pass `first` on.
         """
         [refused] = self._one(
             "select count(*) from versions where state = 'refused'"
@@ -102,7 +127,7 @@ class LedgerQuality(LedgerFile):
             of = f"of the same pass before training, which counts after {refused} refused versions in a row"
             return None if before is None else Expected(of, before)
         if stream:
-            return self._in_stream(last)
+            return self._in_stream(last, first)
         row = self._one(
             "select versions.id, passes.id, document from versions"
             " join qualities on qualities.pass > versions.pass and moment = 'before' join passes on ordinal = qualities.pass"
@@ -117,21 +142,20 @@ class LedgerQuality(LedgerFile):
             f"of version {version} over pass {pass_id} before training", Quality.model_validate_json(document)
         )
 
-    def _in_stream(self, last: int) -> Expected | None:
+    def _in_stream(self, last: int, first: int) -> Expected | None:
         """Of the last published passes together: a micro-pass alone is small."""
-        rows = self._all(
-            "select document from qualities join passes on ordinal = pass where moment = 'before' and pass < ?"
-            " and passes.version is not null order by pass desc limit ?",
-            last,
-            _COMPARED_PASSES,
-        )
-        found = [Quality.model_validate_json(row[0]) for row in rows]
-        found = [each for each in found if each.auc is not None and each.calibration is not None]
-        if not found:
-            return None
-        clicks = sum(each.clicks for each in found)
-        auc, calibration = (
-            sum(getattr(each, name) * each.clicks for each in found) / clicks for name in ("auc", "calibration")
-        )
-        both = {"auc": auc, "calibration": calibration, "clicks": clicks, "shows": sum(each.shows for each in found)}
-        return Expected(f"of the {len(found)} published passes before it", found[0].model_copy(update=both))
+        found = [each.quality for each in self.windows(last - 1, first, _LOOKED_AT) if each.version is not None]
+        found = found[:COMPARED_WINDOWS]
+        return None if not found else Expected(f"of the {len(found)} published passes before it", together(found))
+
+
+def together(windows: Sequence[Quality]) -> Quality:
+    """Of several windows as one: shows, clicks, the AUC as a mean weighted by clicks, the calibration as all predicted clicks by all
+    clicks. The other figures are those of the first one.
+    """
+    clicks = sum(each.clicks for each in windows)
+    auc, calibration = (
+        sum(getattr(each, name) * each.clicks for each in windows) / clicks for name in ("auc", "calibration")
+    )
+    both = {"auc": auc, "calibration": calibration, "clicks": clicks, "shows": sum(each.shows for each in windows)}
+    return windows[0].model_copy(update=both)

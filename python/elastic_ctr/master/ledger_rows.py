@@ -93,6 +93,17 @@ class StreamPlaces(_Checked):
     arrivals: tuple[Came, ...] = ()
 
 
+class HoldRow(_Checked):
+    """Publishing is held since pass `since`. `announced`: the store has it."""
+
+    number: int
+    since: int
+    suspects: tuple[int, int] | None
+    reason: str
+    held_at: float
+    announced: bool = False
+
+
 class Facts(_Checked):
     """The single values of the ledger, as a new ledger has them.
 
@@ -110,6 +121,8 @@ class Facts(_Checked):
         table_rows: rows at each pserver after the last save or load; empty where they were not counted.
         started_from: where the model began; None where it began with nothing.
         stream: None where hours are trained, and before the first look at a stream.
+        hold: publishing is held; None: it is not.
+        compared_from: the first pass whose figures count in comparisons of quality: the first one after the last hold.
         dropped, dropped_passes: counts of the passes that the ledger has dropped, and how many they are.
     """
 
@@ -143,6 +156,8 @@ class Facts(_Checked):
     table_rows: tuple[int, ...] = ()
     started_from: StartedFrom | None = None
     stream: StreamPlaces | None = None
+    hold: HoldRow | None = None
+    compared_from: int = 0
     dropped: dict[str, int] = {}
     dropped_passes: int = 0
 

@@ -90,7 +90,7 @@ class MasterMetrics(Collector):
             drifts = list(ledger.drifts().values())
             table = ledger.last_table()
             memory = {index: one.memory_bytes for index, one in self._coordinator.pservers.items()}
-            stream = ledger.facts.stream
+            stream, held = ledger.facts.stream, ledger.facts.hold is not None
             quality = ledger.figures(done[-1].ordinal).get(done[-1].ordinal) if done else None
         for key, (name, what) in _TOTALS.items():
             yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
@@ -101,6 +101,10 @@ class MasterMetrics(Collector):
                 "Versions that the master did not publish: other values than trained, or a quality that was lost.",
             ),
             "generation": (generation, "Sets of pserver processes so far."),
+            "publishing_held": (
+                int(held),
+                "1 while no version of a stream is published, because its windows became worse.",
+            ),
         }
         for name, (value, what) in gauges.items():
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=value)

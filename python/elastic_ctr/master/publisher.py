@@ -84,7 +84,10 @@ class Publisher:
                 with self._coordinator.locked() as ledger:
                     after = ledger.quality(current.ordinal).after
                     expected = ledger.expected_quality(
-                        current.ordinal, MOST_REFUSED, stream=self._settings.data.is_stream
+                        current.ordinal,
+                        MOST_REFUSED,
+                        stream=self._settings.data.is_stream,
+                        first=ledger.facts.compared_from,
                     )
                 refuse_worse(current, after, expected, self._settings.master.max_quality_loss)
             except PublishRefused as refused:

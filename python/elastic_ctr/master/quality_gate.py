@@ -5,13 +5,18 @@ it is published, over records that the model has just learned: too good if anyth
 certain. It is compared with the version that answers now, over the first records which that one had not learned. Where
 every pass makes a version these are the same records. They no longer are after a refusal: data that has become harder would
 then refuse each further version, so after a few in a row the pass's own figures before training count instead.
+
+The windows of a stream come every second, so a version that went live is judged by those behind it as well: where they are lastingly
+worse, publishing is held.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
-from elastic_ctr.config.roles import QualityLoss
+from elastic_ctr.config.roles import LiveLoss, QualityLoss
 from elastic_ctr.master.checkpoint_files import PublishRefused
-from elastic_ctr.master.ledger_quality import Expected
+from elastic_ctr.master.ledger_quality import COMPARED_WINDOWS, Expected, Window, together
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.versions.manifest import Quality
 
@@ -21,27 +26,82 @@ MOST_REFUSED = 3
 """Versions in a row that are refused by a comparison with the published one."""
 
 
+TRIAL, LAST = 10, 3
+"""Windows in a row that are worse, and how many of them, the newest, still are."""
+
+
+class Lost(NamedTuple):
+    """A figure that has become worse by more than its limit and chance."""
+
+    figure: Literal["auc", "calibration"]
+    now: float
+    before: float
+    limit: float
+    chance: float
+
+
+def lost(now: Quality, before: Quality, limits: QualityLoss | LiveLoss) -> Lost | None:
+    """The first figure that is worse; None, too, where one of them is undefined."""
+    if now.auc is not None and before.auc is not None:
+        chance = _CHANCE * math.hypot(auc_error(now), auc_error(before))
+        if before.auc - now.auc > limits.auc + chance:
+            return Lost("auc", now.auc, before.auc, limits.auc, chance)
+    if now.calibration is not None and before.calibration is not None:
+        chance = _CHANCE * math.hypot(calibration_error(now), calibration_error(before))
+        if abs(now.calibration - 1) - abs(before.calibration - 1) > limits.calibration + chance:
+            return Lost("calibration", now.calibration, before.calibration, limits.calibration, chance)
+    return None
+
+
 def refuse_worse(current: PassRow, after: Quality | None, expected: Expected | None, limits: QualityLoss) -> None:
     """Raises PublishRefused. Nothing is compared without a published version, records or clicks."""
-    if after is None or expected is None:
+    if after is None or expected is None or (found := lost(after, expected.quality, limits)) is None:
         return
-    if after.auc is not None and expected.quality.auc is not None:
-        chance = _CHANCE * math.hypot(auc_error(after), auc_error(expected.quality))
-        if expected.quality.auc - after.auc > limits.auc + chance:
-            raise PublishRefused(
-                f"AUC {after.auc:.4f} of pass {current.id} after training is lower than the {expected.quality.auc:.4f} {expected.of} by more "
-                f"than maxQualityLoss.auc {limits.auc:g} and {chance:.4f} for chance; mend the data or lower the learning rates of "
-                "model.table and model.dense, or raise master.config.maxQualityLoss.auc"
-            )
-    if after.calibration is not None and expected.quality.calibration is not None:
-        chance = _CHANCE * math.hypot(calibration_error(after), calibration_error(expected.quality))
-        if abs(after.calibration - 1) - abs(expected.quality.calibration - 1) > limits.calibration + chance:
-            raise PublishRefused(
-                f"calibration {after.calibration:.4f} of pass {current.id} after training is farther from 1 than the "
-                f"{expected.quality.calibration:.4f} {expected.of} by more than maxQualityLoss.calibration {limits.calibration:g} and "
-                f"{chance:.4f} for chance; mend the data or lower the learning rates of model.table and model.dense, or raise "
-                "master.config.maxQualityLoss.calibration"
-            )
+    name, worse = ("AUC", "lower") if found.figure == "auc" else ("calibration", "farther from 1")
+    raise PublishRefused(
+        f"{name} {found.now:.4f} of pass {current.id} after training is {worse} than the {found.before:.4f} {expected.of} by more "
+        f"than maxQualityLoss.{found.figure} {found.limit:g} and {found.chance:.4f} for chance; mend the data or lower the learning "
+        f"rates of model.table and model.dense, or raise master.config.maxQualityLoss.{found.figure}"
+    )
+
+
+def without_worst(windows: Sequence[Quality]) -> Quality:
+    """Of several windows as one, each figure without the window that has the worst: one odd window says nothing that lasts."""
+    auc = together(sorted(windows, key=lambda each: each.auc or 0.0)[1:])
+    calibration = together(sorted(windows, key=lambda each: abs((each.calibration or 0.0) - 1))[:-1])
+    return auc.model_copy(update={"calibration": calibration.calibration})
+
+
+class LastingLoss(NamedTuple):
+    """Why publishing is held, and the published versions that the windows speak against: the oldest and the newest, or None."""
+
+    reason: str
+    suspects: tuple[int, int] | None
+
+
+def lasting_loss(windows: Sequence[Window], limits: LiveLoss) -> LastingLoss | None:
+    """Whether the newest windows are lastingly worse than those published before them; `windows` are in a row, the newest first, and each
+    has an AUC and a calibration.
+
+    A window tells what the pass before it has made, so that pass's version is the oldest suspect.
+    """
+    trial = windows[:TRIAL]
+    before = [each for each in windows[TRIAL:] if each.version is not None][:COMPARED_WINDOWS]
+    if len(trial) < TRIAL or not before:
+        return None
+    reference = together([each.quality for each in before])
+    qualities = [each.quality for each in trial]
+    found = [lost(without_worst(qualities[:span]), reference, limits) for span in (TRIAL, LAST)]
+    if (loss := found[0]) is None or found[1] is None:
+        return None
+    suspects = [each.version for each in windows if each.version is not None and each.ordinal >= trial[-1].ordinal - 1]
+    name, worse = ("AUC", "lower") if loss.figure == "auc" else ("calibration", "farther from 1")
+    return LastingLoss(
+        f"{name} {loss.now:.4f} of the last {TRIAL} windows without the worst is {worse} than the {loss.before:.4f} of the {len(before)} published before "
+        f"by more than maxLiveLoss.{loss.figure} {loss.limit:g} and {loss.chance:.4f} for chance; mend the clicks or the "
+        "settings, then say `elastic-ctr rollback --resume`",
+        (min(suspects), max(suspects)) if suspects else None,
+    )
 
 
 def auc_error(quality: Quality) -> float:

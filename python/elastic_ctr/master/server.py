@@ -35,6 +35,7 @@ from elastic_ctr.master import start
 from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.finder import finder_of
+from elastic_ctr.master.hold_announcer import HoldAnnouncer
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_file import not_written
 from elastic_ctr.master.metrics import MasterMetrics
@@ -122,6 +123,7 @@ class Master:
         self._queries = StoreQueries(store)
         self._coordinator = Coordinator(self._ledger, settings, self._queries)
         self._publisher = Publisher(self._coordinator, store, settings)
+        self._hold = HoldAnnouncer(self._coordinator, store)
         self._statistics = PassStatistics(self._coordinator, store, settings.features)
         self._copy_waits_for = ""
         self._error = ""
@@ -229,6 +231,7 @@ class Master:
                 self._ask(index, host, port, "it is silent")
             while self._publisher.step() or self._statistics.step():
                 pass
+            self._hold.step()
             self._find_hours()
             stopped = self._coordinator.stopped_pass()
             if stopped is not None and self._finder.is_changed(stopped):

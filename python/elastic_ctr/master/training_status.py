@@ -10,7 +10,7 @@ from elastic_ctr.master import start
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_quality import MOMENTS, Figures
-from elastic_ctr.master.ledger_rows import DriftRow, PassRow
+from elastic_ctr.master.ledger_rows import DriftRow, HoldRow, PassRow
 from elastic_ctr.master.ledger_table import Tables
 from elastic_ctr.versions.manifest import PassLearning
 
@@ -63,6 +63,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
         "finished": facts.finished,
         "baseDue": facts.base_due,
         "offset": facts.offset,
+        "hold": None if facts.hold is None else _hold(facts.hold, names),
         "streamGone": 0 if facts.stream is None else facts.stream.gone,
         "current": current
         and {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
@@ -86,6 +87,16 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
         "ledger": ledger.counted(),
         "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.damaged_checkpoints()],
         "recoveries": ledger.recoveries(),
+    }
+
+
+def _hold(hold: HoldRow, names: Mapping[int, str]) -> dict[str, Any]:
+    """Why no version is published, and since when."""
+    return {
+        "reason": hold.reason,
+        "heldAt": hold.held_at,
+        "since": names.get(hold.since),
+        "suspects": None if hold.suspects is None else list(hold.suspects),
     }
 
 

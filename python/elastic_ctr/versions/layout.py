@@ -6,6 +6,7 @@ MODELS = "output/ctr_model"
 DICTIONARIES = "output/ctr_dict"
 DONEFILES = "output/ctr_cube/donefile"
 REFUSED = "output/refused"
+HOLDS = "output/holds"
 STATISTICS = "output/statistics"
 CHECKPOINTS = "checkpoints"
 SCORES = "scores"
@@ -34,6 +35,16 @@ def scores_folder(job: str) -> str:
 def refusal(version: int) -> str:
     """cube-transfer says there that a version is refused, and why."""
     return f"{REFUSED}/{version}.json"
+
+
+def hold(number: int) -> str:
+    """The master says there that it publishes no further version, and why."""
+    return f"{HOLDS}/{number}.json"
+
+
+def resumption(number: int) -> str:
+    """Its appearance ends a hold."""
+    return f"{HOLDS}/{number}.resumed"
 
 
 def statistics_file(digest: str) -> str:

@@ -45,11 +45,14 @@ from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import Store
+from elastic_ctr.versions.holds import is_resumed, newest_hold, write_resumption
 from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
 
 log = logging.getLogger(__name__)
 
 _RETENTION_SECONDS = 60.0
+# Overlays of versions that were live, the newest.
+_KEPT_LIVE = 16
 # Seconds between two writes that only change the reports.
 _KEEP_SECONDS = 1.0
 
@@ -96,6 +99,9 @@ class CubeTransfer:
         self._stopping = False
         # Refusals that the store has; None until they have been read once.
         self._shared: dict[int, str] | None = None
+        # The newest hold that was looked at, and the newest one whose end the store knows.
+        self._hold_seen = 0
+        self._resumption_shared = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until stop is set. Raises StateInUse, OSError."""
@@ -344,8 +350,30 @@ class CubeTransfer:
                     for version, manifest in scan.manifests.items()
                 }
                 self._decide(rules_of.with_times(self.state, moments))
+                await self._obey_hold()
                 await self._share_refusals(scan)
                 await self._retain(scan)
+
+    async def _obey_hold(self) -> None:
+        """The master's publishing holds come through the store, and their ends go there."""
+        if self.state is None:
+            return
+        try:
+            known = max(self._hold_seen, 0 if self.state.hold is None else self.state.hold.number)
+            hold = await asyncio.to_thread(newest_hold, self._store, known)
+            if hold is not None:
+                resumed = await asyncio.to_thread(is_resumed, self._store, hold.number)
+                view = self.view()
+                if not resumed and view is not None:
+                    log.error("the master holds publishing: %s", hold.reason)
+                    self._decide(rules_of.obeyed(self.state, hold, view, self.rules))
+                self._hold_seen = hold.number
+            if self._resumption_shared < self.state.resumed:
+                number = self.state.resumed
+                await asyncio.to_thread(write_resumption, self._store, number)
+                self._resumption_shared = number
+        except OSError as failed:
+            log.warning("publishing holds cannot be read from the store, or ended there, now: %s", failed)
 
     async def _share_refusals(self, scan: Scan) -> None:
         """Share refusals through the store: the master then publishes a base instead of a delta that stands on a
@@ -391,7 +419,8 @@ class CubeTransfer:
         scan, state = self.scan, self.state
         if scan is None or state is None:
             return ()
-        in_use = {*state.wanted, *followed}
+        # A publishing hold goes back over the windows that it judges.
+        in_use = {*state.wanted, *followed, *state.was_live[-_KEPT_LIVE:]}
         doomed = dictionaries_to_delete(
             scan.manifests, scan.dictionaries, in_use, self.rules.keep_versions, time.time()
         )

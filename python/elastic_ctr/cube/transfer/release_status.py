@@ -13,6 +13,7 @@ from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
 from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.versions.holds import Hold
 from elastic_ctr.versions.manifest import freshness_seconds
 
 # More than an hour that is published before it ends.
@@ -34,6 +35,7 @@ def status_of(transfer: CubeTransfer) -> dict[str, Any]:
         "live": state.live,
         "previous": state.previous,
         "promotionPaused": state.promotion_paused,
+        "hold": None if state.held is None else state.held.model_dump(mode="json", by_alias=True),
         "candidate": None if state.candidate is None else _candidate(transfer, state),
         "published": sorted(manifests),
         "built": [] if scan is None else sorted(scan.dictionaries),
@@ -69,6 +71,8 @@ def problems_of(transfer: CubeTransfer) -> list[str]:
             "clock is late, or data.timeZone is wrong; freshness is shown as 0"
         )
     if state is not None:
+        if (hold := state.held) is not None:
+            found.append(f"publishing is held: {hold.reason}{_suspects(hold)}{_without_target(state)}")
         found += _refused_sentences(transfer, state)
         reports: list[AgentReport | ReaderReport] = [*transfer.agents.reports, *transfer.readers.reports]
         for report in reports:
@@ -78,12 +82,25 @@ def problems_of(transfer: CubeTransfer) -> list[str]:
     return found
 
 
+def _suspects(hold: Hold) -> str:
+    return "" if hold.suspects is None else f"; versions {hold.suspects[0]} to {hold.suspects[1]} are refused"
+
+
+def _without_target(state: ReleaseState) -> str:
+    """Of a hold whose suspects are all that was ever live."""
+    hold = state.held
+    if hold is None or state.restoring or state.live is None or not hold.suspects_version(state.live):
+        return ""
+    return f"; version {state.live} stays live, because no version before it can be restored"
+
+
 def _refused_sentences(transfer: CubeTransfer, state: ReleaseState) -> list[str]:
     """Sentences about refused versions newer than the live one."""
     standing = transfer.unbuildable()
     found = []
     for version, reason in sorted(state.refused.items()):
-        if version > (state.live or 0):
+        # The sentence of a hold names its suspects.
+        if version > (state.live or 0) and not (state.held and state.held.suspects_version(version)):
             above = [str(each) for each, below in sorted(standing.items()) if below == version]
             blocked = (
                 f"; {', '.join(above)} stand{'s' if len(above) == 1 else ''} on it and cannot be built" if above else ""

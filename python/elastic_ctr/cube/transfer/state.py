@@ -17,7 +17,8 @@ from elastic_ctr.cube.placement import (
     readers_verdict,
 )
 from elastic_ctr.cube.release import AgentReport, Generation, Placement, ReaderReport, ReleaseDocument, following
-from elastic_ctr.versions.manifest import DictionaryManifest, Record, VersionId
+from elastic_ctr.versions.holds import Hold
+from elastic_ctr.versions.manifest import DictionaryManifest, Record, VersionId, Whole
 
 # Number of past versions whose times and names are kept.
 REMEMBERED = 64
@@ -49,7 +50,13 @@ class Times(Record):
 
 
 class ReleaseState(Record):
-    """The persistent state. `restoring`: the candidate is the target of a rollback and needs no validation."""
+    """The persistent state.
+
+    Attributes:
+        restoring: the candidate is the target of a rollback and needs no validation.
+        hold: the newest publishing hold that was obeyed.
+        resumed: the number of the newest one that an operator has ended.
+    """
 
     generation: Generation
     live: VersionId | None = None
@@ -62,6 +69,13 @@ class ReleaseState(Record):
     was_live: tuple[VersionId, ...] = ()
     deleted: tuple[VersionId, ...] = ()
     times: dict[VersionId, Times] = Field(default_factory=dict)
+    hold: Hold | None = None
+    resumed: Whole = 0
+
+    @property
+    def held(self) -> Hold | None:
+        """The hold that is open."""
+        return self.hold if self.hold is not None and self.hold.number > self.resumed else None
 
     @property
     def wanted(self) -> tuple[int, ...]:
@@ -122,7 +136,14 @@ def state_from_newer(own: ReleaseState, document: ReleaseDocument) -> ReleaseSta
     refused = {v: reason for v, reason in {**own.refused, **document.refused}.items() if v != document.live}
     was_live = tuple(dict.fromkeys([*(v for v in own.was_live if v not in after.was_live), *after.was_live]))
     return after.model_copy(
-        update={"refused": refused, "was_live": was_live, "deleted": own.deleted, "times": own.times}
+        update={
+            "refused": refused,
+            "was_live": was_live,
+            "deleted": own.deleted,
+            "times": own.times,
+            "hold": own.hold,
+            "resumed": own.resumed,
+        }
     )
 
 
@@ -230,6 +251,11 @@ def _with_refusals(state: ReleaseState, view: View) -> ReleaseState:
             found.setdefault(version, reason)
     if state.candidate is not None and state.candidate not in view.built:
         found.setdefault(state.candidate, "its dictionary was deleted from the store")
+    if (hold := state.hold) is not None:
+        # The previous version, too: it must not be promoted once promotion is resumed.
+        for version in {*view.built, *state.was_live} - {state.live} - restored:
+            if hold.suspects_version(version):
+                found.setdefault(version, f"the windows behind it were worse: publishing hold {hold.number}")
     for version, reason in sorted(found.items()):
         state = refuse(state, version, reason)
     if state.candidate in state.refused:
@@ -269,8 +295,25 @@ def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransf
     return advance(state.model_copy(update=update), view, rules)
 
 
+def obeyed(state: ReleaseState, hold: Hold, view: View, rules: CubeTransferConfig) -> ReleaseState:
+    """A publishing hold of the master: promotion is paused, and where the live version is a suspect, the newest version below the
+    suspects that was live goes live again. Without such a version the live one stays.
+    """
+    if state.hold is not None and hold.number <= state.hold.number:
+        return state
+    state = state.model_copy(update={"hold": hold, "promotion_paused": True})
+    if not state.restoring:
+        state = state.model_copy(update=_NO_CANDIDATE)
+    if hold.suspects is None or state.live is None or not hold.suspects_version(state.live):
+        return state
+    below = [v for v in state.was_live if v < hold.suspects[0] and v in view.built and v not in state.refused]
+    return rolled_back(state, max(below), view, rules) if below else state
+
+
 def resume(state: ReleaseState) -> ReleaseState:
-    """Resume promotion. A rollback under way is given up."""
+    """Resume promotion, and publishing if it is held. A rollback under way is given up."""
+    if (hold := state.held) is not None:
+        state = state.model_copy(update={"resumed": hold.number})
     if not state.promotion_paused:
         return state
     candidate = None if state.restoring else state.candidate

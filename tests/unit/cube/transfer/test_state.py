@@ -29,6 +29,7 @@ from elastic_ctr.cube.transfer.state import (
     forgotten,
     lacking,
     lagging_pods,
+    obeyed,
     refuse,
     resume,
     rolled_back,
@@ -38,6 +39,7 @@ from elastic_ctr.cube.transfer.state import (
     with_clock_moved,
     with_times,
 )
+from elastic_ctr.versions.holds import Hold
 from elastic_ctr.versions.manifest import DictionaryManifest
 
 RULES = CubeTransferConfig(min_ready_replicas=1, validation_timeout_seconds=120)
@@ -279,6 +281,65 @@ def test_resuming_goes_on_with_the_newest_and_gives_up_a_rollback_under_way() ->
     assert resume(after) == after
 
 
+def hold(*suspects: int, number: int = 1) -> Hold:
+    return Hold(
+        number=number, suspects=(suspects[0], suspects[-1]) if suspects else None, reason="AUC fell", held_at=1.0
+    )
+
+
+def test_a_hold_goes_back_below_its_suspects_and_refuses_them_once_none_is_live() -> None:
+    state = ReleaseState(generation=1, live=7, previous=6, was_live=(3, 4, 5, 6, 7))
+    built = (3, 4, 5, 6, 7, 8)
+
+    waiting = obeyed(state, hold(5, 8), view(*built, held=(6, 7)), RULES)
+    after = advance(waiting, view(*built, held=(4, 7)), RULES)
+
+    assert (waiting.live, waiting.candidate, waiting.restoring) == (7, 4, True)
+    # Version 8 was built and never live; 7 was live a moment ago.
+    assert (after.live, after.previous, after.promotion_paused) == (4, 7, True)
+    assert after.refused.keys() == {5, 6, 7, 8}
+    assert after.refused[8] == "the windows behind it were worse: publishing hold 1"
+    assert after.held == hold(5, 8)
+
+
+def test_a_hold_that_was_obeyed_is_not_obeyed_again_and_a_newer_one_is() -> None:
+    state = obeyed(live(3), hold(5, 6), view(3), RULES)
+
+    assert obeyed(resume(state), hold(5, 6), view(3), RULES) == resume(state)
+    assert resume(state).held is None
+    assert obeyed(resume(state), hold(7, 7, number=2), view(3), RULES).held == hold(7, 7, number=2)
+
+
+def test_versions_behind_a_hold_go_live_once_it_is_resumed_and_its_suspects_never_do() -> None:
+    state = ReleaseState(generation=1, live=7, previous=4, was_live=(4, 7))
+    held = obeyed(state, hold(7, 8), view(4, 7, 8, held=(4, 7)), RULES)
+    assert held.live == 4
+
+    after = advance(resume(held), view(4, 7, 8, held=(4, 7, 8)), RULES)
+    later = advance(after, view(4, 7, 8, 9, held=(4, 7, 8, 9)), RULES)
+
+    assert (after.live, after.candidate) == (4, None)
+    assert later.live == 9
+    assert later.refused.keys() == {7, 8}
+
+
+@pytest.mark.parametrize("suspects", [(), (8, 9), (3, 6)])
+def test_a_hold_without_a_version_to_go_back_to_pauses_promotion_alone(suspects: tuple[int, ...]) -> None:
+    state = ReleaseState(generation=1, live=6, previous=5, candidate=7, was_live=(5, 6))
+
+    after = obeyed(state, hold(*suspects), view(5, 6, 7, held=(5, 6, 7)), RULES)
+
+    assert (after.live, after.candidate, after.promotion_paused) == (6, None, True)
+    assert 6 not in after.refused
+
+
+def test_a_hold_is_kept_by_a_transfer_that_learns_a_newer_document() -> None:
+    state = obeyed(live(3), hold(5, 6), view(3), RULES)
+    said = ReleaseDocument(generation=4, revision=9, placement=Placement(shards=1), live=3)
+
+    assert state_from_newer(state, said).held == hold(5, 6)
+
+
 def test_a_transfer_without_state_goes_on_from_the_highest_document() -> None:
     said = ReleaseDocument(
         generation=3, revision=9, placement=Placement(shards=1), live=5, previous=4, candidate=6, promotion_paused=True,
@@ -512,6 +573,16 @@ class Release(RuleBasedStateMachine):
             self.ordered = None
             self.decide(resume(self.state))
 
+    @precondition(lambda self: self.built)
+    @rule(first=st.integers(1, 20), more=st.integers(0, 3), newer=st.integers(0, 1))
+    def hold(self, first: int, more: int, newer: int) -> None:
+        """Of the master; one that was obeyed before changes nothing."""
+        if self.state is None:
+            return
+        number = (0 if self.state.hold is None else self.state.hold.number) + newer
+        if number:
+            self.decide(obeyed(self.state, hold(first, first + more, number=number), self.view(), self.chosen))
+
     @rule()
     def restart_transfer(self) -> None:
         """With its state: what it heard is gone, what it said is not."""
@@ -588,6 +659,13 @@ class Release(RuleBasedStateMachine):
         if self.document is not None:
             named = {self.document.live, self.document.previous, self.document.candidate} - {None}
             assert set(self.document.wanted) == named
+
+    @invariant()
+    def a_suspect_is_refused_unless_it_is_live(self) -> None:
+        if self.state is not None and self.state.hold is not None:
+            suspects = {v for v in self.built if self.state.hold.suspects_version(v)}
+            restored = {self.state.candidate} if self.state.restoring else set[int | None]()
+            assert suspects - {self.state.live} - restored <= self.state.refused.keys()
 
     @invariant()
     def a_hold_lets_nothing_but_the_rollback_in(self) -> None:

@@ -1,0 +1,41 @@
+"""Tells cube-transfer that publishing is held, and learns from it that an operator has ended the hold: through the store."""
+
+import math
+import time
+from collections.abc import Callable
+
+from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.publishing_hold import end_hold
+from elastic_ctr.store import Store
+from elastic_ctr.versions.holds import Hold, is_resumed, write_hold
+
+_LOOK_SECONDS = 2.0
+
+
+class HoldAnnouncer:
+    """Works without the coordinator's lock while it waits for the store."""
+
+    def __init__(self, coordinator: Coordinator, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._coordinator = coordinator
+        self._store = store
+        self._clock = clock
+        self._looked_at = -math.inf
+
+    def step(self) -> None:
+        """Raises StoreError: try again later."""
+        with self._coordinator.locked() as ledger:
+            hold = ledger.facts.hold
+        if hold is None:
+            return
+        if not hold.announced:
+            write_hold(
+                self._store,
+                Hold(number=hold.number, suspects=hold.suspects, reason=hold.reason, held_at=hold.held_at),
+            )
+            with self._coordinator.locked() as ledger:
+                ledger.set_facts(hold=hold.model_copy(update={"announced": True}))
+        elif (now := self._clock()) - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = now
+            if is_resumed(self._store, hold.number):
+                with self._coordinator.locked() as ledger:
+                    end_hold(ledger)
