@@ -49,11 +49,11 @@ Floats = npt.NDArray[np.float64]
 class DriftingTruth(Truth):
     """Weights that turn into other ones: by a quarter circle in `seconds`."""
 
-    def __init__(self, seed: int, seconds: float) -> None:
-        super().__init__(PRESET, seed)
+    def __init__(self, seed: int, seconds: float, preset: Preset = PRESET) -> None:
+        super().__init__(preset, seed)
         self._from, self._to = (
             self.weights.copy(),
-            np.random.default_rng(seed + 1).normal(0, PRESET.spread, self.weights.shape),
+            np.random.default_rng(seed + 1).normal(0, preset.spread, self.weights.shape),
         )
         self._seconds = seconds
         self._began = time.time()

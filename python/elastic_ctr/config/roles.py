@@ -56,13 +56,13 @@ class QualityLoss(Section):
 class LiveLoss(Section):
     """How much the windows of a stream may become worse after their version went live.
 
-    A window predicts each record before it is learned, so it tells what the version before it is worth. Ten windows in a row, and the
-    last three of them, are compared with the twenty published before. Where they are worse, the version that answers is worse than one
-    that answered before, or the clicks are not what they were.
+    A window predicts each record before it is learned, so it tells what the version before it is worth. The newest windows, of ten
+    thousand clicks together, are compared with those published before. Where they are worse, the version that answers is worse than
+    one that answered before, or the clicks are not what they were. A loss above maxQualityLoss counts after a hundred clicks.
     """
 
     auc: Share = Field(
-        default=0.03,
+        default=0.015,
         description="Publishing is held when the AUC is lower by more than this and three standard errors. 1: never.",
     )
     calibration: float = Field(
@@ -122,8 +122,9 @@ class MasterConfig(Section):
     )
     max_live_loss: LiveLoss = Field(
         default_factory=LiveLoss,
-        description="Of a stream: how much worse ten windows in a row may be than the twenty before. Past that the release goes back to the "
-        "last version that a good window followed, and no version is published until `elastic-ctr rollback --resume`.",
+        description="Of a stream: how much worse its newest windows, of 10,000 clicks, may be than those before. Past that, or past "
+        "maxQualityLoss in 100 clicks, the release goes back to the last version that a good window followed, and no version is published "
+        "until `elastic-ctr rollback --resume`.",
     )
     pserver_timeout_seconds: Seconds = Field(
         default=5, description="A pserver silent for so long, and not answering the master's own question, is lost."

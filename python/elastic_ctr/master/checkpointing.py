@@ -110,7 +110,7 @@ class Checkpointing(Part):
         """Plan the save after a pass, once. Whether the pass is done with that."""
         if self._ledger.save_of(current.ordinal) is not None:
             return False
-        if self._settings.data.is_stream and is_held(self._ledger, current, self._config.max_live_loss, self._clock()):
+        if self._settings.data.is_stream and is_held(self._ledger, current, self._config, self._clock()):
             plan = SavePlan(("checkpoint",) if self._save_is_old() else (), None)
         else:
             plan = self._plan(current)

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
 
 from elastic_ctr.master.ledger_file import LedgerFile
 from elastic_ctr.versions.manifest import PassQuality, Quality
@@ -18,18 +20,38 @@ _GONE = ", ".join(f"'$.{name}'" for name in _CURVES)
 _GROUPED = "from tasks left join groups on task = tasks.id and slot = ? where tasks.pass = ? and positives is not null and records > 0"
 # A year of hours, in 33 MB. Older passes have their figures alone.
 KEPT_CURVES = 10_000
-COMPARED_WINDOWS = 20
-"""Published micro-passes that a micro-pass is compared with."""
-# Refused ones may be between them.
-_LOOKED_AT = 3 * COMPARED_WINDOWS
+# Published micro-passes that a micro-pass is compared with before its version goes live; refused ones may be between them.
+_COMPARED_PASSES, _LOOKED_AT = 20, 60
 _AUC_COLUMNS = {"before": "auc_before", "after": "auc"}
+
+
+class Compared(Protocol):
+    """Figures that a comparison reads; None: undefined."""
+
+    @property
+    def shows(self) -> float: ...
+    @property
+    def clicks(self) -> float: ...
+    @property
+    def auc(self) -> float | None: ...
+    @property
+    def calibration(self) -> float | None: ...
 
 
 class Expected(NamedTuple):
     """What a new version's quality is compared with, and of what that is: a part of a sentence."""
 
     of: str
-    quality: Quality
+    quality: Compared
+
+
+class WindowQuality(NamedTuple):
+    """Of the figures of a Quality those that windows are compared by."""
+
+    shows: float
+    clicks: float
+    auc: float
+    calibration: float
 
 
 class Window(NamedTuple):
@@ -37,7 +59,7 @@ class Window(NamedTuple):
 
     ordinal: int
     version: int | None
-    quality: Quality
+    quality: WindowQuality
 
 
 class LedgerQuality(LedgerFile):
@@ -100,15 +122,15 @@ class LedgerQuality(LedgerFile):
     def windows(self, last: int, first: int, count: int) -> list[Window]:
         """Up to `count` micro-passes from `first` to `last` that have an AUC and a calibration, the newest first."""
         rows = self._all(
-            f"select pass, passes.version, json_remove(document, {_GONE}) from qualities join passes on ordinal = pass"
-            " where moment = 'before' and pass between ? and ?"
-            " and json_extract(document, '$.auc') is not null and json_extract(document, '$.calibration') is not null"
-            " order by pass desc limit ?",
+            "select pass, passes.version, json_extract(document, '$.shows', '$.clicks', '$.auc', '$.calibration')"
+            " from qualities join passes on ordinal = pass"
+            " where moment = 'before' and pass between ? and ? order by pass desc limit ?",
             first,
             last,
             count,
         )
-        return [Window(number, version, Quality.model_validate_json(document)) for number, version, document in rows]
+        found = [Window(number, version, WindowQuality(*json.loads(document))) for number, version, document in rows]
+        return [each for each in found if None not in each.quality]
 
     def expected_quality(
         self, last: int, most_refused: int, *, stream: bool = False, first: int = 0
@@ -145,17 +167,15 @@ class LedgerQuality(LedgerFile):
     def _in_stream(self, last: int, first: int) -> Expected | None:
         """Of the last published passes together: a micro-pass alone is small."""
         found = [each.quality for each in self.windows(last - 1, first, _LOOKED_AT) if each.version is not None]
-        found = found[:COMPARED_WINDOWS]
+        found = found[:_COMPARED_PASSES]
         return None if not found else Expected(f"of the {len(found)} published passes before it", together(found))
 
 
-def together(windows: Sequence[Quality]) -> Quality:
-    """Of several windows as one: shows, clicks, the AUC as a mean weighted by clicks, the calibration as all predicted clicks by all
-    clicks. The other figures are those of the first one.
-    """
-    clicks = sum(each.clicks for each in windows)
-    auc, calibration = (
-        sum(getattr(each, name) * each.clicks for each in windows) / clicks for name in ("auc", "calibration")
+def together(windows: Sequence[WindowQuality]) -> WindowQuality:
+    """Of several windows as one: the AUC as a mean weighted by clicks, the calibration as all predicted clicks by all clicks."""
+    shows, clicks, auc, calibration = np.array(windows, float).T
+    return WindowQuality(
+        float(shows.sum()),
+        float(clicks.sum()),
+        *(float(np.average(each, weights=clicks)) for each in (auc, calibration)),
     )
-    both = {"auc": auc, "calibration": calibration, "clicks": clicks, "shows": sum(each.shows for each in windows)}
-    return windows[0].model_copy(update=both)

@@ -1,25 +1,22 @@
-"""The publishing hold of a stream: begun by a lasting loss of quality, ended by an operator. Its state is in the ledger."""
+"""The publishing hold of a stream: begun by a loss of quality after a version went live, ended by an operator. Its state is in the ledger."""
 
 import logging
 
-from elastic_ctr.config.roles import LiveLoss
+from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_quality import COMPARED_WINDOWS
 from elastic_ctr.master.ledger_rows import HoldRow, PassRow
-from elastic_ctr.master.quality_gate import TRIAL, lasting_loss
+from elastic_ctr.master.quality_gate import LOOKED_AT, loss_after_live
 
 log = logging.getLogger(__name__)
 
-# Refused ones may be among the published.
-_LOOKED_AT = TRIAL + 2 * COMPARED_WINDOWS
 
-
-def is_held(ledger: Ledger, current: PassRow, limits: LiveLoss, now: float) -> bool:
+def is_held(ledger: Ledger, current: PassRow, config: MasterConfig, now: float) -> bool:
     """Whether pass `current`, which is trained, makes no version: its windows may begin a hold. Called within a transaction."""
     facts = ledger.facts
     if facts.hold is not None:
         return True
-    found = lasting_loss(ledger.windows(current.ordinal, facts.compared_from, _LOOKED_AT), limits)
+    windows = ledger.windows(current.ordinal, facts.compared_from, LOOKED_AT)
+    found = loss_after_live(windows, config.max_quality_loss, config.max_live_loss)
     if found is None:
         return False
     log.error("publishing is held: %s", found.reason)

@@ -6,17 +6,20 @@ certain. It is compared with the version that answers now, over the first record
 every pass makes a version these are the same records. They no longer are after a refusal: data that has become harder would
 then refuse each further version, so after a few in a row the pass's own figures before training count instead.
 
-The windows of a stream come every second, so a version that went live is judged by those behind it as well: where they are lastingly
-worse, publishing is held.
+The windows of a stream come every second, so a version that went live is judged by those behind it as well: where they are worse,
+publishing is held. A model follows other clicks within seconds, poisoned ones too, and its figures recover then: so a large loss counts at
+once.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from elastic_ctr.config.roles import LiveLoss, QualityLoss
 from elastic_ctr.master.checkpoint_files import PublishRefused
-from elastic_ctr.master.ledger_quality import COMPARED_WINDOWS, Expected, Window, together
+from elastic_ctr.master.ledger_quality import Compared, Expected, Window, WindowQuality, together
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.versions.manifest import Quality
 
@@ -26,8 +29,14 @@ MOST_REFUSED = 3
 """Versions in a row that are refused by a comparison with the published one."""
 
 
-TRIAL, LAST = 10, 3
-"""Windows in a row that are worse, and how many of them, the newest, still are."""
+# After live, the newest windows are on trial: as few as have so many clicks, or else all that are looked at. An abrupt loss shows in
+# few clicks, by the limits of a version before live; a smaller one that lasts needs more of them.
+_ABRUPT_CLICKS, _LASTING_CLICKS = (100, 1000), (3000, 10_000)
+# Fewer clicks than the second number must be of at least so many windows; of so many, the worst is left out.
+_FEWEST_WINDOWS = 3
+_MOST_ON_TRIAL, _MOST_COMPARED = 100, 100
+LOOKED_AT = _MOST_ON_TRIAL + _MOST_COMPARED
+"""Windows that a trial reads at most."""
 
 
 class Lost(NamedTuple):
@@ -40,10 +49,18 @@ class Lost(NamedTuple):
     chance: float
 
 
-def lost(now: Quality, before: Quality, limits: QualityLoss | LiveLoss) -> Lost | None:
-    """The first figure that is worse; None, too, where one of them is undefined."""
+def lost(
+    now: Compared,
+    before: Compared,
+    limits: QualityLoss | LiveLoss,
+    error: Callable[[Compared], float] | None = None,
+) -> Lost | None:
+    """The first figure that is worse; None, too, where one of them is undefined. `error`: the standard error of an AUC, `auc_error` unless
+    given.
+    """
+    error = error or auc_error
     if now.auc is not None and before.auc is not None:
-        chance = _CHANCE * math.hypot(auc_error(now), auc_error(before))
+        chance = _CHANCE * math.hypot(error(now), error(before))
         if before.auc - now.auc > limits.auc + chance:
             return Lost("auc", now.auc, before.auc, limits.auc, chance)
     if now.calibration is not None and before.calibration is not None:
@@ -65,52 +82,83 @@ def refuse_worse(current: PassRow, after: Quality | None, expected: Expected | N
     )
 
 
-def without_worst(windows: Sequence[Quality]) -> Quality:
-    """Of several windows as one, each figure without the window that has the worst: one odd window says nothing that lasts."""
-    auc = together(sorted(windows, key=lambda each: each.auc or 0.0)[1:])
-    calibration = together(sorted(windows, key=lambda each: abs((each.calibration or 0.0) - 1))[:-1])
-    return auc.model_copy(update={"calibration": calibration.calibration})
+def without_worst(windows: Sequence[WindowQuality]) -> WindowQuality:
+    """Of several windows as one; of three or more each figure without the window that has the worst: one odd window says little."""
+    if len(windows) < _FEWEST_WINDOWS:
+        return together(windows)
+    auc = together(sorted(windows, key=lambda each: each.auc)[1:])
+    calibration = together(sorted(windows, key=lambda each: abs(each.calibration - 1))[:-1])
+    return auc._replace(calibration=calibration.calibration)
 
 
-class LastingLoss(NamedTuple):
+class LossAfterLive(NamedTuple):
     """Why publishing is held, and the published versions that the windows speak against: the oldest and the newest, or None."""
 
     reason: str
     suspects: tuple[int, int] | None
 
 
-def lasting_loss(windows: Sequence[Window], limits: LiveLoss) -> LastingLoss | None:
-    """Whether the newest windows are lastingly worse than those published before them; `windows` are in a row, the newest first, and each
-    has an AUC and a calibration.
+def loss_after_live(windows: Sequence[Window], abrupt: QualityLoss, lasting: LiveLoss) -> LossAfterLive | None:
+    """Whether the newest windows are worse than those published before them; `windows` are in a row, the newest first.
 
     A window tells what the pass before it has made, so that pass's version is the oldest suspect.
     """
-    trial = windows[:TRIAL]
-    before = [each for each in windows[TRIAL:] if each.version is not None][:COMPARED_WINDOWS]
-    if len(trial) < TRIAL or not before:
-        return None
-    reference = together([each.quality for each in before])
-    qualities = [each.quality for each in trial]
-    found = [lost(without_worst(qualities[:span]), reference, limits) for span in (TRIAL, LAST)]
-    if (loss := found[0]) is None or found[1] is None:
-        return None
-    suspects = [each.version for each in windows if each.version is not None and each.ordinal >= trial[-1].ordinal - 1]
-    name, worse = ("AUC", "lower") if loss.figure == "auc" else ("calibration", "farther from 1")
-    return LastingLoss(
-        f"{name} {loss.now:.4f} of the last {TRIAL} windows without the worst is {worse} than the {loss.before:.4f} of the {len(before)} published before "
-        f"by more than maxLiveLoss.{loss.figure} {loss.limit:g} and {loss.chance:.4f} for chance; mend the clicks or the "
-        "settings, then say `elastic-ctr rollback --resume`",
-        (min(suspects), max(suspects)) if suspects else None,
+    limits: list[tuple[int, QualityLoss | LiveLoss]] = [(clicks, abrupt) for clicks in _ABRUPT_CLICKS]
+    limits += [(clicks, lasting) for clicks in _LASTING_CLICKS]
+    for clicks, limit in limits:
+        count = _on_trial([each.quality.clicks for each in windows[:_MOST_ON_TRIAL]], clicks)
+        before = [each.quality for each in windows[count:] if each.version is not None][:_MOST_COMPARED]
+        if not count or not before:
+            continue
+        trial = windows[:count]
+        error = auc_deviation if limit is lasting else auc_error
+        loss = lost(without_worst([each.quality for each in trial]), together(before), limit, error)
+        if loss is not None:
+            of = [
+                each.version for each in windows if each.version is not None and each.ordinal >= trial[-1].ordinal - 1
+            ]
+            setting = "maxLiveLoss" if limit is lasting else "maxQualityLoss"
+            return LossAfterLive(_reason(loss, count, len(before), setting), (min(of), max(of)) if of else None)
+    return None
+
+
+def _on_trial(clicks: Sequence[float], wanted: int) -> int:
+    """How many windows, of these clicks, the newest first, have as many clicks as wanted; 0 where too few have too few."""
+    enough = np.flatnonzero(np.cumsum(clicks) >= wanted)
+    count = int(enough[0]) + 1 if len(enough) else len(clicks)
+    return (
+        count
+        if count >= _FEWEST_WINDOWS or sum(clicks[:count]) >= _ABRUPT_CLICKS[-1]
+        else min(_FEWEST_WINDOWS, len(clicks))
     )
 
 
-def auc_error(quality: Quality) -> float:
+def _reason(loss: Lost, count: int, compared: int, setting: str) -> str:
+    name, worse = ("AUC", "lower") if loss.figure == "auc" else ("calibration", "farther from 1")
+    trial = "window" if count == 1 else f"{count} windows{'' if count < _FEWEST_WINDOWS else ' without the worst'}"
+    return (
+        f"{name} {loss.now:.4f} of the last {trial} is {worse} than the {loss.before:.4f} of the {compared} published before by more than "
+        f"{setting}.{loss.figure} {loss.limit:g} and {loss.chance:.4f} for chance; mend the clicks or the settings, then say "
+        "`elastic-ctr rollback --resume`"
+    )
+
+
+def auc_error(quality: Compared) -> float:
     """Bound of an AUC's standard error: its variance is at most AUC (1 - AUC) / min(clicks, shows without click) (van Dantzig
     1951), and so at most 1/4 of that, which few impressions with an AUC of 1 cannot hide. 0 without an AUC.
     """
     return 0.0 if quality.auc is None else 0.5 / math.sqrt(min(quality.clicks, quality.shows - quality.clicks))
 
 
-def calibration_error(quality: Quality) -> float:
+def auc_deviation(quality: Compared) -> float:
+    """An AUC's standard error, of many clicks: Hanley and McNeil 1982. Closer than the bound of `auc_error`, and 0 for an AUC of 1."""
+    if quality.auc is None:
+        return 0.0
+    auc, clicks, others = quality.auc, quality.clicks, max(quality.shows - quality.clicks, 1)
+    above, below = auc / (2 - auc) - auc**2, 2 * auc**2 / (1 + auc) - auc**2
+    return math.sqrt((auc * (1 - auc) + (clicks - 1) * above + (others - 1) * below) / (clicks * others))
+
+
+def calibration_error(quality: Compared) -> float:
     """Bound of a calibration's standard error: that of so many clicks, if each impression were clicked by chance alone."""
     return 0.0 if quality.calibration is None else quality.calibration / math.sqrt(quality.clicks)

@@ -1,39 +1,37 @@
-"""A lasting loss of quality holds the publishing of a stream, until an operator resumes it."""
+"""A loss of quality after a version went live holds the publishing of a stream, until an operator resumes it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from elastic_ctr.config.roles import LiveLoss
+from elastic_ctr.config.roles import LiveLoss, QualityLoss
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.hold_announcer import HoldAnnouncer
-from elastic_ctr.master.ledger_quality import Window
+from elastic_ctr.master.ledger_quality import Window, WindowQuality
 from elastic_ctr.master.metrics import MasterMetrics
-from elastic_ctr.master.quality_gate import LAST, TRIAL, lasting_loss
+from elastic_ctr.master.quality_gate import LossAfterLive, auc_deviation, auc_error, loss_after_live
 from elastic_ctr.master.training_status import status
 from elastic_ctr.model.evaluation import histogram_of_scores, quality_of_scores
 from elastic_ctr.versions.holds import newest_hold, write_resumption
-from elastic_ctr.versions.manifest import Quality, published_versions
+from elastic_ctr.versions.manifest import published_versions
 from master.stream_world import StreamWorld
 
-LIMITS = LiveLoss()
+ABRUPT, LASTING = QualityLoss(), LiveLoss()
 Labels = npt.NDArray[np.bool_]
 
 
-def quality(auc: float = 0.8, calibration: float = 1.0, clicks: int = 500) -> Quality:
-    return Quality(
-        shows=4 * clicks, clicks=clicks, auc=auc, logloss=0.5, predicted_ctr=0.25, observed_ctr=0.25, calibration=calibration,
-        bucket_error=None, mae=0.1, rmse=0.1,
-    )  # fmt: skip
+def quality(auc: float = 0.8, calibration: float = 1.0, clicks: int = 200) -> WindowQuality:
+    return WindowQuality(4 * clicks, clicks, auc, calibration)
 
 
 GOOD = quality()
 
 
-def windows(*newest_first: Quality, good: int = 40, refused: tuple[int, ...] = ()) -> list[Window]:
+def windows(*newest_first: WindowQuality, good: int = 100, refused: tuple[int, ...] = ()) -> list[Window]:
     """These windows, and as many good ones before them; each has made the version of its ordinal, unless it was refused."""
     found = [*newest_first, *(good * [GOOD])]
     ordinals = range(len(found), 0, -1)
@@ -43,70 +41,103 @@ def windows(*newest_first: Quality, good: int = 40, refused: tuple[int, ...] = (
     ]
 
 
+def judged(*newest_first: WindowQuality, **given: Any) -> LossAfterLive | None:
+    return loss_after_live(windows(*newest_first, **given), ABRUPT, LASTING)
+
+
 def test_windows_that_stay_as_they_were_hold_nothing() -> None:
-    assert lasting_loss(windows(good=60), LIMITS) is None
+    assert judged(good=200) is None
 
 
 @pytest.mark.parametrize(
-    ("bad", "name"), [(quality(auc=0.7), "AUC 0.7000"), (quality(calibration=1.6), "calibration 1.6000")]
+    ("bad", "told"), [(quality(auc=0.5), "AUC 0.5000"), (quality(calibration=2.5), "calibration 2.5000")]
 )
-def test_ten_windows_that_are_worse_hold_publishing_and_suspect_the_version_before_the_first_of_them(
-    bad: Quality, name: str
+def test_an_abrupt_loss_in_three_windows_holds_publishing_and_suspects_the_version_before_the_first_of_them(
+    bad: WindowQuality, told: str
 ) -> None:
-    found = lasting_loss(windows(*(TRIAL * [bad])), LIMITS)
+    found = judged(bad, bad, bad)
 
     assert found is not None
-    # Forty good windows: the version of the last one is what the first bad one speaks against.
-    assert found.suspects == (1040, 1050)
-    assert name in found.reason
+    # A hundred good windows: the version of the last one is what the first bad one speaks against.
+    assert found.suspects == (1100, 1103)
+    assert f"{told} of the last 3 windows without the worst" in found.reason
+    assert "maxQualityLoss" in found.reason
     assert "elastic-ctr rollback --resume" in found.reason
 
 
+def test_a_small_loss_holds_once_it_lasts_for_ten_thousand_clicks() -> None:
+    worse = quality(auc=0.772)
+
+    assert judged(*(15 * [worse])) is None
+    found = judged(*(50 * [worse]))
+    assert found is not None
+    assert "maxLiveLoss.auc 0.015" in found.reason
+    assert found.suspects == (1100, 1150)
+
+
+def test_the_standard_error_of_an_auc_is_close_above_that_of_repeated_draws() -> None:
+    random = np.random.default_rng(3)
+
+    def drawn() -> float:
+        clicks, others = random.normal(1.2, 1, 300), random.normal(0, 1, 900)
+        return float(np.searchsorted(np.sort(others), clicks).sum() / 300 / 900)
+
+    found = [drawn() for _ in range(400)]
+
+    quality = WindowQuality(1200, 300, float(np.mean(found)), 1.0)
+    # Hanley and McNeil's scores are exponential, and these are normal.
+    assert np.std(found) < auc_deviation(quality) < 1.3 * np.std(found)
+    assert auc_deviation(quality) < auc_error(quality)
+
+
 def test_a_calibration_that_is_too_low_counts_as_one_that_is_too_high() -> None:
-    assert lasting_loss(windows(*(TRIAL * [quality(calibration=0.5)])), LIMITS) is not None
+    assert judged(*(50 * [quality(calibration=0.5)])) is not None
 
 
-def test_one_odd_window_holds_nothing_however_bad_it_is() -> None:
-    for place in range(TRIAL):
-        trial = [GOOD] * TRIAL
-        trial[place] = quality(auc=0.2, calibration=4.0)
-        assert lasting_loss(windows(*trial), LIMITS) is None
+@pytest.mark.parametrize("place", range(12))
+def test_one_odd_window_holds_nothing_however_bad_it_is(place: int) -> None:
+    trial = [GOOD] * 12
+    trial[place] = quality(auc=0.2, calibration=4.0)
+
+    assert judged(*trial) is None
 
 
-def test_windows_that_have_recovered_hold_nothing() -> None:
-    bad = quality(auc=0.55)
+def test_one_window_of_a_thousand_clicks_is_enough() -> None:
+    found = judged(quality(auc=0.5, clicks=1000))
 
-    assert lasting_loss(windows(*(LAST * [GOOD]), *((TRIAL - LAST) * [bad])), LIMITS) is None
+    assert found is not None
+    assert "of the last window is lower" in found.reason
+    assert found.suspects == (1100, 1101)
 
 
-def test_a_loss_within_chance_holds_nothing_and_the_same_loss_of_many_clicks_does() -> None:
-    few, many = quality(auc=0.75, clicks=20), quality(auc=0.75, clicks=20_000)
-
-    assert lasting_loss(windows(*(TRIAL * [few])), LIMITS) is None
-    assert lasting_loss(windows(*(TRIAL * [many])), LIMITS) is not None
+def test_the_chance_of_few_clicks_holds_nothing_and_the_same_loss_of_many_does() -> None:
+    assert judged(*(3 * [quality(auc=0.6, clicks=40)])) is None
+    assert judged(*(3 * [quality(auc=0.6, clicks=2000)])) is not None
 
 
 def test_windows_that_made_no_version_are_judged_and_are_no_measure() -> None:
     bad = quality(auc=0.6)
     # The bad ones were refused, and so were the windows before them, whose AUC is no measure.
-    found = lasting_loss(windows(*(TRIAL * [bad]), *(5 * [quality(auc=0.1)]), refused=tuple(range(41, 56))), LIMITS)
+    found = judged(*(7 * [bad]), *(5 * [quality(auc=0.1)]), refused=tuple(range(101, 113)))
 
     assert found is not None
-    assert "0.8000 of the 20 published before" in found.reason
+    assert "0.8000 of the 100 published before" in found.reason
     assert found.suspects is None
 
 
-def test_too_few_windows_hold_nothing() -> None:
-    bad = quality(auc=0.5)
+def test_nothing_is_held_without_windows_to_compare_with() -> None:
+    bad = quality(auc=0.3)
 
-    assert lasting_loss(windows(*(TRIAL * [bad]), good=0), LIMITS) is None
-    assert lasting_loss(windows(*(TRIAL * [bad]), good=1), LIMITS) is not None
+    assert loss_after_live([], ABRUPT, LASTING) is None
+    assert judged(bad, bad, bad, good=0) is None
+    assert judged(bad, bad, bad, good=5) is not None
 
 
 def test_limits_of_one_and_of_a_large_number_never_hold() -> None:
-    never = LiveLoss(auc=1, calibration=1000)
+    never = {"auc": 1, "calibration": 1000}
+    bad = 100 * [quality(auc=0.1, calibration=9.0)]
 
-    assert lasting_loss(windows(*(TRIAL * [quality(auc=0.1, calibration=9.0)])), never) is None
+    assert loss_after_live(windows(*bad), QualityLoss(**never), LiveLoss(**never)) is None
 
 
 class Clicks:
@@ -118,7 +149,7 @@ class Clicks:
         self._learned = np.zeros(32)
         self._drift = drift
 
-    def windows(self, count: int, label: Callable[[Labels], Labels] = lambda clicks: clicks) -> Iterator[Quality]:
+    def windows(self, count: int, label: Callable[[Labels], Labels] = lambda clicks: clicks) -> Iterator[WindowQuality]:
         for _ in range(count):
             self._truth += self._random.normal(0, self._drift, 32)
             self._truth *= 0.6 * np.sqrt(32) / np.linalg.norm(self._truth)
@@ -131,16 +162,19 @@ class Clicks:
                 self._learned -= 0.01 * slope
             found = quality_of_scores(predicted, seen, np.ones(1000))
             assert found is not None
-            yield found
+            assert found.auc is not None
+            assert found.calibration is not None
+            yield WindowQuality(found.shows, found.clicks, found.auc, found.calibration)
 
 
 def test_an_hour_of_a_drift_that_is_learned_holds_nothing_and_poisoned_labels_do_within_half_a_minute() -> None:
     clicks = Clicks(1, drift=0.02)
-    found: list[Quality] = []
+    found: list[WindowQuality] = []
 
     def held() -> bool:
-        newest = [Window(len(found) - back, len(found) - back, found[-1 - back]) for back in range(min(len(found), 50))]
-        return lasting_loss(newest, LIMITS) is not None
+        count = min(len(found), 200)
+        newest = [Window(len(found) - back, len(found) - back, found[-1 - back]) for back in range(count)]
+        return loss_after_live(newest, ABRUPT, LASTING) is not None
 
     for each in clicks.windows(3600):
         found.append(each)
@@ -156,17 +190,17 @@ def test_an_hour_of_a_drift_that_is_learned_holds_nothing_and_poisoned_labels_do
 # -- the ledger and the store ------------------------------------------------------------------------------------------
 
 
-def scored(one: StreamWorld, bad: Callable[[int], bool]) -> StreamWorld:
-    """Trainers whose predictions are good, but for the passes that are `bad`, by their ordinals."""
-    random, click = np.random.default_rng(1), np.arange(4000) % 2
-    noise = random.normal(0, 1, 4000)
+def scored(one: StreamWorld, bad: Callable[[int], bool], shows: int = 400) -> StreamWorld:
+    """Trainers whose predictions are good, but for the passes that are `bad`, by their ordinals. Half of the shows are clicked."""
+    random, click = np.random.default_rng(1), np.arange(shows) % 2
+    noise = random.normal(0, 1, shows)
     fill = one.fill
 
     def filled(task: control.Task, result: control.TaskResult) -> None:
         fill(task, result)
         apart = -2.0 if bad(int(task.pass_id.rpartition("/")[2])) else 2.0
         predicted = 1 / (1 + np.exp(-(noise + apart * (click - 0.5))))
-        positives, negatives = histogram_of_scores(predicted, click, np.ones(4000))
+        positives, negatives = histogram_of_scores(predicted, click, np.ones(shows))
         result.positives, result.negatives = positives.tobytes(), negatives.tobytes()
 
     one.fill = filled  # type: ignore[method-assign]
