@@ -14,6 +14,25 @@ from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.take_over import Names
 
 
+def by_paddle(engine: Engine, folder: Path, keys: Any, pooled: Any) -> list[Any]:
+    """Export by `save_inference_model`, and the pulled values and scores of executors that have run nothing before."""
+    import paddle
+    from paddle import static
+
+    program, feeds, output = engine._head()
+    with paddle.utils.unique_name.guard():
+        static.save_inference_model(str(folder / "network"), feeds, [output], static.Executor(), program=program)
+    program, feeds, output = engine._head()
+    [scores] = static.Executor().run(program, feed={feeds[0].name: pooled}, fetch_list=[output])
+    columns = keys.view(np.int64).reshape(len(engine._graph.slots), -1, 1)
+    feed = {
+        slot.name: paddle.base.create_lod_tensor(column, [[1] * len(column)], paddle.CPUPlace())
+        for slot, column in zip(engine._graph.slots, columns, strict=True)
+    }
+    pulled = static.Executor().run(engine._pull_program.program, feed=feed, fetch_list=engine._graph.pooled)
+    return [np.concatenate(pulled).tolist(), scores.reshape(-1).tolist()]
+
+
 def main() -> None:
     spec = json.loads(Path(sys.argv[1]).read_text())
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -65,6 +84,8 @@ def main() -> None:
         elif name == "export":
             engine.pull_dense()
             engine.export_dense(Path(given[0]))
+        elif name == "by_paddle":
+            answer = by_paddle(engine, Path(given[0]), np.array(given[1], np.uint64), np.array(given[2], np.float32))
         elif name == "count_rows":
             answer = engine.count_rows()
         elif name in ("save", "shrink", "load", "load_tables"):

@@ -119,6 +119,13 @@ class Trainer:
         """The dense network as serving loads it."""
         self._order("export", str(folder))
 
+    def by_paddle(
+        self, folder: Path, keys: Sequence[int], pooled: Sequence[Sequence[float]]
+    ) -> tuple[list[list[float]], list[float]]:
+        """Export to the folder, pull and score with nothing but Paddle's own words, each prepared for this once."""
+        values, scores = self._order("by_paddle", str(folder), list(keys), pooled)
+        return values, scores
+
 
 class StartedEngine:
     """Server processes and trainers. `rows` reads a folder that they saved, whichever server wrote it."""

@@ -19,6 +19,7 @@ from elastic_ctr.model.networks.catalog import logit_of
 from elastic_ctr.model.program import OFFSET, TABLE, build_program, offset, start_paddle
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.trainer.gradient_pushes import merge_gradients
+from elastic_ctr.trainer.kept_program import KeptProgram, SavedParameters
 from elastic_ctr.trainer.row_counts import rows_at
 from elastic_ctr.trainer.take_over import Names, Values, random_rows, take_over
 
@@ -76,8 +77,12 @@ class Engine:
         self._dense_map = get_the_one_recv_context(self._runtime.context, split_dense_table=False)
         self._sparse_tables = list(get_the_one_recv_context(self._runtime.context, is_dense=False))
         self._predict_program = self._without_learning()
-        self._pull_program = static.normalize_program(self._main, self._graph.slots, self._graph.pooled)
-        self._build_head()
+        self._pull_program = KeptProgram(
+            paddle, static.normalize_program(self._main, self._graph.slots, self._graph.pooled)
+        )
+        program, self._head_feeds, self._head_output = self._head()
+        self._head_program = KeptProgram(paddle, program)
+        self._exported: tuple[bytes, SavedParameters] | None = None
 
     def initialise(self) -> None:
         """Push this trainer's first dense values. One trainer does this in a new generation."""
@@ -167,17 +172,18 @@ class Engine:
         forward._fleet_opt = {**options, "program_configs": {str(id(forward)): tables}}  # noqa: SLF001
         return forward
 
-    def _build_head(self) -> None:
-        """The dense network alone, over the same parameters: pooled vectors and numbers in, probability out."""
+    def _head(self) -> tuple[Any, list[Any], Any]:
+        """The dense network alone, over the same parameters: pooled vectors and numbers in, probability out. Returns the program, the
+        feeds and the output.
+        """
         paddle, static = self._paddle, self._paddle.static
         slots, numbers = len(self._input.slots), len(self._input.numbers)
-        self._head_program = static.Program()
-        with static.program_guard(self._head_program, static.Program()), paddle.utils.unique_name.guard():
+        program = static.Program()
+        with static.program_guard(program, static.Program()), paddle.utils.unique_name.guard():
             pooled = static.data("pooled", [None, slots * self._model.embedding_dim], "float32")
             others = [static.data("numbers", [None, numbers], "float32")] if numbers else []
-            self._head_feeds = [pooled, *others]
             logit = logit_of(self._model, pooled, others[0] if others else None) + offset()
-            self._head_output = paddle.nn.functional.sigmoid(logit)
+            return program, [pooled, *others], paddle.nn.functional.sigmoid(logit)
 
     def preload(self, file: Path, batch_size: int) -> Any:
         """Start reading a converted file in the background. Raises OSError for a file that cannot be opened: Paddle would end
@@ -270,10 +276,7 @@ class Engine:
             slot.name: self._paddle.base.create_lod_tensor(column, [[1] * rows], self._place)
             for slot, column in zip(self._graph.slots, columns, strict=True)
         }
-        # A fresh executor a call: a shared one fails between two dataset runs ("Variable Id is not registered").
-        fetched = self._paddle.static.Executor(self._place).run(
-            self._pull_program, feed=feed, fetch_list=[each.name for each in self._graph.pooled]
-        )
+        fetched = self._pull_program.run(feed, [each.name for each in self._graph.pooled])
         values: npt.NDArray[np.float32] = np.concatenate(fetched)[: len(keys)].astype(np.float32, copy=False)
         return values
 
@@ -281,20 +284,27 @@ class Engine:
         """Probability of a click by the dense parameters as last pulled: [n, slots * dim] and [n, numbers] -> [n]."""
         if not len(pooled):
             return np.zeros(0, np.float32)
-        [scores] = self._paddle.static.Executor(self._place).run(
-            self._head_program,
-            feed={feed.name: array for feed, array in zip(self._head_feeds, (pooled, numbers), strict=False)},
-            fetch_list=[self._head_output],
-        )
+        feed = {feed.name: array for feed, array in zip(self._head_feeds, (pooled, numbers), strict=False)}
+        [scores] = self._head_program.run(feed, [self._head_output])
         return np.asarray(scores, np.float32).reshape(-1)
 
     def export_dense(self, folder: Path) -> list[Path]:
         """The dense network as an inference program with the parameters as last pulled."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._paddle.static.save_inference_model(
-            str(folder / "network"), self._head_feeds, [self._head_output], self._executor, program=self._head_program
-        )
-        return [folder / "network.pdmodel", folder / "network.pdiparams"]
+        files = [folder / "network.pdmodel", folder / "network.pdiparams"]
+        if self._exported is None:
+            # Not of the head that scores: Paddle adds an operator to the program that it exports, named by what the process has exported.
+            program, feeds, output = self._head()
+            with self._paddle.utils.unique_name.guard():
+                self._paddle.static.save_inference_model(
+                    str(folder / "network"), feeds, [output], self._executor, program=program
+                )
+            network = files[0].read_bytes()
+            self._exported = network, SavedParameters(self._paddle, network)
+        network, parameters = self._exported
+        files[0].write_bytes(network)
+        files[1].write_bytes(bytes(parameters))
+        return files
 
     def save(self, folder: str, mode: str) -> None:
         """Have every server write its partitions under `folder` in its own working directory.
