@@ -5,6 +5,7 @@ The parent has `Assignments`, which name files; a worker has `Holdings`, the sam
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,11 @@ class Assignments:
             return self._with(version, replace(own, parts=rest))
         return Assignments({other: theirs for other, theirs in self.versions.items() if other != version})
 
-    def files(self) -> set[Path]:
-        return {path for own in self.versions.values() for paths in own.parts.values() for path in paths.files()}
+    @cached_property
+    def files(self) -> frozenset[Path]:
+        return frozenset(
+            path for own in self.versions.values() for paths in own.parts.values() for path in paths.files()
+        )
 
     def partitions_of(self, files: Collection[Path]) -> dict[int, list[int]]:
         """Version to the partitions that one of these files answers for."""
@@ -93,13 +97,17 @@ class Assignments:
             for version, own in self.versions.items()
         )
 
-    def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = _VERSIONS.dump_python(dict(self.versions), mode="json")
-        return found
+    def to_json(self, before: "Assignments") -> dict[str, Any]:
+        """For a reader that has `before`: the versions that are not the same there, and the numbers of those that are."""
+        kept = [version for version, own in self.versions.items() if before.versions.get(version) is own]
+        others = {version: own for version, own in self.versions.items() if version not in set(kept)}
+        return {"versions": _VERSIONS.dump_python(others, mode="json"), "kept": kept}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Assignments":
-        return cls(_VERSIONS.validate_python(document))
+    def from_json(cls, document: Mapping[str, Any], before: "Assignments") -> "Assignments":
+        """Raises KeyError for a kept version that `before` lacks."""
+        kept = {version: before.versions[version] for version in document["kept"]}
+        return cls({**kept, **_VERSIONS.validate_python(document["versions"])})
 
     def _with(self, version: int, own: Assignment) -> "Assignments":
         return Assignments({**self.versions, version: own})

@@ -146,7 +146,7 @@ class CubeServer:
 
     def _look(self) -> None:
         assigned = self._workers.assigned
-        self._scrubber.keep_only(assigned.files())
+        self._scrubber.keep_only(assigned.files)
         self._activity.look({version: own.place for version, own in assigned.versions.items()})
         self._partitions.clear()
         for version, numbers in assigned.by_version().items():
@@ -226,7 +226,14 @@ class CubeServer:
     async def load(self, request: Request) -> Response:
         """Have every worker verify and hold the files."""
         body = await read_record(request, Load)
-        paths = {_partition(number): self._paths(files) for number, files in body.parts.items()}
+        numbered = {_partition(number): files for number, files in body.parts.items()}
+        # Each file once: an overlay may be the one of all partitions.
+        names = {name for files in numbered.values() for name in (files.full, files.overlay) if name is not None}
+        checked = {name: self._checked(name) for name in names}
+        paths = {
+            number: Paths(checked[files.full], None if files.overlay is None else checked[files.overlay])
+            for number, files in numbered.items()
+        }
 
         def rule(assigned: Assignments) -> Assignments:
             return assigned.loaded(body.version, body.dim, body.partitions, paths)
@@ -234,7 +241,7 @@ class CubeServer:
         # Checked before the files are read.
         rule(self._workers.assigned)
         parts = await asyncio.to_thread(_open, body.partitions, body.dim, paths)
-        held = self._workers.assigned.files()
+        held = self._workers.assigned.files
         # One part after the other, so that a server that is told to end waits for one part at most.
         for part in parts:
             if part.path not in held:
@@ -260,14 +267,11 @@ class CubeServer:
                 del self._workers.damaged[each, number]
         return JSONResponse({"versions": self._loaded()["versions"]})
 
-    def _paths(self, files: PartFiles) -> Paths:
-        def checked(name: str) -> Path:
-            path = Path(name).resolve()
-            if not path.is_relative_to(self._dict_dir):
-                raise RequestRefused(422, f"{name} is outside {self._dict_dir}, the only folder this server loads from")
-            return path
-
-        return Paths(checked(files.full), None if files.overlay is None else checked(files.overlay))
+    def _checked(self, name: str) -> Path:
+        path = Path(name).resolve()
+        if not path.is_relative_to(self._dict_dir):
+            raise RequestRefused(422, f"{name} is outside {self._dict_dir}, the only folder this server loads from")
+        return path
 
     def _guarded(self, action: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:

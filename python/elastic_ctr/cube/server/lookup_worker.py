@@ -38,7 +38,7 @@ def execute_command(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
     """Carry out one order. A refused one has changed nothing."""
     try:
         if order["do"] == "hold":
-            holdings = loop.holdings.changed(Assignments.from_json(order["versions"]))
+            holdings = loop.holdings.changed(Assignments.from_json(order, loop.holdings.assigned))
             loop.replace(holdings, draining=bool(order["draining"]))
         elif order["do"] == "listen":
             listener = bind(order["host"], order["port"], share=True)

@@ -14,7 +14,7 @@ from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Assignments
 from elastic_ctr.runtime import process_pool
-from elastic_ctr.runtime.process_pool import ProcessPool, Worker, WorkerFailed, WorkerLost
+from elastic_ctr.runtime.process_pool import Child, ProcessPool, Worker, WorkerFailed, WorkerLost
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +32,29 @@ class WorkerRefused(WorkerFailed):
 
 class NoWorker(RuntimeError):
     """No worker serves."""
+
+
+class LookupWorker(Worker):
+    """A worker process, and what it is known to hold."""
+
+    def __init__(self, index: int, child: Child) -> None:
+        super().__init__(index, child, _ORDER_SECONDS)
+        self._holds = Assignments()
+
+    async def hold(self, assigned: Assignments, *, draining: bool) -> dict[str, Any]:
+        """Raises WorkerLost, WorkerRefused."""
+        # Nothing is known before it has answered: an order that nobody waits for any more may be carried out.
+        before, self._holds = self._holds, Assignments()
+        answer = await self.order("hold", **assigned.to_json(before), draining=draining)
+        self._holds = assigned
+        return answer
+
+    async def order(self, do: str, **what: Any) -> dict[str, Any]:
+        """Raises WorkerLost, WorkerRefused."""
+        answer = await self.send(do, **what)
+        if "error" in answer:
+            raise WorkerRefused(answer["error"])
+        return answer
 
 
 class Workers:
@@ -52,7 +75,7 @@ class Workers:
             "max-keys": cube.max_keys,
             "busy-poll-us": cube.busy_poll_us,
         }
-        self._serving: dict[int, Worker] = {}
+        self._serving: dict[int, LookupWorker] = {}
         # Failed starts of each worker since one last served.
         self._refused = Counter[int]()
         # A change and the start of serving exclude each other, so that no worker misses a change. Notified when a
@@ -130,21 +153,19 @@ class Workers:
 
     async def _order_all(self, assigned: Assignments) -> list[dict[str, Any] | BaseException]:
         """Have each serving worker hold these; the answer or the error of each."""
-        order = _hold(assigned, self.draining)
-        return await asyncio.gather(
-            *(_order(worker, order) for worker in self._serving.values()), return_exceptions=True
-        )
+        held = (worker.hold(assigned, draining=self.draining) for worker in self._serving.values())
+        return await asyncio.gather(*held, return_exceptions=True)
 
-    async def _spawn(self, index: int) -> Worker:
+    async def _spawn(self, index: int) -> LookupWorker:
         if self._refused[index] >= _REFUSED_TIMES:
             await self._give_up()
         arguments = {"index": index, **self._arguments}
         child = await process_pool.start(
             "elastic_ctr.cube.server.lookup_worker", arguments, descriptors=[self._descriptor]
         )
-        return Worker(index, child, _ORDER_SECONDS)
+        return LookupWorker(index, child)
 
-    async def _run(self, worker: Worker) -> None:
+    async def _run(self, worker: LookupWorker) -> None:
         index = worker.index
         self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
         try:
@@ -156,13 +177,13 @@ class Workers:
             self._serving.pop(index, None)
             self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
 
-    async def _let_serve(self, worker: Worker) -> None:
+    async def _let_serve(self, worker: LookupWorker) -> None:
         """Have the worker load everything, then listen."""
         while True:
             # Not under the lock: a hung worker must not delay changes.
             told = self.assigned, self.draining
             try:
-                await _order(worker, _hold(*told))
+                await worker.hold(self.assigned, draining=self.draining)
             except WorkerRefused:
                 if not self._serving:
                     self._refused[worker.index] += 1
@@ -170,7 +191,7 @@ class Workers:
             async with self._changing:
                 if told != (self.assigned, self.draining):
                     continue
-                await _order(worker, {"do": "listen", **self._address})
+                await worker.order("listen", **self._address)
                 self._serving[worker.index] = worker
                 self._refused.clear()
                 self._changing.notify_all()
@@ -194,18 +215,6 @@ class Workers:
             )
 
 
-async def _order(worker: Worker, order: dict[str, Any]) -> dict[str, Any]:
-    """Raises WorkerLost, WorkerRefused."""
-    answer = await worker.send(**order)
-    if "error" in answer:
-        raise WorkerRefused(answer["error"])
-    return answer
-
-
-def _hold(assigned: Assignments, draining: bool) -> dict[str, Any]:
-    return {"do": "hold", "versions": assigned.to_json(), "draining": draining}
-
-
 def _refusals(outcomes: list[dict[str, Any] | BaseException]) -> list[BaseException]:
     """A lost worker refuses nothing: its replacement gets the new state."""
     return [each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, WorkerLost)]
@@ -214,7 +223,7 @@ def _refusals(outcomes: list[dict[str, Any] | BaseException]) -> list[BaseExcept
 def _unreadable(assigned: Assignments, ending: threading.Event) -> dict[Path, str]:
     """Unreadable or damaged files with the reason. It stops when the server ends."""
     found: dict[Path, str] = {}
-    for path in assigned.files():
+    for path in assigned.files:
         if ending.is_set():
             break
         try:

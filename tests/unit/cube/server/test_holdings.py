@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,26 @@ SOMEWHERE = {0: Paths(Path("/a"))}
 def test_what_was_assigned_comes_back_from_json() -> None:
     assigned = Assignments().loaded(1, 9, 4, {0: Paths(Path("/a")), 3: Paths(Path("/b"), Path("/c"))})
 
-    assert Assignments.from_json(assigned.to_json()) == assigned
+    assert Assignments.from_json(assigned.to_json(Assignments()), Assignments()) == assigned
+
+
+def test_only_versions_that_changed_are_in_json_for_one_who_has_the_others() -> None:
+    before = Assignments().loaded(1, 9, 4, SOMEWHERE).loaded(2, 9, 4, SOMEWHERE).loaded(3, 9, 4, SOMEWHERE)
+    after = before.loaded(4, 9, 4, SOMEWHERE).unloaded(1).loaded(2, 9, 4, {1: Paths(Path("/b"))})
+
+    document = json.loads(json.dumps(after.to_json(before)))
+
+    assert sorted(map(int, document["versions"])) == [2, 4]
+    assert Assignments.from_json(document, before) == after
+    with pytest.raises(KeyError):
+        Assignments.from_json(document, before.unloaded(3))
+
+
+def test_a_version_of_the_same_number_with_other_files_is_no_kept_one() -> None:
+    before = Assignments().loaded(1, 9, 4, SOMEWHERE)
+    after = before.unloaded(1).loaded(1, 9, 4, {0: Paths(Path("/b"))})
+
+    assert Assignments.from_json(json.loads(json.dumps(after.to_json(before))), before) == after
 
 
 def test_places_are_reused_and_never_shared() -> None:

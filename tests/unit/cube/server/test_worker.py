@@ -17,7 +17,7 @@ from elastic_ctr.cube.server.lookup_worker import CommandLoop
 from elastic_ctr.cube.server.loop import LookupLoop
 
 BEAT = b'{"event": "alive", '
-ORDER = b'{"id": 7, "do": "hold", "versions": {}, "draining": false}\n'
+ORDER = b'{"id": 7, "do": "hold", "versions": {}, "kept": [], "draining": false}\n'
 
 
 class Said(io.BytesIO):
