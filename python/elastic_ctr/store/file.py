@@ -46,8 +46,8 @@ class LocalFiles(Backend):
 
     def list(self, folder: str) -> list[tuple[str, Stat]]:
         found = []
-        with self._asked(folder, "listed in"):
-            for each in (self._root / folder).iterdir():
+        with self._asked(folder, "listed in"), os.scandir(self._root / folder) as entries:
+            for each in entries:
                 try:
                     found.append((each.name, _stat_of(each.stat())))
                 except OSError as failed:  # noqa: PERF203 (one entry may fail)
