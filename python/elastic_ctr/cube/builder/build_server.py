@@ -1,9 +1,10 @@
 """`cube-builder`: builds one version at a time, in worker processes, on the orders of transfer in the same pod.
 
 POST /build {"version": V}   start the build, or join the one under way or done; 409 while another one runs
-GET  /build                  a BuildProgress
+GET  /build                  a BuildProgress; with `?wait=SECONDS`, once the build is over or so many seconds later
 """
 
+import asyncio
 import logging
 import multiprocessing
 import os
@@ -47,6 +48,9 @@ from elastic_ctr.versions.manifest import FileEntry, ManifestDamaged, read_dicti
 
 log = logging.getLogger(__name__)
 
+LONGEST_WAIT = 1.0
+_OVER = frozenset({"idle", "done", "failed"})
+
 
 class CubeBuilder:
     """Owns the worker processes and the progress; `build` runs in one thread that lives as long as they do.
@@ -61,7 +65,8 @@ class CubeBuilder:
         self._store = open_store(config.store.url, user=config.store.user, token=token)
         self._scratch = Path(self._settings.scratch_dir)
         self._progress = BuildProgress()
-        self._lock = threading.Lock()
+        # Notified when a build is over.
+        self._lock = threading.Condition()
         self._orders: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._pool: ProcessPoolExecutor | None = None
         self._folding = Folding(config, self._store, token)
@@ -70,6 +75,12 @@ class CubeBuilder:
     @property
     def progress(self) -> BuildProgress:
         with self._lock:
+            return self._progress
+
+    def progress_within(self, seconds: float) -> BuildProgress:
+        """Once nothing is being built, or after so many seconds."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._progress.stage in _OVER, seconds)
             return self._progress
 
     def start(self) -> None:
@@ -89,7 +100,7 @@ class CubeBuilder:
         """Raises RequestRefused (409) while another version is being built."""
         with self._lock:
             now = self._progress
-            busy = now.stage not in {"idle", "done", "failed"}
+            busy = now.stage not in _OVER
             if busy and now.version != version:
                 raise RequestRefused(409, f"version {now.version} is being built; order {version} when it is done")
             if not busy and (now.version != version or now.stage == "failed"):
@@ -166,6 +177,8 @@ class CubeBuilder:
     def _tell(self, **changes: object) -> None:
         with self._lock:
             self._progress = self._progress.model_copy(update=changes)
+            if self._progress.stage in _OVER:
+                self._lock.notify_all()
 
     def _work(self) -> None:
         while (version := self._orders.get()) is not None:
@@ -195,8 +208,14 @@ def builder_routes(builder: CubeBuilder, token: str | None) -> list[Route]:
         wanted = await read_record(request, BuildOrder, limit=1 << 10)
         return JSONResponse(_status(builder.order(wanted.version)))
 
-    async def progress(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
-        return JSONResponse(_status(builder.progress))
+    async def progress(request: Request) -> Response:
+        try:
+            wait = float(request.query_params.get("wait", 0))
+        except ValueError:
+            raise RequestRefused(400, "wait: it is no number of seconds") from None
+        if not wait > 0:
+            return JSONResponse(_status(builder.progress))
+        return JSONResponse(_status(await asyncio.to_thread(builder.progress_within, min(wait, LONGEST_WAIT))))
 
     return [Route("/build", order, methods=["POST"]), Route("/build", progress, methods=["GET"])]
 

@@ -1,8 +1,9 @@
-"""The client of cube-builder: one order at a time, polled until it is done."""
+"""The client of cube-builder: one order at a time, followed until it is done."""
 
 import asyncio
 import logging
 import time
+from typing import Any
 
 import httpx
 from pydantic import ValidationError
@@ -13,6 +14,8 @@ from elastic_ctr.runtime.auth import bearer
 
 log = logging.getLogger(__name__)
 
+# The progress that is shown is this old at most.
+_WAIT_SECONDS = 0.5
 _FIRST_POLL, _LONGEST_POLL = 0.01, 0.1
 _LONGEST_BACK_OFF = 30.0
 
@@ -45,9 +48,12 @@ class Builder:
         try:
             progress, pause = await self._ask("POST", version), _FIRST_POLL
             while progress.stage not in {"done", "failed"}:
-                await asyncio.sleep(pause)
-                pause = min(1.5 * pause, _LONGEST_POLL)
+                asked = time.monotonic()
                 progress = await self._ask("GET", version)
+                if progress.stage not in {"done", "failed"}:
+                    # A builder of an earlier release answers at once.
+                    await asyncio.sleep(max(0.0, asked + pause - time.monotonic()))
+                    pause = min(1.5 * pause, _LONGEST_POLL)
                 if progress.version != version:
                     # A restarted builder has forgotten the order; parts that it has published are kept.
                     progress = await self._ask("POST", version)
@@ -69,9 +75,11 @@ class Builder:
         return progress
 
     async def _ask(self, method: str, version: int) -> BuildProgress:
-        body = {"version": version} if method == "POST" else None
+        given: dict[str, Any] = (
+            {"json": {"version": version}} if method == "POST" else {"params": {"wait": _WAIT_SECONDS}}
+        )
         try:
-            answer = await self._client.request(method, f"{self._url}/build", json=body)
+            answer = await self._client.request(method, f"{self._url}/build", **given)
         except httpx.HTTPError as failed:
             raise BuilderUnreachable(
                 f"the builder at {self._url} does not answer ({type(failed).__name__}); versions are built when it does"

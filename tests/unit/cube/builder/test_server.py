@@ -69,6 +69,26 @@ def test_an_order_is_built_reported_and_joined(store: FileStore, builder: CubeBu
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+def test_who_waits_for_a_build_is_answered_when_it_is_over(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    builder = builder_of(store, tmp_path / "scratch")
+    builder.order(10)
+    door = HttpThread(application(builder_routes(builder, None)), "127.0.0.1", 0)
+    door.start()
+    with httpx.Client(base_url=f"http://127.0.0.1:{door.port}") as client:
+        before = client.get("/build", params={"wait": 0.01}).json()
+        strange = client.get("/build", params={"wait": "long"})
+        builder.start()
+        after = builder.progress_within(600)
+        over = client.get("/build", params={"wait": 600}).json()
+    door.stop()
+    builder.stop()
+
+    assert before["stage"] == "planning"
+    assert (strange.status_code, strange.json()["error"]) == (400, "wait: it is no number of seconds")
+    assert after.stage == over["stage"] == "done"
+
+
 def test_another_order_waits_until_the_first_is_done(store: FileStore, tmp_path: Path) -> None:
     idle = builder_of(store, tmp_path / "scratch")
     idle.order(10)
