@@ -52,8 +52,8 @@ class HandoffTimers:
 
     def update(self, unneeded: Collection[Pair], named: Collection[Pair], now: float) -> None:
         """Given are the pairs that are unneeded now, and those for which the release document lists this pod."""
-        self._unneeded_since = {pair: self._unneeded_since.get(pair, now) for pair in unneeded}
-        self._unnamed_since = {pair: self._unnamed_since.get(pair, now) for pair in unneeded if pair not in named}
+        _since(self._unneeded_since, set(unneeded), now)
+        _since(self._unnamed_since, set(unneeded).difference(named), now)
 
     def should_hide(self, pair: Pair, now: float) -> bool:
         """Whether to stop advertising the pair. Not at once: DNS does not know a new pod everywhere yet."""
@@ -63,6 +63,14 @@ class HandoffTimers:
         """Whether all readers have had time to learn of the other holders."""
         unneeded = now - self._unneeded_since.get(pair, now)
         return unneeded >= self._seconds and now - self._unnamed_since.get(pair, now) >= self._seconds / 2
+
+
+def _since(times: dict[Pair, float], pairs: set[Pair], now: float) -> None:
+    """Keep the times of these pairs alone; a new one has the time of now. Of a stream thousands of pairs stay from look to look."""
+    for gone in times.keys() - pairs:
+        del times[gone]
+    for new in pairs - times.keys():
+        times[new] = now
 
 
 class CubeAgent:
