@@ -7,6 +7,7 @@ on (its own for a base), `input` the folder of its SequenceFiles. `base.txt` lis
 import json
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -54,6 +55,8 @@ class Donefile(NamedTuple):
     problems: tuple[str, ...]
 
 
+# Of the two files: transfer reads them at each look, and they seldom change between two.
+@lru_cache(maxsize=2)
 def parse_donefile(data: bytes, path: str) -> Donefile:
     """Any bytes give the lines that can be read: one bad line keeps no other version from going live."""
     found: list[Announcement] = []

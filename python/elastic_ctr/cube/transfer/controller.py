@@ -22,6 +22,7 @@ from elastic_ctr.cube.placement import (
 )
 from elastic_ctr.cube.release import (
     AgentReport,
+    Holder,
     Placement,
     ReaderReport,
     ReleaseDocument,
@@ -89,6 +90,8 @@ class CubeTransfer:
         self._persisted_at = 0.0
         self._catalog = Catalog(store)
         self._carried: ReleaseDocument | None = None
+        # Reports, and the holders by them.
+        self._held_by: tuple[list[AgentReport], Mapping[int, Mapping[str, Holder]]] = [], {}
         self._news = asyncio.Event()
         self._scanning = asyncio.Lock()
         self._looked = asyncio.Event()
@@ -225,13 +228,20 @@ class CubeTransfer:
         return View(
             now=self.now(),
             built=self.scan.dictionaries,
-            holders=holders_by_version(reports),
+            holders=self._holders(),
             readers=self.readers.reports,
             damaged={v: f"{pod}: {reason}" for pod, refused in refusals for v, reason in refused.items()},
             agents=reports,
             placement=self._placement_now(),
             listened=time.monotonic() - self._began >= self.rules.state_recovery_seconds,
         )
+
+    def _holders(self) -> Mapping[int, Mapping[str, Holder]]:
+        """By the reports of now; a stream's versions are many, and most decisions are made on the same reports."""
+        reports = self.agents.reports
+        if reports != self._held_by[0]:
+            self._held_by = reports, holders_by_version(reports)
+        return self._held_by[1]
 
     def _placement_now(self) -> Placement:
         shards = self.config.shards
@@ -248,8 +258,7 @@ class CubeTransfer:
         if view is not None:
             state = rules_of.advance(state, view, self.rules)
         self.state = state
-        holders = holders_by_version(self.agents.reports)
-        document = rules_of.document_of(state, self._revision, self._placement_now(), holders)
+        document = rules_of.document_of(state, self._revision, self._placement_now(), self._holders())
         changed = document != self.document
         if changed:
             document = document.model_copy(update={"revision": following(self._revision)})

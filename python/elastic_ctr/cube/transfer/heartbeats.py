@@ -19,8 +19,10 @@ class Pods(Generic[R]):
     def record(self, report: R, now: float) -> bool:
         """Returns whether the report differs from the one before."""
         before = self._heard.get(report.pod)
-        self._heard[report.pod] = report, now
-        return before is None or before[0] != report
+        same = before is not None and before[0] == report
+        # The same one stays, so that comparing lists of reports costs nothing while pods report the same.
+        self._heard[report.pod] = before[0] if before is not None and same else report, now
+        return not same
 
     def expire(self, now: float) -> list[str]:
         """Drop the reports of pods that have been silent for too long; returns these pods."""

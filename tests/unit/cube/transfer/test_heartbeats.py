@@ -20,6 +20,21 @@ def test_a_report_is_news_when_it_says_something_else() -> None:
     assert [at for _, at in pods.heard()] == [2]
 
 
+def test_a_report_that_says_the_same_is_the_one_before_heard_later() -> None:
+    pods: Pods[AgentReport] = Pods(10)
+    first = report(loaded={7: (0, 1)})
+    pods.record(first, 0)
+
+    pods.record(report(loaded={7: (0, 1)}), 8)
+    [(kept, at)] = pods.heard()
+
+    assert kept is first
+    assert at == 8
+    assert pods.expire(15) == []
+    assert pods.record(report(loaded={7: (0,)}), 16)
+    assert pods.reports == [report(loaded={7: (0,)})]
+
+
 def test_a_silent_pod_expires_and_is_told_once() -> None:
     pods: Pods[AgentReport] = Pods(10)
     pods.record(report("a-s1-0"), 0)
