@@ -240,7 +240,7 @@ class CubeServer:
 
         # Checked before the files are read.
         rule(self._workers.assigned)
-        parts = await asyncio.to_thread(_open, body.partitions, body.dim, paths)
+        parts = await asyncio.to_thread(map_parts, body.partitions, body.dim, paths, self._scrubber.parts)
         held = self._workers.assigned.files
         # One part after the other, so that a server that is told to end waits for one part at most.
         for part in parts:
@@ -288,10 +288,19 @@ class CubeServer:
         return answer
 
 
-def _open(partitions: int, dim: int, paths: Mapping[int, Paths]) -> list[DictionaryPart]:
-    """The files, mapped and not verified. Raises DictionaryDamaged, PartsDoNotFit, OSError."""
+def map_parts(
+    partitions: int, dim: int, paths: Mapping[int, Paths], mapped: Mapping[Path, DictionaryPart]
+) -> list[DictionaryPart]:
+    """The files, mapped and not verified; those of `mapped` that are still the same files are mapped already. Raises
+    DictionaryDamaged, PartsDoNotFit, OSError.
+    """
+
+    def opened_once(path: Path) -> DictionaryPart:
+        known = mapped.get(path)
+        return known if known is not None and path.stat().st_ino == known.inode else DictionaryPart.open(path)
+
     # An overlay may be the one file of all partitions.
-    parts = {path: DictionaryPart.open(path) for path in {path for files in paths.values() for path in files.files()}}
+    parts = {path: opened_once(path) for path in {path for files in paths.values() for path in files.files()}}
     opened = {
         number: Parts(parts[files.full], None if files.overlay is None else parts[files.overlay])
         for number, files in paths.items()

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart
@@ -43,6 +43,11 @@ class Scrubber:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(5)
+
+    @property
+    def parts(self) -> Mapping[Path, DictionaryPart]:
+        """Those that are verified now, each mapped."""
+        return self._parts
 
     def watch(self, parts: Collection[DictionaryPart]) -> None:
         """Verify these, too, from now on."""
