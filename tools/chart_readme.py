@@ -70,8 +70,8 @@ def _resolved(schema: Schema, here: Schema) -> Schema:
 
 
 def _kind(schema: Schema, found: Schema) -> str:
-    if "enum" in found and all(isinstance(each, str) for each in found["enum"]):
-        return " or ".join(f"`{each}`" for each in found["enum"])
+    if words := [each for each in found.get("enum", []) if isinstance(each, str)]:
+        return " or ".join(f"`{each}`" for each in words)
     if "const" in found:
         return f"`{found['const']}`"
     if "type" in found:

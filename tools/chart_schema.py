@@ -106,6 +106,8 @@ def _told_apart(alternatives: list[Schema], definitions: Schema) -> Schema:
     if len(classes) == 1 and "properties" not in classes[0]:  # a map
         return {**classes[0], "type": ["object", *types]}
     found: Schema = {**(others[0] if others else {}), "type": [*types, "object"] if classes else types}
+    if "enum" in found and "null" in types:
+        found["enum"] = [*found["enum"], None]
     if not classes:
         words = [each["const"] for each in others if "const" in each]
         # A word beside numbers with bounds.

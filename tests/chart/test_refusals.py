@@ -76,6 +76,14 @@ MISSING: dict[str, tuple[list[str], str]] = {
 }
 # (values, what validate.yaml says).
 FOLLOWED: dict[str, Any] = {"source": {"url": "kafka://broker:9092/clicks"}, "start": "latest", "end": None}
+
+
+def brokers(**kafka: Any) -> dict[str, Any]:
+    """Values of a topic with such access, and with the Secret that it needs."""
+    source = {"url": "kafka://broker:9092/clicks", "kafka": kafka}
+    return {"data": {**FOLLOWED, "source": source}, "dataSecret": {"existingSecret": "reader"}}
+
+
 BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "more shards than partitions": (
         {"model": {"partitions": 4}, "pserver": {"replicas": 1}, "cube": {"config": {"shards": 5}}},
@@ -130,6 +138,34 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "features": {"user": {"type": "categorical"}},
         },
         ["data.stream.lateClicks needs data.shows: a row without it is one impression"],
+    ),
+    "credentials in an address": (
+        {"data": {**FOLLOWED, "source": {"url": "kafka://alice:word@broker:9092/clicks"}}},
+        ["data.source.url has credentials in it: leave them out, put them into a Secret"],
+    ),
+    "access to no broker": (
+        {"data": {"source": {"kafka": {"tls": True}}}},
+        ["data.source.kafka is of brokers, and data.source.url hdfs://namenode:9000 is no address of them"],
+    ),
+    "an authority without tls": (
+        brokers(caFile="/ca.pem"),
+        ["data.source.kafka.caFile is of TLS: set data.source.kafka.tls=true, or leave it out"],
+    ),
+    "a certificate without its key": (
+        brokers(tls=True, certFile="/cert.pem"),
+        ["data.source.kafka.certFile goes with data.source.kafka.keyFile: give both, or neither"],
+    ),
+    "a password without sasl": (
+        brokers(passwordFile="/password"),
+        ["data.source.kafka.passwordFile is of SASL: give data.source.kafka.saslMechanism, or leave it out"],
+    ),
+    "sasl without credentials": (
+        brokers(saslMechanism="PLAIN", usernameFile="/username"),
+        ["data.source.kafka.saslMechanism PLAIN needs usernameFile and passwordFile"],
+    ),
+    "files that no pod has": (
+        {**brokers(tls=True, caFile="/ca.pem"), "dataSecret": {"existingSecret": ""}},
+        ["data.source.kafka.caFile is a file that no pod has: set dataSecret.existingSecret to a Secret with it"],
     ),
     "a stream of parquet": (
         {

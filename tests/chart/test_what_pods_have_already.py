@@ -16,7 +16,11 @@ BLOCKS = {
     "serving": "serving",
     "tracking": "tracking",
 }
-EVERY_POD: dict[str, Any] = {"tracking": {"enabled": True}, "dataVolume": {"existingClaim": "logs"}}
+EVERY_POD: dict[str, Any] = {
+    "tracking": {"enabled": True},
+    "dataVolume": {"existingClaim": "logs"},
+    "dataSecret": {"existingSecret": "reader"},
+}
 
 
 @pytest.fixture

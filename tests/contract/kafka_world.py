@@ -1,106 +1,116 @@
-"""A real Kafka broker: one node in KRaft mode, from the jars that `tools/get kafka` fetched."""
+"""Kafka brokers for tests: a plain one, and one with TLS, SASL and access rights."""
 
-import shutil
 import subprocess
-import time
-from collections.abc import Iterable
 from pathlib import Path
 
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic, TopicPartition
+from bench.kafka_broker import Broker, absent
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from typing_extensions import Self
 
 from needs import needs
 from ports import free_port
 
-LIB = Path(__file__).parents[2] / "build" / "tools" / "kafka" / "lib"
-_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
-_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+READER, STRANGER = "alice", "bob"
+PASSWORD = "correct horse 9!"
 
 
 def why_not() -> str:
     """The reason to skip where Kafka cannot be started; else empty."""
-    if shutil.which("java") is None:
-        return needs("Java", "apt-get install openjdk-17-jdk-headless")
-    return "" if LIB.exists() else needs("kafka")
+    missing = absent()
+    return needs(missing) if missing else ""
 
 
-class Broker:
-    """Owns a folder; `stop` and `kill` keep what was written, and `start` begins again with it."""
+def plain_broker(folder: Path) -> Broker:
+    return Broker(folder, free_port)
+
+
+class Certificates:
+    """Made by openssl: an authority, what it has signed, and one that it has not."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.address = f"127.0.0.1:{free_port()}"
-        controller = f"127.0.0.1:{free_port()}"
         folder.mkdir(parents=True, exist_ok=True)
-        self._properties = folder / "server.properties"
-        self._properties.write_text(
-            "process.roles=broker,controller\nnode.id=1\n"
-            f"controller.quorum.voters=1@{controller}\n"
-            f"listeners=PLAINTEXT://{self.address},CONTROLLER://{controller}\n"
-            f"advertised.listeners=PLAINTEXT://{self.address}\n"
-            "controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n"
-            f"log.dirs={folder / 'data'}\n"
-            "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
-            "transaction.state.log.min.isr=1\ntransaction.state.log.num.partitions=1\noffsets.topic.num.partitions=1\n"
-            "auto.create.topics.enable=false\ngroup.initial.rebalance.delay.ms=0\n"
+        self.authority = self._signed_by_itself("authority")
+        self.other_authority = self._signed_by_itself("other")
+        self.server = self._signed("server", "subjectAltName=IP:127.0.0.1")
+        self.client = self._signed("client", "extendedKeyUsage=clientAuth")
+
+    def key(self, name: str) -> Path:
+        return self._folder / f"{name}.key"
+
+    def with_key(self, name: str) -> Path:
+        """One file of both, as Java takes it."""
+        both = self._folder / f"{name}-with-key.pem"
+        both.write_text(self.key(name).read_text() + (self._folder / f"{name}.pem").read_text())
+        return both
+
+    def _signed_by_itself(self, name: str) -> Path:
+        return self._request(name, "-x509", "-addext", "basicConstraints=critical,CA:TRUE")
+
+    def _signed(self, name: str, extension: str) -> Path:
+        ca = ("-CA", str(self.authority), "-CAkey", str(self.key("authority")))
+        return self._request(name, "-x509", *ca, "-addext", extension)
+
+    def _request(self, name: str, *words: str) -> Path:
+        made = self._folder / f"{name}.pem"
+        kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+        files = ("-keyout", str(self.key(name)), "-out", str(made))
+        subprocess.run(
+            ["openssl", "req", *kind, "-subj", f"/CN={name}", *files, *words], check=True, capture_output=True
         )
-        self._run("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._properties))
+        return made
 
-    def _java(self, *words: str) -> list[str]:
-        return ["java", *_OPTIONS, "-cp", f"{LIB}/*", *words]
 
-    def _run(self, *words: str) -> None:
-        done = subprocess.run(self._java(*words), capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+class SecureBroker(Broker):
+    """Listeners TLS, which wants a certificate of clients, SASL over TLS, and one without security for the test itself.
 
-    def start(self, seconds: float = 180) -> "Broker":
-        with (self._folder / "broker.log").open("ab") as log:
-            command = self._java("kafka.Kafka", str(self._properties))
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        ends, admin = time.monotonic() + seconds, self.admin
-        while not _answers(admin):
-            if self._process.poll() is not None or time.monotonic() > ends:
-                self.kill()
-                raise AssertionError(f"the broker does not answer: {(self._folder / 'broker.log').read_text()[-4000:]}")
+    READER may read every topic, and nothing else; STRANGER may do nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.certificates = Certificates(folder / "certificates")
+        users = " ".join(f'user_{name}="{PASSWORD}"' for name in (READER, STRANGER))
+        security = "org.apache.kafka.common.security"
+        super().__init__(
+            folder,
+            free_port,
+            listeners={"TLS": "SSL", "SASL": "SASL_SSL"},
+            settings=(
+                "ssl.keystore.type=PEM",
+                f"ssl.keystore.location={self.certificates.with_key('server')}",
+                "ssl.truststore.type=PEM",
+                f"ssl.truststore.location={self.certificates.authority}",
+                "listener.name.tls.ssl.client.auth=required",
+                "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+                f"listener.name.sasl.plain.sasl.jaas.config={security}.plain.PlainLoginModule required {users};",
+                f"listener.name.sasl.scram-sha-256.sasl.jaas.config={security}.scram.ScramLoginModule required;",
+                f"listener.name.sasl.scram-sha-512.sasl.jaas.config={security}.scram.ScramLoginModule required;",
+                "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users=User:ANONYMOUS",
+            ),
+            users=[
+                f"SCRAM-SHA-{bits}=[name={name},password={PASSWORD}]"
+                for bits in (256, 512)
+                for name in (READER, STRANGER)
+            ],
+        )
+
+    def start(self, seconds: float = 180) -> Self:
+        super().start(seconds)
+        admin = self.admin
+        may_read = [
+            AclBinding(
+                ResourceType.TOPIC,
+                "*",
+                ResourcePatternType.LITERAL,
+                f"User:{who}",
+                "*",
+                AclOperation.READ,
+                AclPermissionType.ALLOW,
+            )
+            for who in (READER, "CN=client")
+        ]
+        for done in admin.create_acls(may_read).values():
+            done.result(30)
         return self
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    stop = kill
-
-    @property
-    def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.address, "socket.timeout.ms": 5000, "log_level": 2}, logger=None)
-
-    def create(self, topic: str, partitions: int, **settings: str) -> None:
-        """Settings by their names with underscores for dots."""
-        config = {name.replace("_", "."): value for name, value in settings.items()}
-        admin = self.admin
-        [done] = admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values()
-        done.result(30)
-
-    def produce(self, topic: str, messages: Iterable[bytes], partition: int = 0) -> None:
-        producer = Producer({"bootstrap.servers": self.address, "linger.ms": 5, "log_level": 2}, logger=None)
-        for each in messages:
-            producer.produce(topic, each, partition=partition)
-            producer.poll(0)
-        assert producer.flush(30) == 0
-
-    def delete_up_to(self, topic: str, offset: int, partition: int = 0) -> None:
-        """As retention does."""
-        admin = self.admin
-        [done] = admin.delete_records([TopicPartition(topic, partition, offset)]).values()
-        done.result(30)
-
-
-def _answers(admin: AdminClient) -> bool:
-    try:
-        admin.list_topics(timeout=2)
-    except KafkaException:
-        return False
-    return True

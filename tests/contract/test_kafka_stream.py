@@ -5,9 +5,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from bench.kafka_broker import Broker
 from confluent_kafka import Producer
 
-from contract.kafka_world import Broker, why_not
+from contract.kafka_world import plain_broker, why_not
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 from elastic_ctr.streams.interface import Kept, Lines
 from elastic_ctr.streams.kafka import KafkaTopic
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = Broker(tmp_path_factory.mktemp("kafka")).start()
+    running = plain_broker(tmp_path_factory.mktemp("kafka")).start()
     yield running
     running.stop()
 

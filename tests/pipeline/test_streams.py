@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from contract.kafka_world import Broker, why_not
+from contract.kafka_world import PASSWORD, READER, SecureBroker, why_not
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.export.published import layout_of
 from elastic_ctr.export.table_text import Vectors, parse_rows
@@ -71,22 +71,31 @@ def answers_are_those_of_the_version(run: Run) -> None:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    running = Broker(tmp_path / "kafka").start()
-    yield running
-    running.stop()
+def broker(tmp_path: Path) -> Iterator[SecureBroker]:
+    with SecureBroker(tmp_path / "kafka") as running:
+        yield running
+
+
+def access(broker: SecureBroker, folder: Path) -> dict[str, Any]:
+    """Settings of a reader, whose name and password are in files of the folder."""
+    for name, text in (("username", READER), ("password", PASSWORD)):
+        (folder / name).write_text(text)
+    files = {"usernameFile": str(folder / "username"), "passwordFile": str(folder / "password")}
+    return {"tls": True, "caFile": str(broker.certificates.authority), "saslMechanism": "SCRAM-SHA-256", **files}
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 def test_every_message_of_a_topic_is_trained_once_though_broker_trainer_and_master_are_lost(
-    tmp_path: Path, start: Callable[..., Run], broker: Broker
+    tmp_path: Path, start: Callable[..., Run], broker: SecureBroker
 ) -> None:
     broker.create("clicks", 2)
     broker.produce("clicks", clicks(3000, 1))
     broker.produce("clicks", [*clicks(1000, 2), b"no line of clicks"], partition=1)
-    run = start(stream_values(f"kafka://{broker.address}/clicks"))
-    run.until(trained(run, 4000), 120, "the first version of the stream")
+    values = stream_values(f"kafka://{broker.addresses['SASL']}/clicks")
+    values["data"]["source"]["kafka"] = access(broker, tmp_path)
+    run = start(values)
+    run.until(trained(run, 4000), 240, "the first version of the stream")
     answers_are_those_of_the_version(run)
     [version] = {each["version"] for each in run.session.status["passes"] if each["version"]}  # type: ignore[index]
 

@@ -92,6 +92,32 @@ data.start {{ $data.start }} is of streams, and data.source.url {{ $data.source.
 {{- end }}
 {{- end }}
 
+{{- define "elastic-ctr.validate.kafka" -}}
+{{- $source := .Values.data.source }}
+{{- $kafka := $source.kafka | default dict }}
+{{- $files := list }}
+{{- range list "caFile" "certFile" "keyFile" "usernameFile" "passwordFile" }}
+{{- if get $kafka . }}
+{{- $files = append $files . }}
+{{- end }}
+{{- end }}
+{{- if regexMatch "^kafka://[^/]*@" $source.url -}}
+data.source.url has credentials in it: leave them out, put them into a Secret, and name its files by data.source.kafka.usernameFile and data.source.kafka.passwordFile
+{{- else if and (or $kafka.tls $kafka.saslMechanism $files) (not (hasPrefix "kafka://" $source.url)) -}}
+data.source.kafka is of brokers, and data.source.url {{ $source.url }} is no address of them: leave it out
+{{- else if and (not $kafka.tls) (or $kafka.caFile $kafka.certFile $kafka.keyFile) -}}
+data.source.kafka.{{ first $files }} is of TLS: set data.source.kafka.tls=true, or leave it out
+{{- else if ne (empty $kafka.certFile) (empty $kafka.keyFile) -}}
+data.source.kafka.certFile goes with data.source.kafka.keyFile: give both, or neither
+{{- else if and (not $kafka.saslMechanism) (or $kafka.usernameFile $kafka.passwordFile) -}}
+data.source.kafka.{{ last $files }} is of SASL: give data.source.kafka.saslMechanism, or leave it out
+{{- else if and $kafka.saslMechanism (not (and $kafka.usernameFile $kafka.passwordFile)) -}}
+data.source.kafka.saslMechanism {{ $kafka.saslMechanism }} needs usernameFile and passwordFile, mounted files with the credentials: give both
+{{- else if and .Values.training.enabled $files (not .Values.dataSecret.existingSecret) (not (and .Values.master.extraVolumeMounts .Values.trainer.extraVolumeMounts)) -}}
+data.source.kafka.{{ first $files }} is a file that no pod has: set dataSecret.existingSecret to a Secret with it, or mount it into master and trainer by extraVolumes and extraVolumeMounts
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.days" -}}
 {{- $data := .Values.data }}
 {{- if and $data.end (not (include "elastic-ctr.validate.stream" .)) }}

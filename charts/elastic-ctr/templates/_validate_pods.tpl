@@ -6,12 +6,13 @@ such paths; $
 */}}
 {{- define "elastic-ctr.validate.own" -}}
 {{- $data := .Values.dataVolume.existingClaim | empty | ternary list (list "data") }}
+{{- $stream := .Values.dataSecret.existingSecret | empty | ternary $data (append $data "source") }}
 {{- $role := list "auth" "tmp" }}
 {{- $paths := list "/etc/elastic-ctr/config" "/etc/elastic-ctr/auth" "/tmp" }}
 {{- toYaml (dict
   "fileServer" (dict "keys" list "paths" (concat $paths (list "/run/elastic-ctr" "/data")) "volumes" (list "config" "auth" "run" "tmp" "data"))
-  "master" (dict "keys" (list "stateDir") "paths" $paths "volumes" (concat $role (list "master-config" "state") $data))
-  "trainer" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "trainer-config" "scratch") $data))
+  "master" (dict "keys" (list "stateDir") "paths" $paths "volumes" (concat $role (list "master-config" "state") $stream))
+  "trainer" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "trainer-config" "scratch") $stream))
   "pserver" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "pserver-config" "scratch")))
   "cube" (dict "keys" (list "cacheDir") "paths" $paths "volumes" (concat $role (list "cube-server-config" "cube-agent-config" "cache")))
   "cubeTransfer" (dict "keys" (list "stateDir" "scratchDir") "paths" $paths "volumes" (concat $role (list "cube-transfer-config" "cube-builder-config" "state" "scratch")))
@@ -48,6 +49,9 @@ such paths; $
 {{- if and (has $name (list "master" "trainer" "scoring")) $.Values.dataVolume.existingClaim }}
 {{- $asked = append $asked (list "dataVolume.mountPath" $.Values.dataVolume.mountPath) }}
 {{- end }}
+{{- if and (has $name (list "master" "trainer")) $.Values.dataSecret.existingSecret }}
+{{- $asked = append $asked (list "dataSecret.mountPath" $.Values.dataSecret.mountPath) }}
+{{- end }}
 {{- range $path, $_ := $block.extraVolumeMounts }}
 {{- $asked = append $asked (list (printf "%s.extraVolumeMounts" $name) $path) }}
 {{- end }}
@@ -63,7 +67,7 @@ such paths; $
 {{- $_ := set $taken $path (first $each) }}
 {{- end }}
 {{- end }}
-{{- /* dataVolume is in two kinds of pods. */}}
+{{- /* dataVolume and dataSecret are in two kinds of pods. */}}
 {{- uniq $said | join "\n" }}
 {{- end }}
 

@@ -64,6 +64,18 @@
   readOnly: {{ .Values.dataVolume.readOnly }}
 {{- end }}
 
+{{/* The Secret of a Kafka topic; $ */}}
+{{- define "elastic-ctr.dataSecret" -}}
+- name: source
+  secret:
+    secretName: {{ .Values.dataSecret.existingSecret | quote }}
+{{- end }}
+{{- define "elastic-ctr.dataSecretMount" -}}
+- name: source
+  mountPath: {{ .Values.dataSecret.mountPath | quote }}
+  readOnly: true
+{{- end }}
+
 {{/* The volume of a StatefulSet that has no claim template: an emptyDir or an existing claim; block, name */}}
 {{- define "elastic-ctr.persistence.volume" -}}
 {{- $persistence := .block.persistence }}

@@ -54,8 +54,9 @@ def master(config: ConfigFile) -> None:
     token = token_of(settings.auth)
 
     def run(stop: threading.Event) -> int:
-        url, user = settings.data.source.url, settings.data.source.user
-        source = open_stream(url) if settings.data.is_stream else open_source(url, user)
+        given = settings.data.source
+        stream = settings.data.is_stream
+        source = open_stream(given.url, given.kafka.properties) if stream else open_source(given.url, given.user)
         store = open_store(settings.store.url, user=settings.store.user, token=token)
         return Master(settings, source=source, store=store, token=token or "").run(stop)
 
@@ -69,8 +70,10 @@ def trainer(config: ConfigFile) -> None:
     from elastic_ctr.trainer.supervisor import TrainerSupervisor
 
     settings = _settings_of(TrainerFile, config, "trainer")
-    # The training process reads it again.
+    # The training process reads both again.
     token_of(settings.auth)
+    with _exit_on_config_error():
+        settings.data.source.kafka.properties()
     name = _pod_name("trainer-0")
 
     def run(stop: threading.Event) -> int:

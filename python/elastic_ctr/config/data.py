@@ -3,11 +3,13 @@
 import re
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, get_args
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 from pydantic.config import JsonDict
 
+from elastic_ctr.config.kafka import Kafka
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.streams.address import is_stream
@@ -62,6 +64,23 @@ class Source(Section):
         "appended to.",
     )
     user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it, files do not.")
+    kafka: Kafka = Kafka()
+
+    @field_validator("url")
+    @classmethod
+    def _without_credentials(cls, url: str) -> str:
+        if url.startswith("kafka://") and "@" in urlsplit(url).netloc:
+            # The address is in the status and in logs; the refusal does not have it either.
+            raise ValueError(
+                "the address has credentials in it; leave them out, and name mounted files by kafka.usernameFile and kafka.passwordFile"
+            )
+        return url
+
+    @model_validator(mode="after")
+    def _kafka_is_of_kafka(self) -> "Source":
+        if self.kafka != Kafka() and not self.url.startswith("kafka://"):
+            raise ValueError(f"kafka is of brokers, and {self.url} is no address of them; leave it out")
+        return self
 
     @field_validator("url")
     @classmethod

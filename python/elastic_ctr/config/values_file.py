@@ -33,7 +33,7 @@ _KUBERNETES = frozenset([
     "topologySpreadConstraints", "ttlSecondsAfterFinished",
 ])  # fmt: skip
 _TOP = frozenset([
-    "auth", "clusterDomain", "dataVolume", "enabled", "extraObjects", "fileServer", "fullnameOverride", "global",
+    "auth", "clusterDomain", "dataSecret", "dataVolume", "enabled", "extraObjects", "fileServer", "fullnameOverride", "global",
     "image", "log", "metrics", "networkPolicy", "podDefaults", "priorityClasses", "serviceAccount", "tmpSizeLimit",
     "tolerationSeconds", "tracking", "training",
 ])  # fmt: skip

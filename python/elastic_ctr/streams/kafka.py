@@ -1,5 +1,6 @@
 """A Kafka topic. The ledger owns the offsets: consumers here have no group that commits any."""
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +23,13 @@ _PASSING = {
     KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT,
     KafkaError.BROKER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError._TIMED_OUT_QUEUE,
 }  # fmt: skip
+# What only an operator can mend; the same call succeeds then. They are told by events, beside a call that times out.
+_SECURITY = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
+_FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+_ALERT = "ssl/tls alert"
+# No group is used: a user need not be allowed one.
+_NOT_OURS = {KafkaError.GROUP_AUTHORIZATION_FAILED}
+_SETTINGS = {"ssl.ca.location": "caFile", "ssl.certificate.location": "certFile", "ssl.key.location": "keyFile"}
 _ABSENT = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 
 
@@ -30,36 +38,65 @@ class KafkaTopic:
 
     unit = "records"
 
-    def __init__(self, brokers: str, topic: str, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(self, brokers: str, topic: str, properties: Callable[[], Mapping[str, str]] = dict) -> None:
+        """Raises what `properties` raises, StoreError for properties that cannot be used."""
         self.url = f"kafka://{brokers}/{topic}"
+        self._brokers = brokers
         self._topic = topic
-        self._consumer = Consumer(
-            {
-                "fetch.wait.max.ms": 20,
-                # What fails is told by the calls.
-                "log_level": 2,
-                "isolation.level": "read_committed",
-                **(properties or {}),
-                "bootstrap.servers": brokers,
-                # librdkafka wants a name; nothing is committed under it.
-                "group.id": "elastic-ctr",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-            },
-            logger=None,
-        )
+        self._properties = properties
+        # What a broker has said of this client's security since the last call that succeeded.
+        self._told: KafkaError | None = None
+        self._consumer: Consumer | None = self._connected()
+
+    def _connected(self) -> Consumer:
+        given = {
+            "fetch.wait.max.ms": 20,
+            # What fails is told by the calls.
+            "log_level": 2,
+            "isolation.level": "read_committed",
+            **self._properties(),
+            "bootstrap.servers": self._brokers,
+            # librdkafka wants a name; nothing is committed under it.
+            "group.id": "elastic-ctr",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "error_cb": self._hear,
+        }
+        try:
+            return Consumer(given, logger=None)
+        except KafkaException as failed:
+            said = failed.args[0].str()
+            for theirs, ours in _SETTINGS.items():
+                said = said.replace(theirs, f"data.source.kafka.{ours}")
+            raise StoreError(f"{self.url} cannot be read: {said}") from None
+
+    @property
+    def _client(self) -> Consumer:
+        """Connected anew after a broker has refused it: the credentials may have been replaced. Raises StoreUnavailable."""
+        if self._consumer is None:
+            try:
+                self._consumer = self._connected()
+            except (StoreError, ValueError) as wrong:
+                raise StoreUnavailable(str(wrong)) from wrong
+        return self._consumer
+
+    def _hear(self, error: KafkaError) -> None:
+        if error.code() in _SECURITY or _ALERT in error.str():
+            self._told = error
 
     def partitions(self) -> dict[str, Kept]:
-        found = self._tried(lambda: self._consumer.list_topics(self._topic, _LOOK_SECONDS)).topics[self._topic]
+        client = self._client
+        found = self._tried(lambda: client.list_topics(self._topic, _LOOK_SECONDS)).topics[self._topic]
         if found.error is not None:
             raise self._refused(found.error)
         return {f"{self._topic}/{number}": self._kept(number, _LOOK_SECONDS) for number in sorted(found.partitions)}
 
     def _kept(self, number: int, seconds: float = _ASK_SECONDS) -> Kept:
         place = TopicPartition(self._topic, number)
-        first, end = self._tried(lambda: self._consumer.get_watermark_offsets(place, seconds))
+        client = self._client
+        first, end = self._tried(lambda: client.get_watermark_offsets(place, seconds))
         return Kept(first, end)
 
     def read(self, partition: str, start: int, stop: int) -> Lines:
@@ -79,39 +116,86 @@ class KafkaTopic:
         """Up to the offset `stop`. Not every offset has a message: markers of transactions have one, too."""
         found: list[tuple[int, bytes]] = []
         heard = time.monotonic()
-        self._consumer.assign([TopicPartition(self._topic, number, start)])
+        client = self._client
+        client.assign([TopicPartition(self._topic, number, start)])
         try:
             while True:
-                for message in self._tried(lambda: self._consumer.consume(_PIECE, 1.0)):
-                    heard = time.monotonic()
+                for message in self._tried(lambda: client.consume(_PIECE, 1.0)):
                     if (error := message.error()) is not None:
                         if error.code() == KafkaError._PARTITION_EOF:
                             return found
+                        if error.code() in _NOT_OURS:
+                            continue
                         raise self._refused(error)
+                    heard = time.monotonic()
                     if message.offset() >= stop:
                         return found
                     found.append((message.offset(), message.value() or b""))
                     if message.offset() + 1 >= stop:
                         return found
+                if self._told is not None:
+                    raise self._refused(self._told)
                 if time.monotonic() - heard > _QUIET_SECONDS:
                     raise StoreUnavailable(
                         f"{self.url} has sent nothing for {_QUIET_SECONDS:g} s: do its brokers answer?"
                     )
         finally:
-            self._consumer.unassign()
+            if client is self._consumer:
+                client.unassign()
 
     def _tried(self, call: Callable[[], Any]) -> Any:
         try:
-            return call()
+            answer = call()
         except KafkaException as failed:
-            raise self._refused(failed.args[0]) from failed
+            assert self._consumer is not None
+            # Events are told by a call of this kind alone.
+            self._consumer.poll(0)
+            raise self._refused(self._told or failed.args[0]) from failed
+        if answer:
+            self._told = None
+        return answer
 
     def _refused(self, error: KafkaError) -> StoreError:
         if error.code() in _ABSENT:
             return NotInStore(f"{self.url}: the broker has no such topic; create it, or mend data.source.url")
+        if error.code() in _FORBIDDEN:
+            return StoreUnavailable(
+                f"{self.url}: this user may not read the topic; allow it Read on the topic, no group is used"
+            )
+        if error.code() in _SECURITY or _ALERT in error.str():
+            self._reconnect()
+            return StoreUnavailable(f"{self.url} {self._of_security(error)}")
         if error.code() in _PASSING or error.retriable():
-            return StoreUnavailable(f"{self.url} does not answer: {error.str()}")
+            return StoreUnavailable(
+                f"{self.url} does not answer: {_reason(error)}; is a broker there, and is data.source.kafka that of its listener?"
+            )
         return StoreError(f"{self.url} cannot be read: {error.str()}")
 
+    @staticmethod
+    def _of_security(error: KafkaError) -> str:
+        if _ALERT in error.str():
+            return f"does not take this client's certificate: {_reason(error)}; mend data.source.kafka.certFile and keyFile"
+        if error.code() == KafkaError._SSL:
+            return (
+                f"is not trusted: {_reason(error)}; give the authority that has signed its certificate in data.source.kafka.caFile, and "
+                "the broker's name as it stands in the certificate"
+            )
+        return (
+            f"refuses this user: {_reason(error)}; mend data.source.kafka.saslMechanism, usernameFile and passwordFile"
+        )
+
+    def _reconnect(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer, self._told = None, None
+
     def close(self) -> None:
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
+
+
+def _reason(error: KafkaError) -> str:
+    """Without the names that librdkafka puts before it and behind it."""
+    said = re.sub(r"^\S+://\S+/\S+: | \(after \d+ms in state \w+.*\)$", "", error.str())
+    # What librdkafka advises is of its own settings.
+    return said.partition(", verify that")[0]

@@ -1,5 +1,6 @@
 """From an address to a stream."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -7,8 +8,8 @@ from elastic_ctr.store import StoreError
 from elastic_ctr.streams.interface import Stream
 
 
-def open_stream(url: str) -> Stream:
-    """Raises StoreError for an address that is of no stream."""
+def open_stream(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Stream:
+    """`kafka` gives librdkafka's properties of a topic. Raises StoreError for an address that is of no stream, and what `kafka` raises."""
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.query == "follow":
         from elastic_ctr.streams.followed_folder import FollowedFolder
@@ -18,5 +19,5 @@ def open_stream(url: str) -> Stream:
     if parts.scheme == "kafka" and parts.netloc and topic and "/" not in topic:
         from elastic_ctr.streams.kafka import KafkaTopic
 
-        return KafkaTopic(parts.netloc, topic)
+        return KafkaTopic(parts.netloc, topic, kafka)
     raise StoreError(f"data.source.url {url!r} is no stream; give kafka://broker:9092/topic or file:///a/folder?follow")

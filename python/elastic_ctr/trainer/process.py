@@ -74,12 +74,13 @@ class TrainerProcess:
         self._client = MasterClient(settings.master_address, settings.auth.token)
         # Retry for long: failed tasks and saves are counted, and a few of them stop the pass.
         retry = RetryPolicy(_RETRY_SECONDS, give_up=self._may_go)
-        data = settings.data
-        url = data.source.url
-        self._source = open_stream(url) if data.is_stream else open_source(url, data.source.user, retry)
+        given, stream = settings.data.source, settings.data.is_stream
+        self._source = (
+            open_stream(given.url, given.kafka.properties) if stream else open_source(given.url, given.user, retry)
+        )
         self._store = self._open_store(retry)
         features = settings.features
-        self._rows = None if features is None else reader_of(data, features)
+        self._rows = None if features is None else reader_of(settings.data, features)
         needs_statistics = features is not None and features.needs_statistics
         # A task names the pinned statistics.
         self._recipe: Recipe | None = None if needs_statistics else recipe_of(settings, self._store, "")

@@ -99,6 +99,9 @@ spec:
         {{- if $logs }}
         {{- include "elastic-ctr.dataVolumeMount" $root | nindent 8 }}
         {{- end }}
+        {{- if $root.Values.dataSecret.existingSecret }}
+        {{- include "elastic-ctr.dataSecretMount" $root | nindent 8 }}
+        {{- end }}
   volumes:
     {{- include "elastic-ctr.volumes" (dict "root" $root "block" $block "configmap" .training "roles" (list "trainer")) | nindent 4 }}
     - name: scratch
@@ -106,6 +109,9 @@ spec:
         sizeLimit: {{ toYaml $block.persistence.sizeLimit }}
     {{- if $logs }}
     {{- include "elastic-ctr.dataVolume" $root | nindent 4 }}
+    {{- end }}
+    {{- if $root.Values.dataSecret.existingSecret }}
+    {{- include "elastic-ctr.dataSecret" $root | nindent 4 }}
     {{- end }}
 {{- end }}
 
