@@ -82,8 +82,8 @@ class Broker:
         if done.returncode:
             raise RuntimeError(done.stdout + done.stderr)
 
-    def start(self, seconds: float = 180) -> Self:
-        """Until it answers. Raises RuntimeError with the end of its log."""
+    def begin(self) -> None:
+        """Its process, which answers some seconds later."""
         with (self._folder / "broker.log").open("ab") as log:
             command = self._java("kafka.Kafka", str(self._properties))
             self._process = subprocess.Popen(
@@ -95,6 +95,10 @@ class Broker:
                 start_new_session=True,
                 preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
             )
+
+    def start(self, seconds: float = 180) -> Self:
+        """Until it answers. Raises RuntimeError with the end of its log."""
+        self.begin()
         ends, admin = time.monotonic() + seconds, self.admin
         try:
             while not (answered := _answers(admin)) and self.runs and time.monotonic() < ends:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,21 +29,23 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.method import Results, Row
+from bench.stream_log import ClickLog, click_log
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
 from elastic_ctr.local.endpoints import role_status
 from elastic_ctr.local.plan import Places
-from elastic_ctr.local.session import Session
+from elastic_ctr.local.session import Session, find_ports_free
+from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.store import NotInStore, Store, open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import ManifestDamaged, published_versions, read_version
 
-FILE = "clicks-0"
 TICK = 0.02
 SECONDS = 600.0
 PROBES = 16
 MOST_DIFF = 1e-5
+FIRST_PORT, LAST_PORT, PORTS = 8300, 28_000, 1000
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 Floats = npt.NDArray[np.float64]
 
@@ -53,25 +55,26 @@ class Producer:
     """Appends clicks at a rate, and notes what was there when: (offset behind it, unix seconds, clicks) of each append."""
 
     truth: Truth
-    file: Path
+    log: ClickLog
     rate: int
-    offset: int
     noted: list[tuple[float, float, float]] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self, seconds: float) -> None:
         began, sent, pool = time.time(), 0, list[bytes]()
         dice = np.random.default_rng(11)
-        with self.file.open("ab", buffering=0) as out:
-            while (now := time.time()) < began + seconds:
-                due = int((now - began) * self.rate) - sent
-                if due > len(pool):
-                    pool += self.truth.text(self.truth.draw(max(self.rate, due), dice)).splitlines(keepends=True)
-                taken, pool = b"".join(pool[:due]), pool[due:]
-                out.write(taken)
-                sent += due
-                self.offset += len(taken)
-                self.noted.append((self.offset, time.time(), due))
-                time.sleep(TICK)
+        while (now := time.time()) < began + seconds and not self._stop.is_set():
+            due = int((now - began) * self.rate) - sent
+            if due > len(pool):
+                pool += self.truth.text(self.truth.draw(max(self.rate, due), dice)).splitlines(keepends=True)
+            taken, pool = pool[:due], pool[due:]
+            self.log.append(taken)
+            sent += due
+            self.noted.append((self.log.offset, time.time(), due))
+            time.sleep(TICK)
+
+    def stop(self) -> None:
+        self._stop.set()
 
 
 class Prober:
@@ -86,6 +89,9 @@ class Prober:
         self.first: dict[int, float] = {}
         self.asked = 0
         self.wrong: list[str] = []
+        # (unix seconds, what) of requests that were refused with a status, and of those that had no answer.
+        self.refused: list[tuple[float, str]] = []
+        self.unanswered: list[tuple[float, str]] = []
         self.worst = 0.0
         self.latencies: list[tuple[float, float]] = []
         self._stop = threading.Event()
@@ -93,8 +99,11 @@ class Prober:
     def run(self) -> None:
         with httpx.Client(trust_env=False, timeout=10) as client:
             while not self._stop.is_set():
-                with suppress(httpx.HTTPError):
+                try:
                     self._ask(client)
+                except httpx.HTTPError as failed:
+                    if self.asked:
+                        self.unanswered.append((time.time(), type(failed).__name__))
                 time.sleep(0.01)
 
     def stop(self) -> None:
@@ -108,7 +117,7 @@ class Prober:
         took = time.perf_counter() - began
         if answer.status_code != 200:
             if self.asked:
-                self.wrong.append(f"{answer.status_code}: {answer.text[:200]}")
+                self.refused.append((time.time(), f"{answer.status_code}: {answer.text[:200]}"))
             return
         now = time.time()
         self.asked += 1
@@ -136,26 +145,42 @@ class Prober:
 
     def _next(self, version: int) -> None:
         """From now on ask for the sample of this version."""
-        sample = [json.loads(line) for line in self._store.get_bytes(layout.sample_file(version)).splitlines()]
+        try:
+            text = self._store.get_bytes(layout.sample_file(version))
+        except NotInStore:
+            # The next answer is of a newer one.
+            return
+        sample = [json.loads(line) for line in text.splitlines()]
         self._expected = {each["line"]: each["published"] for each in sample[:PROBES]}
         self._lines, self._of = list(self._expected), version
 
 
-class Stream:
-    """A run over a followed folder."""
+def at_free_ports(folder: Path, given: dict[str, Any]) -> Places:
+    """Beside other runs of this machine. Raises PortInUse where there is no room."""
+    *others, last = range(FIRST_PORT, LAST_PORT, PORTS)
+    for base in others:
+        places = Places(folder, settings(Values, {**given, "local": {"portBase": base}}, "stream"))
+        with suppress(PortInUse):
+            find_ports_free(places)
+            return places
+    return Places(folder, settings(Values, {**given, "local": {"portBase": last}}, "stream"))
 
-    def __init__(self, folder: Path, truth: Truth, stream: dict[str, Any], master: dict[str, Any]) -> None:
-        self.log = folder / "log"
-        self.log.mkdir()
-        self.file = self.log / FILE
+
+class Stream:
+    """A run over a log of clicks."""
+
+    def __init__(
+        self, folder: Path, log: ClickLog, truth: Truth, stream: dict[str, Any], master: dict[str, Any]
+    ) -> None:
+        self.log = log
         given = {
             "data": {
-                "source": {"url": f"file://{self.log}?follow"}, "start": "earliest", "slots": truth.slots.names,
+                "source": {"url": log.url}, "start": "earliest", "slots": truth.slots.names,
                 "stream": stream,
             },
             "trainer": {"replicas": 1}, "pserver": {"replicas": 1}, "master": {"config": master}, "cube": {"config": {"shards": 1}},
         }  # fmt: skip
-        self.session = Session(Places(folder / "run", settings(Values, given, "stream")))
+        self.session = Session(at_free_ports(folder / "run", given))
         self.store = open_store(self.session.places.store_url)
 
     def fill(self, truth: Truth) -> int:
@@ -163,7 +188,7 @@ class Stream:
         keys = np.arange(truth.preset.keys)
         indices = np.repeat(keys[:, None], truth.preset.slots, axis=1)
         clicks = np.random.default_rng(5).random(len(keys)) < 0.2
-        self.file.write_bytes(truth.text(Lines(indices, np.zeros(len(keys)), clicks)))
+        self.log.append(truth.text(Lines(indices, np.zeros(len(keys)), clicks)).splitlines(keepends=True))
         return len(keys)
 
     def status(self) -> dict[str, Any]:
@@ -184,15 +209,15 @@ class Stream:
         self.session.look()
         live = self.session.live
         with suppress(NotInStore):
-            return live is not None and read_version(self.store, live).offsets[FILE][1] >= offset
+            return live is not None and read_version(self.store, live).offsets[self.log.partition][1] >= offset
         return False
 
-    def knows(self) -> dict[int, tuple[int, int]]:
-        """The offsets of each version that is still there."""
+    def knows(self, known: Collection[int] = ()) -> dict[int, tuple[int, int]]:
+        """The offsets of each version that is still there, but for those that are known."""
         found = {}
-        for version in published_versions(self.store):
+        for version in set(published_versions(self.store)) - set(known):
             with suppress(NotInStore, ManifestDamaged, KeyError):
-                found[version] = read_version(self.store, version).offsets[FILE]
+                found[version] = read_version(self.store, version).offsets[self.log.partition]
         return found
 
 
@@ -234,13 +259,13 @@ def stages(passes: list[dict[str, Any]]) -> Iterator[tuple[str, float, float]]:
         yield name, float(np.quantile(seconds, 0.5)), float(np.quantile(seconds, 0.9))
 
 
-def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str, Any]:
     console = Console(stderr=True, highlight=False)
     truth = Truth(Preset(slots=given.slots, keys=max(2, given.keys // given.slots)), seed=7)
     stream = {"windowMs": given.window_ms, "checkpointSeconds": given.checkpoint_seconds}
-    run = Stream(folder, truth, stream, {"evaluate": given.evaluate})
+    run = Stream(folder, log, truth, stream, {"evaluate": given.evaluate})
     lines = run.fill(truth)
-    size = run.file.stat().st_size
+    size = log.offset
     with run.session.running():
         began = time.monotonic()
         run.until(lambda: run.answers_up_to(size), "the table is filled")
@@ -252,7 +277,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             for line in truth.text(truth.draw(PROBES, np.random.default_rng(1))).splitlines()
         ]
         prober = Prober(run.session.places.serving, run.store, probes)
-        producer = Producer(truth, run.file, given.rate, size)
+        producer = Producer(truth, log, given.rate)
         asking = threading.Thread(target=prober.run)
         asking.start()
         try:
@@ -279,7 +304,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
                         f"{len(prober.first)} versions answered, {lags[-1]:,} bytes behind, load {os.getloadavg()[0]:.1f}"
                     )
             ended, after = time.time(), cpu_seconds(run.session)
-            run.until(lambda: run.answers_up_to(producer.offset), "what was appended is live")
+            run.until(lambda: run.answers_up_to(log.offset), "what was appended is live")
             time.sleep(1)
             knows |= run.knows()
             status = run.status()
@@ -297,6 +322,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "freshness": quantiles(seconds, counts),
         "clicks": int(counts.sum()), "rate": given.rate, "keys": given.keys, "slots": given.slots,
         "versions": len(prober.first), "asked": prober.asked, "wrong": len(prober.wrong), "firstWrong": prober.wrong[:3],
+        "refused": len(prober.refused), "firstRefused": prober.refused[:3],
         "worstDiff": prober.worst, "lagSeconds": {"median": float(np.median(lags)) / per_second, "last": lags[-1] / per_second,
         "max": max(lags) / per_second},
         "predictionMs": {"quiet": {q: float(np.quantile(quiet, x)) for q, x in (("p50", 0.5), ("p99", 0.99))} if quiet else {},
@@ -357,7 +383,8 @@ def show(found: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        f"{found['clicks']:,} clicks, {found['versions']} versions answered {found['asked']:,} requests, {found['wrong']} wrong; "
+        f"{found['clicks']:,} clicks, {found['versions']} versions answered {found['asked']:,} requests, {found['wrong']} wrong, "
+        f"{found['refused']} refused; "
         f"worst difference {found['worstDiff']:.1e}; behind by {found['lagSeconds']['median']:.2f} s, at most {found['lagSeconds']['max']:.1f} s"
     )
 
@@ -381,8 +408,8 @@ def main() -> int:
     given = parser.parse_args()
     if given.quick:
         given.keys, given.minutes = min(given.keys, 10_000), min(given.minutes, 0.5)
-    with tempfile.TemporaryDirectory(prefix="stream-") as folder:
-        found = measure(given, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="stream-") as folder, click_log("folder", Path(folder)) as log:
+        found = measure(given, Path(folder), log)
     if given.json:
         print(json.dumps(found, indent=1))
     else:
@@ -391,11 +418,11 @@ def main() -> int:
     goal = {(2000, 1_000_000, 8): 1.2, (10_000, 1_000_000, 8): None}.get((given.rate, given.keys, given.slots))
     name = f"stream: freshness p50 s, {given.rate:,} clicks/s, {given.slots} slots, {given.keys:,} keys"
     if found["recovery"]:
-        return 1 if found["wrong"] else 0
+        return 1 if found["wrong"] or found["refused"] else 0
     Results(quick=given.quick).put(
         Row(name, fresh["p50"], fresh["p50"], fresh["max"], goal, f"p99 {fresh['p99']}", "at most"), found
     )
-    return 1 if found["wrong"] else 0
+    return 1 if found["wrong"] or found["refused"] else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     make stream-demo
 
-`elastic-ctr local`'s own processes train a followed folder. An hour lasts 30 seconds here: at its end the version that is live is kept,
+`elastic-ctr local`'s own processes train a topic of a real Kafka broker, or a followed folder where Java or Kafka's jars are absent
+(`tools/get java`, `tools/get kafka`). An hour lasts 30 seconds here: at its end the version that is live is kept,
 and predicts the clicks of the next hour, as a model that is trained by the hour would. Both are asked for the same clicks, which none has
 learned yet; their AUCs stand beside that of the truth itself. Report: build/stream/report.json.
 """
@@ -28,7 +29,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from bench.kafka_broker import absent
 from bench.stream import Prober, Producer, Stream, freshness, quantiles
+from bench.stream_log import ClickLog, click_log, possible_kind
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
 from elastic_ctr.model.evaluation import weighted_auc
@@ -136,28 +139,32 @@ def table_of(seconds: float, run: Stream, prober: Prober, judged: Judged, fresh:
         )
     table.add_row("freshness, s", "p50 " + shown(fresh.get("p50")), "p99 " + shown(fresh.get("p99")))
     table.add_row("versions answered", str(len(prober.first)), f"{prober.asked:,} requests, {len(prober.wrong)} wrong")
-    table.add_row("behind", f"{run.lag():,} bytes", "")
+    table.add_row("behind", f"{run.lag():,} {run.log.unit}", "")
     return table
 
 
-def demo(seconds: float) -> dict[str, Any]:
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
-    console = Console(highlight=False)
+def said_of(kind: str) -> str:
+    if kind == "kafka":
+        return "the clicks go to a topic of a real Kafka broker"
+    return f"the clicks go to a followed folder; `tools/get {absent() or 'kafka'}` brings what a Kafka broker needs"
+
+
+def demo(seconds: float, log: ClickLog, console: Console) -> dict[str, Any]:
     truth = DriftingTruth(3, seconds)
-    run = Stream(FOLDER.resolve(), truth, {"windowMs": 300}, {})
-    first = truth.text(truth.draw(20_000, np.random.default_rng(2)))
-    run.file.write_bytes(first)
+    run = Stream(FOLDER.resolve(), log, truth, {"windowMs": 300}, {})
+    first = truth.text(truth.draw(20_000, np.random.default_rng(2))).splitlines(keepends=True)
+    log.append(first)
+    known = log.offset
     console.print("elastic-ctr starts; the first 20,000 clicks are trained")
     with run.session.running():
-        run.until(lambda: run.answers_up_to(len(first)), "the first version")
-        probes = [line.decode().split(" ", 2)[2] for line in first.splitlines()[:16]]
+        run.until(lambda: run.answers_up_to(known), "the first version")
+        probes = [line.decode().split(" ", 2)[2] for line in first[:16]]
         prober, hourly, judged = (
             Prober(run.session.places.serving, run.store, probes),
             Hourly(run, FOLDER / "hourly"),
             Judged(),
         )
-        producer = Producer(truth, run.file, RATE, len(first))
+        producer = Producer(truth, log, RATE)
         threads = [threading.Thread(target=prober.run), threading.Thread(target=producer.run, args=(seconds,))]
         for each in threads:
             each.start()
@@ -174,11 +181,12 @@ def demo(seconds: float) -> dict[str, Any]:
                     fresh = quantiles(*freshness(producer, prober.first, knows, so_far=True))
                     live.update(table_of(time.time() - began, run, prober, judged, fresh))
                     time.sleep(EVERY)
-            run.until(lambda: run.answers_up_to(producer.offset), "what was appended is live")
+            run.until(lambda: run.answers_up_to(log.offset), "what was appended is live")
             time.sleep(1)
             knows |= run.knows()
             lag, status = run.lag(), run.status()
         finally:
+            producer.stop()
             prober.stop()
             for each in threads:
                 each.join()
@@ -186,8 +194,8 @@ def demo(seconds: float) -> dict[str, Any]:
     console.print(table_of(time.time() - began, run, prober, judged, fresh))
     auc = {name: judged.auc(name) for name in judged.scores}
     return {
-        "seconds": seconds, "rate": RATE, "records": status["ledger"]["trained"], "freshness": fresh, "wrong": len(prober.wrong),
-        "firstWrong": prober.wrong[:3], "lag": lag, "versions": len(prober.first), "auc": auc,
+        "source": log.kind, "seconds": seconds, "rate": RATE, "records": status["ledger"]["trained"], "freshness": fresh, "wrong": len(prober.wrong) + len(prober.refused),
+        "firstWrong": [*prober.wrong, *prober.refused][:3], "lag": lag, "versions": len(prober.first), "auc": auc,
         "streamWins": (auc["stream"] or 0) > (auc["hourly"] or 0),
     }  # fmt: skip
 
@@ -197,8 +205,19 @@ def main() -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=100, help="of clicks")
+    parser.add_argument("--source", choices=["kafka", "folder"], help="absent: kafka where it can be started")
     given = parser.parse_args()
-    report = demo(given.seconds)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    console = Console(highlight=False)
+    kind = given.source or possible_kind()
+    console.print(said_of(kind))
+    try:
+        with click_log(kind, FOLDER.resolve()) as log:
+            report = demo(given.seconds, log, console)
+    except KeyboardInterrupt:
+        console.print("ended before its time, and all that it had started")
+        return 130
     file = FOLDER / "report.json"
     file.write_text(json.dumps(report, indent=1))
     with suppress(OSError):

@@ -1,6 +1,6 @@
 """The figures of the stream's bench, from what was noted."""
 
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -8,12 +8,29 @@ from bench.late_clicks import PAGE, trained
 from bench.page import with_table
 from bench.stream import Producer, freshness, quantiles
 from bench.stream_demo import HOUR, DriftingTruth, Judged
+from bench.stream_log import Kind
 
 from elastic_ctr.features.synthetic import PRESETS, Truth
 
 
+class Nowhere:
+    """A log that keeps how much was appended."""
+
+    kind: Kind = "folder"
+    url, partition, unit, offset = "file:///nowhere?follow", "clicks-0", "bytes", 0
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        self.offset += sum(map(len, lines))
+
+    def finish(self) -> None:
+        """It has all."""
+
+
+NOWHERE = Nowhere()
+
+
 def producer(*noted: tuple[float, float, float]) -> Producer:
-    return Producer(Truth(PRESETS["easy"], 1), Path("clicks"), 1, 0, list(noted))
+    return Producer(Truth(PRESETS["easy"], 1), NOWHERE, 1, list(noted))
 
 
 def test_a_click_is_as_fresh_as_the_first_answer_of_a_version_that_has_its_offset() -> None:
