@@ -158,7 +158,7 @@ def demo(seconds: float, log: ClickLog, console: Console) -> dict[str, Any]:
     console.print("elastic-ctr starts; the first 20,000 clicks are trained")
     with run.session.running():
         run.until(lambda: run.answers_up_to(known), "the first version")
-        probes = [line.decode().split(" ", 2)[2] for line in first[:16]]
+        probes = [line.decode().rstrip().split(" ", 2)[2] for line in first[:16]]
         prober, hourly, judged = (
             Prober(run.session.places.serving, run.store, probes),
             Hourly(run, FOLDER / "hourly"),
