@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 # A task costs a fifth of a second, however small it is.
 _LEAST_OFFSETS = {"records": 5_000, "bytes": 1 << 20}
 _PAUSE_SECONDS = 2.0
+# Between two looks while a pass is under way; longer once the stream does not answer, for such a look takes its time.
+_LOOK_ON_SECONDS, _AWAY_SECONDS = 1.0, 10.0
 
 
 class Finder(Protocol):
@@ -36,6 +38,9 @@ class Finder(Protocol):
 
     def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
         """Begin the pass if it is complete. Raises StoreError, ValueError."""
+
+    def look_on(self, coordinator: Coordinator) -> None:
+        """While no pass is waited for. Raises nothing."""
 
     def is_changed(self, stopped: PassRow) -> bool:
         """Whether what a stopped pass reads was changed. Raises StoreError."""
@@ -82,6 +87,9 @@ class HourFinder:
         seed = f"{self._seed} {wanted.id}" if is_shuffled(self._data, files) else None
         coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes, seed))
 
+    def look_on(self, coordinator: Coordinator) -> None:
+        """Hours are looked for when their pass begins."""
+
     def is_changed(self, stopped: PassRow) -> bool:
         return self._changed.look(stopped)
 
@@ -119,6 +127,7 @@ class WindowFinder:
         # A stream that does not answer takes its time: between two looks the master does its other work.
         self._failed: StoreError | None = None
         self._again_at = 0.0
+        self._look_on_at = 0.0
 
     def refuse_missing(self) -> None:
         """A topic may be created later."""
@@ -148,6 +157,19 @@ class WindowFinder:
         coordinator.window_found(wanted, window, self._following, _LEAST_OFFSETS[self._stream.unit], came)
         self._gone = 0
         self._following = coordinator.stream_following() or {}
+
+    def look_on(self, coordinator: Coordinator) -> None:
+        """What has come meanwhile: while training stands still the lag grows, and arrivals are known as well as otherwise."""
+        if self._arrivals is None or self._clock() < self._look_on_at:
+            return
+        self._look_on_at = self._clock() + _LOOK_ON_SECONDS
+        try:
+            self._look(coordinator)
+        except StoreError:
+            # It is told by the next pass that needs the stream.
+            self._look_on_at = self._clock() + _AWAY_SECONDS
+            return
+        self._arrivals.look(self._wall(), self.lag())
 
     def _look(self, coordinator: Coordinator) -> None:
         """What the stream keeps now, and where the next pass goes on. Raises StoreError."""

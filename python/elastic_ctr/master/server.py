@@ -261,6 +261,7 @@ class Master:
         wanted = self._coordinator.wants_hours()
         if wanted is None:
             self._finder.waits_for = ""
+            self._finder.look_on(self._coordinator)
             return
         self._finder.find(self._coordinator, wanted)
 

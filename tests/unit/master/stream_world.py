@@ -36,6 +36,8 @@ class StreamWorld(World):
         wanted = self.coordinator.wants_hours()
         if wanted is not None:
             self.finder.find(self.coordinator, wanted)
+        else:
+            self.finder.look_on(self.coordinator)
 
     def fill(self, task: control.Task, result: control.TaskResult) -> None:
         if task.path:

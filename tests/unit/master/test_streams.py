@@ -238,6 +238,24 @@ def test_a_stream_that_does_not_answer_is_asked_seldom_and_its_sentence_stays(tm
     assert len(asked) == 2
 
 
+def test_the_lag_grows_while_a_pass_is_under_way(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    one.until_state("training")
+    assert one.finder.lag() == 0
+
+    one.append(7)
+    one.now += 2
+    one.find_hours()
+    assert one.finder.lag() == 7 * len(LINE)
+
+    one.log.rename(one.log.with_name("away"))
+    one.now += 2
+    # The pass under way does not need the stream.
+    one.find_hours()
+    assert one.finder.lag() == 7 * len(LINE)
+
+
 def test_the_first_pass_of_a_day_ends_the_day_before(tmp_path: Path) -> None:
     one = StreamWorld(tmp_path)
     one.append(10)
