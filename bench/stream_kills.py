@@ -40,6 +40,8 @@ _MINUTES = 30.0
 _LOOK, _WATCH_EVERY, _LEDGER_EVERY = 0.25, 5.0, 20.0
 _SETTLE = 90.0
 """Longest time from the last click until all are in a version that answers."""
+_MOST_LATE = 15.0
+"""Longest time from a kill until the runner sees it."""
 _SLACK = {"memory": (10e6, 0.10), "files": (12.0, 0.10), "disk": (20e6, 0.10)}
 """What may be added over the whole run, and which share of it."""
 Floats = npt.NDArray[np.float64]
@@ -175,6 +177,7 @@ class Watch:
             yield {
                 "kind": kind, "of": name, "median": float(np.median(values)), "last": values[-1], "max": max(values),
                 "perMinute": growth, "flat": is_flat(kind, growth, minutes, values),
+                "seconds": [round(each - times[0]) for each in times], "values": [round(each) for each in values],
             }  # fmt: skip
 
 
@@ -345,9 +348,6 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
         "restarts": [[each.name, each.at - began, each.reason, each.seconds] for each in restarts],
         "problems": run.session.supervisor.problems(), "load": os.getloadavg(),
     }  # fmt: skip
-
-
-_MOST_LATE = 15.0
 
 
 def run_until(run: Stream, condition: Callable[[], bool], knows: dict[int, Range], seconds: float) -> bool:
