@@ -118,6 +118,11 @@ def fresh_again(kills: Sequence[float], stale: Sequence[tuple[float, float]], en
     return found
 
 
+def stale_already(kills: Sequence[float], stale: Sequence[tuple[float, float]]) -> list[bool]:
+    """Whether the kill met clicks that were stale from before it: it shares their time with another kill."""
+    return [any(begin < at < end for begin, end in stale) for at in kills]
+
+
 def unaccounted(ranges: Iterable[Range], end: int) -> tuple[int, int]:
     """Of the offsets from 0 to `end`: how many are in no range, and how many are in more than one, each time more counted."""
     missing = twice = place = 0
@@ -319,23 +324,24 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
     ledger = status["ledger"]
     missing, twice = unaccounted(tasks.ranges.values(), log.offset)
     stale = stale_times(staleness(producer.noted, prober.first, knows), ended)
-    again = fresh_again([each.at for each in killer.kills], stale, ended)
+    times = [each.at for each in killer.kills]
+    again, already = fresh_again(times, stale, ended), stale_already(times, stale)
     role_of = {each.name: each.role for each in TARGETS}
     for kill in killer.kills:
         own = [each for each in restarts if each.name == role_of.get(kill.name) and abs(each.at - kill.at) < _MOST_LATE]
         kill.well = own[0].seconds if own else None
     failed = sorted([*prober.refused, *prober.unanswered])
-    edges = [*(each.at for each in killer.kills), ended + _SETTLE]
+    edges = [*times, ended + _SETTLE]
     seconds, counts = freshness(producer, prober.first, knows, so_far=True)
     return {
         "source": log.kind, "rate": given.rate, "minutes": given.minutes, "every": given.every, "keys": given.keys,
         "checkpointSeconds": given.checkpoint_seconds,
         "kills": [
             {
-                "what": kill.name, "at": kill.at - began, "wellSeconds": kill.well, "freshAgainSeconds": fresh,
+                "what": kill.name, "at": kill.at - began, "wellSeconds": kill.well, "freshAgainSeconds": fresh, "staleAlready": before,
                 "trainedAgain": kill.again, "failedAnswers": sum(1 for at, _ in failed if kill.at <= at < until),
             }
-            for kill, fresh, until in zip(killer.kills, again, edges[1:], strict=True)
+            for kill, fresh, before, until in zip(killer.kills, again, already, edges[1:], strict=True)
         ],
         "asked": prober.asked, "wrong": len(prober.wrong), "firstWrong": prober.wrong[:5], "worstDiff": prober.worst,
         "failed": len(failed), "firstFailed": [what for _, what in failed[:5]], "versions": len(prober.first),
@@ -380,10 +386,12 @@ def show(found: Mapping[str, Any]) -> None:
     for each in found["kills"]:
         well = "-" if each["wellSeconds"] is None else f"{each['wellSeconds']:.1f}"
         table.add_row(
-            each["what"], f"{each['at']:.0f}", well, f"{each['freshAgainSeconds']:.1f}", f"{each['trainedAgain']:,}",
+            each["what"], f"{each['at']:.0f}", well, f"{each['freshAgainSeconds']:.1f}{' *' * each['staleAlready']}", f"{each['trainedAgain']:,}",
             str(each["failedAnswers"]),
         )  # fmt: skip
     console.print(table)
+    if any(each["staleAlready"] for each in found["kills"]):
+        console.print("* from a kill before it on")
     table = Table("what", "median", "most", "a minute", "")
     for each in found["resources"]:
         unit = 1e6 if each["kind"] in {"memory", "disk"} else 1
@@ -422,7 +430,8 @@ def main() -> int:
     results = Results(quick=given.minutes < _MINUTES)
     name = f"stream kills, {found['rate']:,} clicks/s from {found['source']}"
     longest = [each["freshAgainSeconds"] for each in found["kills"]] or [0.0]
-    note = f"{len(longest)} kills, {found['failed']} of {found['asked']:,} answers failed"
+    shared = sum(each["staleAlready"] for each in found["kills"])
+    note = f"{len(longest)} kills, {shared} of them while clicks were stale from one before; {found['failed']} of {found['asked']:,} answers failed"
     middle = float(np.median(longest))
     results.put(
         Row(

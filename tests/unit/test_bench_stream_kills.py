@@ -5,7 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench.stream_kills import disk_of, faults, fresh_again, is_flat, slope, stale_times, staleness, unaccounted
+from bench.stream_kills import (
+    disk_of,
+    faults,
+    fresh_again,
+    is_flat,
+    slope,
+    stale_already,
+    stale_times,
+    staleness,
+    unaccounted,
+)
 
 
 def test_the_newest_click_that_is_known_is_of_the_last_append_within_the_versions_offsets() -> None:
@@ -33,6 +43,7 @@ def test_a_kill_has_what_was_stale_between_it_and_the_next_one() -> None:
     assert fresh_again([100.0, 130.0, 145.0], stale, 200.0) == [25.0, 0.0, 30.0]
     # Still stale at the next kill: both have it.
     assert fresh_again([100.0, 120.0], stale[:1], 200.0) == [25.0, 5.0]
+    assert stale_already([100.0, 120.0], stale[:1]) == [False, True]
 
 
 @pytest.mark.parametrize(
