@@ -22,6 +22,7 @@ from elastic_ctr.config.role_files import (
     CubeBuilderFile,
     CubeServerFile,
     CubeTransferFile,
+    IntakeFile,
     MasterFile,
     PserverFile,
     ScoringFile,
@@ -116,6 +117,15 @@ def pserver(config: ConfigFile) -> None:
             return supervisor.run(stop)
 
     _run_until_signal(run)
+
+
+def intake(config: ConfigFile) -> None:
+    """Take clicks over HTTP into a log, which master and trainers read as a stream."""
+    from elastic_ctr.intake.intake_api import run_intake
+
+    settings = _settings_of(IntakeFile, config, "intake")
+    with _exit_on_config_error():
+        run_intake(settings, token_of(settings.auth))
 
 
 def cube_transfer(config: ConfigFile) -> None:

@@ -15,7 +15,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.streams.address import is_stream
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
-_SOURCE = r"^(file:///|(web)?hdfs://[^/]+|kafka://[^/]+/[^/]+$)"
+_SOURCE = r"^(file:///|(web)?hdfs://[^/]+|kafka://[^/]+/[^/]+$|intake://([^/:@]+:[0-9]+)?$)"
 _OF_STREAMS = ("clicks", "csv", "tsv", "jsonl")
 Start = Literal["earliest", "latest"]
 _STARTS = get_args(Start)
@@ -60,8 +60,8 @@ class Source(Section):
         json_schema_extra={"pattern": _SOURCE},
         description="Address of the logs: file:///some/dir, or hdfs://namenode:9000, which is asked through WebHDFS at port 9870; "
         "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow. Or a stream: "
-        "kafka://broker:9092/topic, several brokers with commas between them, or file:///some/dir?follow, a folder of files that are "
-        "appended to.",
+        "kafka://broker:9092/topic, several brokers with commas between them; intake://, the clicks that this release's intake takes, or "
+        "intake://host:port, those of another one; or file:///some/dir?follow, a folder of files that are appended to.",
     )
     user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it, files do not.")
     kafka: Kafka = Kafka()
@@ -87,7 +87,8 @@ class Source(Section):
     def _known(cls, url: str) -> str:
         if not re.match(_SOURCE, url):
             raise ValueError(
-                f"{url!r} is none of file:///some/dir, hdfs://namenode:9000, kafka://broker:9092/topic and file:///some/dir?follow"
+                f"{url!r} is none of file:///some/dir, hdfs://namenode:9000, kafka://broker:9092/topic, intake://, intake://host:port "
+                "and file:///some/dir?follow"
             )
         return url
 
@@ -102,7 +103,9 @@ class MicroPass(Section):
         description="Milliseconds from the first record of a pass to its end, if it is not full before. While passes take longer, "
         "the next one has all that came meanwhile.",
     )
-    max_records: Count = Field(default=100_000, description="Messages of a Kafka topic in one pass, at most.")
+    max_records: Count = Field(
+        default=100_000, description="Messages of a Kafka topic, or lines of an intake, in one pass, at most."
+    )
     max_bytes: int = Field(
         default=16 << 20, ge=1, le=EXACT, description="Bytes of the files of a followed folder in one pass, at most."
     )

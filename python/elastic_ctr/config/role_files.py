@@ -10,6 +10,7 @@ from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import (
     CubePodConfig,
     CubeTransferConfig,
+    IntakeConfig,
     MasterConfig,
     PserverConfig,
     ScoringConfig,
@@ -157,3 +158,10 @@ class ScoringFile(RoleFile):
     store: StoreConfig
     scoring: ScoringConfig
     transfer_address: str
+
+
+class IntakeFile(RoleFile):
+    """The intake: `data` says what its lines are."""
+
+    data: Data
+    intake: IntakeConfig

@@ -298,3 +298,22 @@ class ScoringConfig(Section):
     scratch_dir: str = Field(
         default="/var/lib/elastic-ctr/scoring", description="Fetched dictionary parts, and the output of a task."
     )
+
+
+class IntakeConfig(Section):
+    """The log of clicks that come over HTTP."""
+
+    port: Port = Field(default=8310, description="Clicks, the log, health, metrics and status (HTTP).")
+    dir: str = Field(default="/var/lib/elastic-ctr/intake", description="Where the log is kept.")
+    retention_hours: Seconds = Field(
+        default=72, description="Hours that a click is kept. What training has not read by then is lost to it."
+    )
+    max_bytes: int = Field(
+        default=4 << 30,
+        ge=128 << 20,
+        le=EXACT,
+        description="Bytes of clicks that are kept: the oldest go first. The volume needs a fifth more.",
+    )
+    max_body_bytes: int = Field(
+        default=4 << 20, ge=1 << 10, le=64 << 20, description="Bytes of one request, at most; a larger one is refused."
+    )

@@ -14,6 +14,7 @@ from elastic_ctr.config.own_network import OWN, OwnNetwork
 from elastic_ctr.config.roles import (
     CubeConfig,
     CubeTransferConfig,
+    IntakeConfig,
     MasterConfig,
     PserverConfig,
     ScoringConfig,
@@ -23,6 +24,7 @@ from elastic_ctr.config.roles import (
 )
 from elastic_ctr.config.section import ALTERNATIVE, Count, Section
 from elastic_ctr.config.statistics import StatisticsText, check_statistics
+from elastic_ctr.streams.address import OWN_INTAKE
 
 # Keys of the chart that the program does not read; a test of the chart compares them with its schema.
 _KUBERNETES = frozenset([
@@ -108,6 +110,18 @@ class CubeTransferBlock(Block):
     config: CubeTransferConfig = CubeTransferConfig()
 
 
+class IntakeBlock(Block):
+    """intake:"""
+
+    dropped: ClassVar[frozenset[str]] = _KUBERNETES - {"enabled"}
+
+    enabled: bool = Field(
+        default=False,
+        description="Whether this release takes clicks over HTTP; then `data.source.url` is `intake://`.",
+    )
+    config: IntakeConfig = IntakeConfig()
+
+
 class ServingBlock(Block):
     """serving:"""
 
@@ -157,12 +171,23 @@ class Values(Block):
     pserver: PserverBlock = PserverBlock()
     cube: CubeBlock = CubeBlock()
     cube_transfer: CubeTransferBlock = CubeTransferBlock()
+    intake: IntakeBlock = IntakeBlock()
     serving: ServingBlock = ServingBlock()
     scoring: ScoringBlock = ScoringBlock()
     local: Local = Local()
 
     @field_validator(
-        "local", "store", "master", "trainer", "pserver", "cube", "cube_transfer", "serving", "scoring", mode="before"
+        "local",
+        "store",
+        "master",
+        "trainer",
+        "pserver",
+        "cube",
+        "cube_transfer",
+        "intake",
+        "serving",
+        "scoring",
+        mode="before",
     )
     @classmethod
     def _empty_block(cls, given: Any) -> Any:
@@ -175,6 +200,7 @@ class Values(Block):
         check_group(self.data, self.features)
         check_late_clicks(self.data, self.model)
         check_statistics(self.features, self.statistics)
+        self._check_intake()
         if self.cube.config.shards > self.model.partitions:
             raise ValueError(
                 f"cube.config.shards {self.cube.config.shards} is above model.partitions {self.model.partitions}: some shards "
@@ -193,6 +219,19 @@ class Values(Block):
                 f"model.partitions, {each} for each of the first {used}; set it to {used}"
             )
         return self
+
+    def _check_intake(self) -> None:
+        url = self.data.source.url
+        if url == OWN_INTAKE and not self.intake.enabled:
+            raise ValueError(
+                "data.source.url is intake://, the intake of this release, which is off: set intake.enabled to true, or give the address of "
+                "another one as intake://host:port"
+            )
+        if self.intake.enabled and url != OWN_INTAKE:
+            raise ValueError(
+                f"intake.enabled is true, and data.source.url is {url}: nothing would read the clicks; set it to intake://, or "
+                "turn the intake off"
+            )
 
 
 def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic.alias_generators import to_camel
 
+from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.role_files import (
     Auth,
@@ -15,6 +16,7 @@ from elastic_ctr.config.role_files import (
     CubeBuilderFile,
     CubeServerFile,
     CubeTransferFile,
+    IntakeFile,
     MasterFile,
     PserverFile,
     RoleFile,
@@ -26,6 +28,7 @@ from elastic_ctr.config.roles import GENERATION_PORTS, CubeTransferConfig, Store
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.run_folder import RunInfo
+from elastic_ctr.streams.address import OWN_INTAKE
 
 HOST = "127.0.0.1"
 CUBE_PORTS = 3
@@ -43,6 +46,8 @@ def _ports_of(config: Section) -> dict[str, int]:
 def ports(values: Values) -> Iterator[tuple[str, range]]:
     """The key of each port setting, and the ports that all its processes take on one machine."""
     pservers = values.pserver.replicas
+    if values.intake.enabled:
+        yield "intake.config.port", range(values.intake.config.port, values.intake.config.port + 1)
     for block, count, step in (
         ("cube_transfer", 1, 1),
         ("serving", values.serving.replicas, SERVING_PORTS),
@@ -64,7 +69,7 @@ def at_port_base(values: Values) -> Values:
     if base is None:
         return values
     blocks = {}
-    for name in ("master", "trainer", "pserver", "cube", "cube_transfer", "serving"):
+    for name in ("master", "trainer", "pserver", "cube", "cube_transfer", "intake", "serving"):
         block = getattr(values, name)
         moved = {
             field: port - _FIRST_PORT + base
@@ -134,7 +139,15 @@ class Places:
     @property
     def training(self) -> dict[str, Any]:
         """Settings of every role that trains."""
-        return {**self.common, "data": self.values.data, "features": self.values.features, "model": self.values.model}
+        return {**self.common, "data": self.data, "features": self.values.features, "model": self.values.model}
+
+    @property
+    def data(self) -> Data:
+        """With the address of the run's own intake."""
+        data = self.values.data
+        if data.source.url != OWN_INTAKE:
+            return data
+        return data.model_copy(update={"source": data.source.model_copy(update={"url": f"intake://{self.intake}"})})
 
     @property
     def tracking(self) -> Tracking | None:
@@ -161,6 +174,10 @@ class Places:
     @property
     def transfer(self) -> str:
         return f"{HOST}:{self.values.cube_transfer.config.port}"
+
+    @property
+    def intake(self) -> str:
+        return f"{HOST}:{self.values.intake.config.port}"
 
     @property
     def serving(self) -> str:
@@ -206,6 +223,11 @@ def roles(places: Places) -> Iterator[Role]:
     yield Role("ctr-cube-transfer-0", "cube-transfer", file, _well(transfer.port))
     file = CubeBuilderFile(**common, cube_transfer=transfer)
     yield Role("ctr-cube-builder-0", "cube-builder", file, _well(transfer.builder_port))
+
+    if values.intake.enabled:
+        intake = _copy(values.intake.config, dir=places.state("intake"))
+        file = IntakeFile(host=HOST, auth=places.auth, data=places.data, intake=intake)
+        yield Role("ctr-intake-0", "intake", file, _well(intake.port))
 
     for index in range(pservers):
         name, port = f"pserver-{index}", values.pserver.config.port + GENERATION_PORTS * index

@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Gauge, Info, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -34,6 +34,9 @@ class Metrics:
 
     def gauge(self, name: str, what: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"{self._prefix}_{name}", what, labels, registry=self.registry)
+
+    def histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"{self._prefix}_{name}", what, registry=self.registry, buckets=buckets)
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type: OpenMetrics for a scraper that accepts it, else Prometheus' text."""

@@ -44,7 +44,7 @@ def open_source(url: str, user: str, retry: RetryPolicy | None = None) -> Source
         from elastic_ctr.store.hdfs import WebHdfs
 
         return Source(WebHdfs(url, user, "data.source"), retry)
-    if parts.scheme == "kafka" or parts.query == "follow":
+    if parts.scheme in {"kafka", "intake"} or parts.query == "follow":
         raise StoreError(
             f"{url} is a stream and has no hours; give the address of a folder of hours, as file:///a/folder"
         )

@@ -2,8 +2,13 @@
 
 from urllib.parse import urlsplit
 
+OWN_INTAKE = "intake://"
+"""The release's own intake: chart and local runner put its address in."""
+INTAKE_PARTITION = "clicks"
+"""The one partition of an intake: role and reader must agree on it."""
+
 
 def is_stream(url: str) -> bool:
     """Whether an address is of a stream, not of folders of hours."""
     parts = urlsplit(url)
-    return parts.scheme == "kafka" or (parts.scheme == "file" and parts.query == "follow")
+    return parts.scheme in {"kafka", "intake"} or (parts.scheme == "file" and parts.query == "follow")

@@ -20,4 +20,14 @@ def open_stream(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Stre
         from elastic_ctr.streams.kafka import KafkaTopic
 
         return KafkaTopic(parts.netloc, topic, kafka)
-    raise StoreError(f"data.source.url {url!r} is no stream; give kafka://broker:9092/topic or file:///a/folder?follow")
+    if parts.scheme == "intake" and not (topic or parts.query or "@" in parts.netloc):
+        from elastic_ctr.streams.intake import IntakeLog
+
+        if not parts.netloc:
+            raise StoreError(
+                f"{url} is the intake of a release, and this is none: give its address, as intake://host:8310"
+            )
+        return IntakeLog(parts.netloc)
+    raise StoreError(
+        f"data.source.url {url!r} is no stream; give kafka://broker:9092/topic, intake://host:8310 or file:///a/folder?follow"
+    )

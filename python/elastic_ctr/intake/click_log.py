@@ -1,0 +1,225 @@
+"""The log: a SQLite file of lines, whose offsets are given once and never again."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from elastic_ctr.intake.request_lines import Clicks
+from elastic_ctr.streams.interface import Kept
+
+REMEMBERED_KEYS = 100_000
+# Of one transaction: what is dropped beyond them goes with the next one.
+_DROPPED_AT_ONCE = 1000
+_SCHEMA = """
+create table if not exists places (
+  id integer primary key check (id = 1), end integer not null, bytes integer not null);
+create table if not exists batches (
+  first integer primary key, count integer not null, bytes integer not null, at real not null, text blob not null);
+create table if not exists remembered (
+  number integer primary key, key text not null unique, first integer not null, end integer not null, digest blob not null);
+insert or ignore into places values (1, 0, 0);
+"""
+
+
+class LogUnwritable(OSError):
+    """Nothing of the request was written: the reason, and what to do."""
+
+
+class KeyReused(ValueError):
+    """An Idempotency-Key came with other lines than before."""
+
+
+class Appended(NamedTuple):
+    """The offsets of a request's lines: from `first` up to, without it, `end`."""
+
+    first: int
+    end: int
+    repeated: bool = False
+
+
+class Piece(NamedTuple):
+    """Lines of the offsets from `first` up to, without it, `next`. Offsets asked for before `first` are kept no more."""
+
+    first: int
+    next: int
+    text: bytes
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What goes: lines older than `seconds`, and the oldest while there are more than `bytes`."""
+
+    seconds: float
+    bytes: int
+
+
+class ClickLog:
+    """Appends belong to one thread, reads may be in others. An append is in the file, and on the disk, or it is not there at all.
+
+    Readers see nothing that a loss of power could take back: SQLite shows a transaction once its write-ahead log is synced.
+    """
+
+    def __init__(self, folder: Path, retention: Retention, remembered: int = REMEMBERED_KEYS) -> None:
+        """Raises LogUnwritable."""
+        self._path = folder / "clicks.sqlite"
+        self._retention = retention
+        self._remembered = remembered
+        with self._told():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._db = _opened(self._path)
+            self._db.executescript(_SCHEMA)
+            self._reader = _opened(self._path)
+            self.kept, self.bytes = self._places()
+        self._reading = threading.Lock()
+
+    def close(self) -> None:
+        self._reader.close()
+        self._db.close()
+
+    def append(self, requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused]:
+        """All requests in one transaction, of each its offsets; what is too old goes in the same one. Raises LogUnwritable."""
+        with self._transaction():
+            found: list[Appended | KeyReused] = []
+            text: list[bytes] = []
+            [first] = self._db.execute("select end from places").fetchone()
+            end = first
+            for each in requests:
+                known = self._known(each)
+                if known is None:
+                    known = Appended(end, end + each.count)
+                    end = known.end
+                    text.append(each.text)
+                    self._remember(each, known)
+                found.append(known)
+            if text:
+                self._insert(first, end, b"".join(text), now)
+            self._forget()
+            self._drop(now)
+            places = self._places()
+        self.kept, self.bytes = places
+        return found
+
+    def read(self, start: int, stop: int, most: int) -> Piece:
+        """Lines of an offset range, up to the batch with which they are `most` bytes. Offsets behind the end are not there.
+
+        Raises LogUnwritable.
+        """
+        with self._told(), self._reading:
+            rows = self._reader.execute(
+                "select first, count, text from batches where first < ? and first >= "
+                "(select coalesce(max(first), 0) from batches where first <= ?) order by first",
+                (stop, start),
+            )
+            first = following = stop
+            size = 0
+            texts: list[bytes] = []
+            try:
+                for batch, count, text in rows:
+                    if batch + count <= start:
+                        # The end of what is kept.
+                        continue
+                    begin, end = max(batch, start), min(batch + count, stop)
+                    if not texts:
+                        first = begin
+                    texts.append(
+                        _lines(text, begin - batch, end - batch) if (begin, end) != (batch, batch + count) else text
+                    )
+                    following = end
+                    size += len(texts[-1])
+                    if size >= most:
+                        break
+            finally:
+                rows.close()
+            return Piece(first, following, b"".join(texts))
+
+    def _places(self) -> tuple[Kept, int]:
+        end, size = self._db.execute("select end, bytes from places").fetchone()
+        [first] = self._db.execute("select coalesce(min(first), ?) from batches", (end,)).fetchone()
+        return Kept(first, end), size
+
+    def _known(self, clicks: Clicks) -> Appended | KeyReused | None:
+        if clicks.key is None:
+            return None
+        row = self._db.execute("select first, end, digest from remembered where key = ?", (clicks.key,)).fetchone()
+        if row is None:
+            return None
+        first, end, digest = row
+        if digest != clicks.digest:
+            return KeyReused(
+                f"Idempotency-Key {clicks.key!r} came before with other lines; give each request its own key"
+            )
+        return Appended(first, end, repeated=True)
+
+    def _remember(self, clicks: Clicks, at: Appended) -> None:
+        if clicks.key is not None:
+            self._db.execute(
+                "insert into remembered (key, first, end, digest) values (?, ?, ?, ?)",
+                (clicks.key, at.first, at.end, clicks.digest),
+            )
+
+    def _forget(self) -> None:
+        self._db.execute(
+            "delete from remembered where number <= (select max(number) from remembered) - ?", (self._remembered,)
+        )
+
+    def _insert(self, first: int, end: int, text: bytes, now: float) -> None:
+        self._db.execute("insert into batches values (?, ?, ?, ?, ?)", (first, end - first, len(text), now, text))
+        self._db.execute("update places set end = ?, bytes = bytes + ?", (end, len(text)))
+
+    def _drop(self, now: float) -> None:
+        [size] = self._db.execute("select bytes from places").fetchone()
+        left, up_to = size, None
+        for first, count, each, at in self._db.execute(
+            "select first, count, bytes, at from batches order by first limit ?", (_DROPPED_AT_ONCE,)
+        ):
+            if left <= self._retention.bytes and at >= now - self._retention.seconds:
+                break
+            left, up_to = left - each, first + count
+        if up_to is not None:
+            self._db.execute("delete from batches where first < ?", (up_to,))
+            self._db.execute("update places set bytes = ?", (left,))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._told():
+            try:
+                self._db.execute("begin immediate")
+                yield
+                self._db.execute("commit")
+            except BaseException:
+                # On a full disk SQLite may have rolled back by itself.
+                with suppress(sqlite3.Error):
+                    if self._db.in_transaction:
+                        self._db.execute("rollback")
+                raise
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as failed:
+            raise LogUnwritable(
+                f"the log {self._path} cannot be read or written ({failed}): make room where it is, or enlarge intake.persistence.size"
+            ) from failed
+        except sqlite3.DatabaseError as damaged:
+            raise LogUnwritable(
+                f"the log {self._path} is damaged ({damaged}): restore it, or begin another one"
+            ) from damaged
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    db.execute("pragma journal_mode = wal")
+    db.execute("pragma synchronous = full")
+    # What is dropped need not be overwritten: its pages are used again.
+    db.execute("pragma secure_delete = off")
+    return db
+
+
+def _lines(text: bytes, start: int, stop: int) -> bytes:
+    """Of a text of lines those numbered from `start` up to, without it, `stop`."""
+    return b"\n".join([*text.split(b"\n")[start:stop], b""])

@@ -1,0 +1,97 @@
+"""Requests that come together are one transaction: a disk that syncs in milliseconds need not do it for each."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from elastic_ctr.intake.click_log import Appended, ClickLog, KeyReused, LogUnwritable
+from elastic_ctr.intake.request_lines import Clicks
+from elastic_ctr.runtime.lifecycle import wait_event
+
+log = logging.getLogger(__name__)
+
+# Of one transaction: a batch of the log is read as a whole.
+GROUP_BYTES = 4 << 20
+GROUP_REQUESTS = 5_000
+# What is too old goes even if nothing comes.
+_DROP_SECONDS = 10.0
+
+
+class GroupCommit:
+    """The one writer of a log. `error` is the sentence of the last commit if that failed."""
+
+    def __init__(
+        self,
+        clicks: ClickLog,
+        observe: Callable[[float], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.error: str | None = None
+        self._log = clicks
+        self._observe = observe
+        self._clock = clock
+        self._waiting: deque[tuple[Clicks, asyncio.Future[Appended]]] = deque()
+        self._came = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "commit")
+        self._ended = False
+
+    async def append(self, clicks: Clicks) -> Appended:
+        """Returns once the lines are on the disk. Raises LogUnwritable, KeyReused."""
+        if self._ended:
+            raise LogUnwritable("the intake is being ended: send the clicks again, with the same Idempotency-Key")
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._waiting.append((clicks, done))
+        self._came.set()
+        return await done
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set, with all that came before."""
+        stopping = asyncio.ensure_future(stop.wait())
+        stopping.add_done_callback(lambda _: self._came.set())
+        try:
+            while not stop.is_set() or self._waiting:
+                self._came.clear()
+                if not self._waiting and not stop.is_set():
+                    await wait_event(self._came, _DROP_SECONDS)
+                await self._commit(self._take())
+        finally:
+            self._ended = True
+            stopping.cancel()
+            self._thread.shutdown()
+
+    def _take(self) -> list[tuple[Clicks, asyncio.Future[Appended]]]:
+        found: list[tuple[Clicks, asyncio.Future[Appended]]] = []
+        size = 0
+        while self._waiting and size < GROUP_BYTES and len(found) < GROUP_REQUESTS:
+            found.append(self._waiting.popleft())
+            size += len(found[-1][0].text)
+        return found
+
+    async def _commit(self, group: list[tuple[Clicks, asyncio.Future[Appended]]]) -> None:
+        began = time.monotonic()
+        try:
+            results = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._log.append, [clicks for clicks, _ in group], self._clock()
+            )
+        except LogUnwritable as failed:
+            if self.error is None:
+                log.error("%s", failed)  # noqa: TRY400 (the sentence says it all)
+            self.error = str(failed)
+            for _, done in group:
+                if not done.done():
+                    done.set_exception(LogUnwritable(str(failed)))
+            return
+        self.error = None
+        if group:
+            self._observe(time.monotonic() - began)
+        for (_, done), result in zip(group, results, strict=True):
+            # A caller that has gone has an answer, too: its lines are there.
+            if done.done():
+                continue
+            if isinstance(result, KeyReused):
+                done.set_exception(result)
+            else:
+                done.set_result(result)

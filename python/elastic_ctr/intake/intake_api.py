@@ -1,0 +1,162 @@
+"""The HTTP API of the intake: clicks come in, and offset ranges of the log go out."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from elastic_ctr.config.role_files import IntakeFile
+from elastic_ctr.intake.click_log import ClickLog, KeyReused, LogUnwritable, Retention
+from elastic_ctr.intake.group_commit import GroupCommit
+from elastic_ctr.intake.intake_status import Counts, IntakeMetrics, status_of
+from elastic_ctr.intake.request_lines import Clicks, ClicksRefused, clicks_of, key_of
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
+from elastic_ctr.runtime.http import RequestRefused, application, read_body, require_token, serving
+from elastic_ctr.runtime.lifecycle import stop_on_signal_async
+from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.streams.address import INTAKE_PARTITION
+
+log = logging.getLogger(__name__)
+
+# Bodies of all requests under way: more are answered 503.
+UNDER_WAY_BYTES = 256 << 20
+# Of one answer; the reader asks for what comes behind it.
+PIECE_BYTES = 4 << 20
+BODY_SECONDS = 30.0
+_OFFSETS = 2**63
+
+
+class Intake:
+    """One log with its writer and what is counted of it."""
+
+    def __init__(self, config: IntakeFile, clock: Callable[[], float] = time.time) -> None:
+        """Raises LogUnwritable."""
+        self.config = config
+        settings = config.intake
+        self.log = ClickLog(Path(settings.dir), Retention(settings.retention_hours * 3600, settings.max_bytes))
+        self.counts = Counts()
+        self.metrics = IntakeMetrics(self.log, self.counts)
+        self.commits = GroupCommit(self.log, self.metrics.observe_commit, clock)
+        self._under_way = 0
+
+    @contextmanager
+    def reserved(self, request: Request) -> Iterator[None]:
+        """Memory for the body of a request. Raises RequestRefused (503) while others have it all."""
+        limit = self.config.intake.max_body_bytes
+        declared = request.headers.get("content-length", "")
+        size = min(int(declared), limit) if declared.isdigit() else limit
+        if self._under_way + size > UNDER_WAY_BYTES:
+            raise _later("too many clicks are under way; send them again in a second")
+        self._under_way += size
+        try:
+            yield
+        finally:
+            self._under_way -= size
+
+
+def _later(sentence: str) -> RequestRefused:
+    return RequestRefused(503, sentence, {"retry-after": "1"})
+
+
+def intake_app(intake: Intake, token: str | None) -> Starlette:
+    settings, counts = intake.config.intake, intake.counts
+
+    async def clicks(request: Request) -> Response:
+        try:
+            require_token(request, token)
+            with intake.reserved(request):
+                sent = await _clicks_in(request)
+                found = await intake.commits.append(sent)
+        except KeyReused as reused:
+            counts.refused += 1
+            raise RequestRefused(422, str(reused)) from reused
+        except LogUnwritable as failed:
+            counts.refused += 1
+            raise _later(str(failed)) from failed
+        except RequestRefused:
+            counts.refused += 1
+            raise
+        answer: dict[str, object] = {"partition": INTAKE_PARTITION, "first": found.first, "end": found.end}
+        if found.repeated:
+            counts.repeated += 1
+            return JSONResponse({**answer, "repeated": True})
+        counts.requests += 1
+        counts.records += sent.count
+        counts.bytes += len(sent.text)
+        return JSONResponse(answer)
+
+    async def _clicks_in(request: Request) -> Clicks:
+        coding = request.headers.get("content-encoding", "identity")
+        if coding != "identity":
+            raise RequestRefused(415, f"Content-Encoding {coding[:40]} is not read here; send the lines as they are")
+        try:
+            key = key_of(request.headers.getlist("idempotency-key"))
+            body = await asyncio.wait_for(read_body(request, settings.max_body_bytes), BODY_SECONDS)
+            return clicks_of(body, intake.config.data.max_line_bytes, key)
+        except ClicksRefused as wrong:
+            raise RequestRefused(400, str(wrong)) from wrong
+        except asyncio.TimeoutError as slow:
+            raise RequestRefused(408, f"the body did not come within {BODY_SECONDS:g} s; send smaller ones") from slow
+
+    async def places(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
+        first, end = intake.log.kept
+        return JSONResponse({"partition": INTAKE_PARTITION, "first": first, "end": end})
+
+    async def lines(request: Request) -> Response:
+        try:
+            wanted = read_document(_Range, json.dumps(dict(request.query_params)))
+        except DocumentDamaged as wrong:
+            raise RequestRefused(400, f"{wrong}; ask for /v1/log/lines?start=OFFSET&stop=OFFSET") from wrong
+        if wanted.start > wanted.stop:
+            raise RequestRefused(400, f"start {wanted.start} is behind stop {wanted.stop}; swap them")
+        first, end = intake.log.kept
+        if wanted.stop > end:
+            raise RequestRefused(416, f"the log ends at offset {end}, before {wanted.stop}", {"log-end": str(end)})
+        try:
+            piece = await asyncio.to_thread(intake.log.read, wanted.start, wanted.stop, PIECE_BYTES)
+        except LogUnwritable as failed:
+            raise _later(str(failed)) from failed
+        headers = {"first-offset": str(piece.first), "next-offset": str(piece.next), "log-first": str(first)}
+        return Response(piece.text, media_type="application/octet-stream", headers=headers)
+
+    routes = [
+        Route("/v1/clicks", clicks, methods=["POST"]),
+        Route("/v1/log", places),
+        Route("/v1/log/lines", lines),
+    ]
+    return application(
+        routes,
+        # Readers reach the log through the same Service: it is ready even where nothing more can be written.
+        status=lambda: status_of(intake.log, counts, intake.commits.error),
+        metrics=intake.metrics,
+    )
+
+
+class _Range(BaseModel):
+    start: int = Field(ge=0, lt=_OFFSETS)
+    stop: int = Field(ge=0, lt=_OFFSETS)
+
+
+def run_intake(config: IntakeFile, token: str | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, LogUnwritable."""
+
+    async def main(intake: Intake) -> None:
+        with stop_on_signal_async() as stop:
+            async with serving(intake_app(intake, token), config.host, config.intake.port) as server:
+                log.info("clicks are taken at http://%s:%s/v1/clicks", config.host, server.port)
+                await intake.commits.run(stop)
+
+    with ExitStack() as ends:
+        ends.enter_context(StateLock(Path(config.intake.dir)))
+        intake = Intake(config)
+        ends.callback(intake.log.close)
+        asyncio.run(main(intake))

@@ -1,0 +1,65 @@
+"""What the intake says of itself: the JSON of /status, and its metrics."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from elastic_ctr.intake.click_log import ClickLog
+from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.streams.address import INTAKE_PARTITION
+
+_COMMIT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+@dataclass
+class Counts:
+    """Since the process began."""
+
+    requests: int = 0
+    records: int = 0
+    bytes: int = 0
+    repeated: int = 0
+    refused: int = 0
+
+
+def status_of(log: ClickLog, counts: Counts, error: str | None) -> dict[str, Any]:
+    """The JSON of /status."""
+    return {
+        "role": "intake",
+        "partition": INTAKE_PARTITION,
+        "first": log.kept.first,
+        "end": log.kept.end,
+        "bytes": log.bytes,
+        "accepted": {"requests": counts.requests, "records": counts.records, "bytes": counts.bytes},
+        "repeated": counts.repeated,
+        "refused": counts.refused,
+        "error": error,
+    }
+
+
+class IntakeMetrics(Metrics):
+    """`observe_commit` takes the seconds of a transaction; all else is read at each scrape."""
+
+    def __init__(self, log: ClickLog, counts: Counts) -> None:
+        super().__init__("intake")
+        commits = self.histogram("commit_seconds", "Seconds of a transaction, with its sync.", _COMMIT_SECONDS)
+        self.observe_commit = commits.observe
+
+        def compute() -> Iterator[Metric]:
+            for name, what, count in (
+                ("records", "Lines that were accepted.", counts.records),
+                ("bytes", "Bytes of the lines that were accepted.", counts.bytes),
+                ("repeated_requests", "Requests that were answered by their Idempotency-Key.", counts.repeated),
+                ("refused_requests", "Requests that were refused or could not be written.", counts.refused),
+            ):
+                yield CounterMetricFamily(f"elastic_ctr_intake_{name}", what, value=count)
+            for name, what, value in (
+                ("log_first", "First offset that is kept.", log.kept.first),
+                ("log_end", "Offset of the next line.", log.kept.end),
+                ("log_bytes", "Bytes of the lines that are kept.", log.bytes),
+            ):
+                yield GaugeMetricFamily(f"elastic_ctr_intake_{name}", what, value=value)
+
+        self.computed(compute)

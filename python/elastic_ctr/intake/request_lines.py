@@ -1,0 +1,58 @@
+"""What a request says: its lines, and the key by which a repeat of it is known."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+LONGEST_KEY = 255
+
+
+class ClicksRefused(ValueError):
+    """The caller's mistake: which line or header, why, and what is right."""
+
+
+@dataclass(frozen=True)
+class Clicks:
+    """Lines that are appended together: `text` has `count` of them, each with its newline. `key` names the request."""
+
+    text: bytes
+    count: int
+    key: str | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """Tells a repeat from other lines under the same key."""
+        return sha256(self.text).digest()[:16]
+
+
+def clicks_of(body: bytes, longest: int, key: str | None = None) -> Clicks:
+    """The lines of a body, without those that are empty. They need not be rows: the master's check says which are.
+
+    Raises ClicksRefused.
+    """
+    found = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        if len(line) > longest:
+            raise ClicksRefused(
+                f"line {number} has {len(line)} bytes, and {longest} are the most; shorten it, or raise data.maxLineBytes"
+            )
+        if b"\0" in line:
+            raise ClicksRefused(f"line {number} has a NUL byte, which no text has; send lines of data.format")
+        found.append(line)
+    if not found:
+        raise ClicksRefused("the body has no lines; send one or more lines of data.format")
+    found.append(b"")
+    return Clicks(b"\n".join(found), len(found) - 1, key)
+
+
+def key_of(given: list[str]) -> str | None:
+    """The key in the headers `Idempotency-Key`. Raises ClicksRefused."""
+    if not given:
+        return None
+    [key, *others] = given
+    if others:
+        raise ClicksRefused("Idempotency-Key is there more than once; a request has one key, or none")
+    if not 0 < len(key) <= LONGEST_KEY or not (key.isascii() and key.isprintable()):
+        raise ClicksRefused(f"Idempotency-Key has 1 to {LONGEST_KEY} printable ASCII characters; send a UUID")
+    return key

@@ -1,0 +1,135 @@
+"""The log of an intake, read over HTTP."""
+
+import io
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, Field
+
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
+from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
+from elastic_ctr.store.interface import cause_of
+from elastic_ctr.streams.address import INTAKE_PARTITION
+from elastic_ctr.streams.interface import Kept, Lines
+
+# The master asks what there is, and has other work to do.
+_LOOK_TIMEOUT = httpx.Timeout(2.0)
+_READ_TIMEOUT = httpx.Timeout(10.0)
+# An answer has up to 4 MB, and the batch with which it comes to them: 4 MB and one body.
+_MOST_BYTES = 128 << 20
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_NEWLINE = 10
+
+
+class _Places(BaseModel):
+    partition: str = Field(min_length=1, max_length=255)
+    first: int = Field(ge=0, lt=2**63)
+    end: int = Field(ge=0, lt=2**63)
+
+
+class IntakeLog:
+    """One partition, whose offsets count lines."""
+
+    unit = "records"
+
+    def __init__(self, netloc: str, retry: RetryPolicy | None = None) -> None:
+        self.url = f"intake://{netloc}"
+        self._origin = f"http://{netloc}"
+        self._retry = retry or RetryPolicy()
+        # No proxy of the environment is used between pods.
+        self._client = httpx.Client(
+            trust_env=False, headers={"accept-encoding": "identity", "user-agent": "elastic-ctr"}
+        )
+
+    def partitions(self) -> dict[str, Kept]:
+        with self._asked("/v1/log", {}, _LOOK_TIMEOUT) as answer:
+            text = self._body(answer)
+        try:
+            places = read_document(_Places, text)
+        except DocumentDamaged as wrong:
+            raise self._no_intake(str(wrong)) from wrong
+        return {places.partition: Kept(places.first, places.end)}
+
+    def read(self, partition: str, start: int, stop: int) -> Lines:
+        if partition != INTAKE_PARTITION:
+            raise NotInStore(f"{partition} is no partition of {self.url}")
+        texts, offsets, following = [], [], start
+        while following < stop:
+            first, following, text = self._retry.call(partial(self._piece, partition, following, stop))
+            texts.append(text)
+            # Retention may drop offsets between two pieces.
+            offsets.append(np.arange(first, following, dtype=np.int64))
+        return _lines(b"".join(texts), np.concatenate([np.zeros(0, np.int64), *offsets]), stop - start)
+
+    def _piece(self, partition: str, start: int, stop: int) -> tuple[int, int, bytes]:
+        """The lines of offsets from `start` or a later one on, and the offset behind them."""
+        with self._asked("/v1/log/lines", {"start": start, "stop": stop}, _READ_TIMEOUT) as answer:
+            if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise StoreError(
+                    f"{partition} of {self.url} ends at offset {answer.headers.get('log-end', '?')[:20]} where {stop} had been "
+                    "seen: it was created anew"
+                )
+            text = self._body(answer)
+            first, following = (answer.headers.get(name, "") for name in ("first-offset", "next-offset"))
+        if not (first.isdigit() and following.isdigit() and len(first) < 20 and len(following) < 20):
+            raise self._no_intake("it names no offsets")
+        begin, end = int(first), int(following)
+        if not start <= begin <= end <= stop or end == start or text.count(_NEWLINE) != end - begin:
+            raise StoreError(
+                f"{partition} of {self.url} cannot be read: {text.count(_NEWLINE)} lines came for the offsets {begin} to {end}, "
+                f"and {start} to {stop} were asked for; is another program between?"
+            )
+        return begin, end, text
+
+    def _body(self, answer: httpx.Response) -> bytes:
+        found = bytearray()
+        for block in answer.iter_raw():
+            found += block
+            if len(found) > _MOST_BYTES:
+                raise self._no_intake(f"its answer has more than {_MOST_BYTES} bytes")
+        return bytes(found)
+
+    @contextmanager
+    def _asked(self, path: str, query: Mapping[str, int], timeout: httpx.Timeout) -> Iterator[httpx.Response]:
+        try:
+            with self._client.stream("GET", f"{self._origin}{path}", params=query, timeout=timeout) as answer:
+                status = answer.status_code
+                if status in _PASSING:
+                    raise StoreUnavailable(
+                        f"{self.url} does not answer: it says {status} {answer.reason_phrase}".strip()
+                    )
+                if status == HTTPStatus.NOT_FOUND:
+                    raise NotInStore(f"{self.url}: what answers has no log of clicks (404); mend data.source.url")
+                if status not in {HTTPStatus.OK, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE}:
+                    raise self._no_intake(f"it answers {status} {answer.reason_phrase}".strip())
+                yield answer
+        except httpx.InvalidURL as wrong:
+            raise StoreError(
+                f"{self.url} is no address: {wrong}; give data.source.url as intake://host:8310"
+            ) from wrong
+        except (httpx.TransportError, httpx.StreamError) as broken:
+            unknown = cause_of(broken, socket.gaierror)
+            if unknown is not None and unknown.errno != socket.EAI_AGAIN:
+                raise StoreError(f"{self.url}: no such host is known here; is data.source.url right?") from broken
+            words = "timed out" if isinstance(broken, httpx.TimeoutException) else str(broken) or "the connection broke"
+            raise StoreUnavailable(f"{self.url} does not answer: {words}; is the intake running?") from broken
+
+    def _no_intake(self, why: str) -> StoreError:
+        return StoreError(f"{self.url}: what answers is no intake ({why}); is data.source.url right?")
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _lines(raw: bytes, offsets: npt.NDArray[np.int64], wanted: int) -> Lines:
+    """Lines at their offsets, fewer than `wanted` where the log has dropped some."""
+    messages = np.zeros((len(offsets), 2), np.int64)
+    messages[:, 0] = offsets
+    messages[1:, 1] = np.flatnonzero(np.frombuffer(raw, np.uint8) == _NEWLINE)[:-1] + 1
+    return Lines(io.BytesIO(raw), 0, None, wanted - len(offsets), messages)

@@ -1,0 +1,270 @@
+"""The log against a list of lines, with the losses of a machine."""
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_ctr.intake.click_log import Appended, ClickLog, KeyReused, LogUnwritable, Piece, Retention
+from elastic_ctr.intake.request_lines import Clicks, clicks_of
+from elastic_ctr.streams.interface import Kept
+
+FOR_EVER = Retention(1e9, 1 << 40)
+LONG = 1 << 20
+
+
+def clicks(*lines: str, key: str | None = None) -> Clicks:
+    return clicks_of("\n".join(lines).encode(), LONG, key)
+
+
+@contextmanager
+def log_in(folder: Path, retention: Retention = FOR_EVER, remembered: int = 100) -> Iterator[ClickLog]:
+    with closing(ClickLog(folder, retention, remembered)) as made:
+        yield made
+
+
+def read_all(log: ClickLog, start: int, stop: int, most: int = 1 << 20) -> tuple[int, list[bytes]]:
+    """The first offset that came, and the lines, piece by piece."""
+    first, found = None, []
+    while start < stop:
+        piece = log.read(start, stop, most)
+        first = piece.first if first is None else first
+        assert piece.text.count(b"\n") == piece.next - piece.first
+        found += piece.text.splitlines()
+        start = piece.next
+    return (stop if first is None else first), found
+
+
+def numbered(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, stop)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 6), max_size=4), max_size=8),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 40)), max_size=6),
+)
+def test_every_range_is_the_lines_that_were_appended_under_its_offsets(
+    groups: list[list[int]], ranges: list[tuple[int, int, int]]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        end = 0
+        for group in groups:
+            # It is opened anew each time.
+            with log_in(Path(folder)) as log:
+                sent = []
+                for count in group:
+                    sent.append(clicks(*(str(number) for number in range(end, end + count))))
+                    end += count
+                first = end - sum(group)
+                wanted = []
+                for count in group:
+                    wanted.append(Appended(first, first + count))
+                    first += count
+                assert log.append(sent, 0.0) == wanted
+        with log_in(Path(folder)) as log:
+            assert log.kept == Kept(0, end)
+            for a, b, most in ranges:
+                start, stop = sorted((min(a, end), min(b, end)))
+                assert read_all(log, start, stop, most) == (start, numbered(start, stop))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30)), min_size=1, max_size=12), st.integers(4, 60))
+def test_the_oldest_lines_go_and_no_offset_is_given_twice(steps: list[tuple[int, int]], most: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        end, now, sizes = 0, 0.0, []
+        for count, passed in steps:
+            now += passed
+            with log_in(Path(folder), Retention(50, most)) as log:
+                text = clicks(*(str(number) for number in range(end, end + count)))
+                [found] = log.append([text], now)
+                assert found == Appended(end, end + count)
+                sizes.append((end, len(text.text), now))
+                end += count
+                # What is older or too much has gone, batch after batch, and nothing else.
+                left = [each for each in sizes if each[2] >= now - 50]
+                while sum(size for _, size, _ in left) > most:
+                    left.pop(0)
+                first = left[0][0] if left else end
+                assert log.kept == Kept(first, end)
+                assert log.bytes == sum(size for _, size, _ in left)
+                assert read_all(log, 0, end) == (first, numbered(first, end))
+
+
+def test_offsets_go_on_after_everything_has_gone_and_a_restart(tmp_path: Path) -> None:
+    with log_in(tmp_path, Retention(10, LONG)) as log:
+        log.append([clicks("a", "b")], 0.0)
+        log.append([], 100.0)
+        assert (log.kept, log.bytes) == (Kept(2, 2), 0)
+        assert log.read(0, 2, 10) == Piece(2, 2, b"")
+    with log_in(tmp_path) as log:
+        assert log.kept == Kept(2, 2)
+        assert log.append([clicks("c")], 100.0) == [Appended(2, 3)]
+        assert read_all(log, 0, 3) == (2, [b"c"])
+
+
+def test_pages_of_lines_that_went_are_used_again(tmp_path: Path) -> None:
+    with log_in(tmp_path, Retention(1e9, 1 << 20)) as log:
+        sizes = []
+        for number in range(60):
+            log.append([clicks("x" * 100_000, key=str(number))], 0.0)
+            sizes.append((tmp_path / "clicks.sqlite").stat().st_size)
+
+    assert sizes[-1] < 3 << 20
+
+
+def test_a_repeat_is_answered_with_the_offsets_that_the_request_had(tmp_path: Path) -> None:
+    with log_in(tmp_path) as log:
+        [first, same] = log.append([clicks("a", "b", key="k"), clicks("a", "b", key="k")], 0.0)
+        log.append([clicks("c")], 0.0)
+        [later] = log.append([clicks("a", "b", key="k")], 0.0)
+    with log_in(tmp_path) as log:
+        [restarted, other] = log.append([clicks("a", "b", key="k"), clicks("a", "b", key="l")], 0.0)
+
+        assert first == Appended(0, 2)
+        assert same == later == restarted == Appended(0, 2, repeated=True)
+        assert other == Appended(3, 5)
+        assert log.kept.end == 5
+
+
+def test_a_key_with_other_lines_is_refused_and_its_neighbours_are_not(tmp_path: Path) -> None:
+    with log_in(tmp_path) as log:
+        log.append([clicks("a", key="k")], 0.0)
+        refused, taken = log.append([clicks("b", key="k"), clicks("c")], 0.0)
+
+        assert isinstance(refused, KeyReused)
+        assert "Idempotency-Key 'k' came before with other lines; give each request its own key" in str(refused)
+        assert taken == Appended(1, 2)
+
+
+def test_the_last_keys_are_remembered(tmp_path: Path) -> None:
+    with log_in(tmp_path, remembered=3) as log:
+        for number in range(5):
+            log.append([clicks("a", key=str(number))], 0.0)
+
+        assert log.append([clicks("a", key="2")], 0.0) == [Appended(2, 3, repeated=True)]
+        assert log.append([clicks("a", key="1")], 0.0) == [Appended(5, 6)]
+
+
+_APPENDS_WITHOUT_AN_END = """
+import sys
+from pathlib import Path
+from elastic_ctr.intake.click_log import ClickLog, Retention
+from elastic_ctr.intake.request_lines import clicks_of
+
+log = ClickLog(Path(sys.argv[1]), Retention(1e9, 1 << 40), 1000)
+number = log.kept.end
+print("began", flush=True)
+while True:
+    # Three requests of one transaction, larger than a page.
+    group = [clicks_of(b"%d %s\\n" % (number + each, b"x" * 3000), 1 << 20, str(number + each)) for each in range(3)]
+    for found in log.append(group, 0.0):
+        print(found.first, found.end, flush=True)
+    number += 3
+"""
+
+
+def test_what_was_acknowledged_is_there_and_nothing_is_there_by_half_after_kill_9(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    acknowledged = 0
+    for _ in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", _APPENDS_WITHOUT_AN_END, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "began\n"
+            for _ in range(rng.randrange(1, 200)):
+                child.stdout.readline()
+            # Somewhere in a transaction.
+            os.kill(child.pid, signal.SIGKILL)
+            rest = child.stdout.read().splitlines(keepends=True)
+        whole = [line for line in rest if line.endswith("\n")]
+        if whole:
+            acknowledged = max(acknowledged, int(whole[-1].split()[1]))
+        with log_in(tmp_path) as log:
+            assert log.kept.end >= acknowledged
+            assert log.kept.end % 3 == 0
+            first, lines = read_all(log, 0, log.kept.end)
+            assert first == 0
+            assert lines == [b"%d %s" % (number, b"x" * 3000) for number in range(log.kept.end)]
+            assert log.bytes == sum(len(line) + 1 for line in lines)
+            # The keys went with the lines.
+            last = log.kept.end - 1
+            repeat = clicks(f"{last} {'x' * 3000}", key=str(last))
+            assert log.append([repeat], 0.0) == [Appended(last, last + 1, repeated=True)]
+            acknowledged = log.kept.end
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder], check=True, timeout=60)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True, timeout=60)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small disk: sudo make test")
+def test_a_full_disk_refuses_whole_requests_and_room_is_all_it_takes(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 8) as disk, log_in(disk) as log:
+        filler = disk / "filler"
+        log.append([clicks("first")], 0.0)
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(b"\0" * (1 << 16)):
+                pass
+        with pytest.raises(
+            LogUnwritable, match=r"\(database or disk is full\): make room where it is, or enlarge intake"
+        ):
+            log.append([clicks("small", key="a"), clicks("x" * 1_000_000, key="b")], 0.0)
+        # What is there is read, and nothing of the refused ones.
+        assert log.kept == Kept(0, 1)
+        assert read_all(log, 0, 1) == (0, [b"first"])
+
+        filler.unlink()
+        assert log.append([clicks("small", key="a")], 0.0) == [Appended(1, 2)]
+        assert read_all(log, 0, 2) == (0, [b"first", b"small"])
+
+
+def test_a_file_that_is_no_log_is_named(tmp_path: Path) -> None:
+    (tmp_path / "clicks.sqlite").write_bytes(b"no database" * 1000)
+
+    with pytest.raises(
+        LogUnwritable, match=r"clicks.sqlite is damaged \(file is not a database\): restore it, or begin"
+    ):
+        ClickLog(tmp_path, FOR_EVER)
+
+
+def test_a_page_that_a_disk_has_lost_is_named_and_nothing_is_made_up(tmp_path: Path) -> None:
+    with log_in(tmp_path) as log:
+        for _ in range(50):
+            log.append([clicks("x" * 3000)], 0.0)
+    path = tmp_path / "clicks.sqlite"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 3 * 4096] + b"\xff" * (len(whole) - 3 * 4096))
+
+    with pytest.raises(LogUnwritable, match="is damaged"), log_in(tmp_path) as log:
+        read_all(log, 0, 50)
+
+
+def test_readers_see_no_transaction_that_is_under_way(tmp_path: Path) -> None:
+    with log_in(tmp_path) as log:
+        log.append([clicks("a")], 0.0)
+        with closing(sqlite3.connect(tmp_path / "clicks.sqlite", isolation_level=None)) as other:
+            other.execute("begin immediate")
+            other.execute("insert into batches values (1, 1, 2, 0, ?)", (b"b\n",))
+
+            assert log.read(0, 1, 100) == Piece(0, 1, b"a\n")
+            assert log.kept == Kept(0, 1)
+            other.execute("rollback")
