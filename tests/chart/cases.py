@@ -15,6 +15,10 @@ CASES: dict[str, dict[str, Any]] = {
         "store": {"config": {"url": "http://files.other:8080"}},
     },
     "six shards of three": {"cube": {"replicasPerShard": 3, "config": {"shards": 6}}},
+    "clicks by http": {
+        "data": {"source": {"url": "intake://"}, "start": "earliest", "slots": [0, 1]},
+        "intake": {"enabled": True},
+    },
     "another name": {"fullnameOverride": "ads-of-today"},
     **{file.stem: read(file) for file in EXAMPLES},
 }

@@ -9,6 +9,7 @@ from elastic_ctr.config.role_files import (
     CubeBuilderFile,
     CubeServerFile,
     CubeTransferFile,
+    IntakeFile,
     MasterFile,
     PserverFile,
     RoleFile,
@@ -25,6 +26,7 @@ CLASSES: dict[str, type[RoleFile]] = {
     "cube-agent": CubeAgentFile,
     "cube-transfer": CubeTransferFile,
     "cube-builder": CubeBuilderFile,
+    "intake": IntakeFile,
     "serving": ServingFile,
     "scoring": ScoringFile,
 }

@@ -10,7 +10,7 @@ from elastic_ctr.cli.main import build
 
 TREE = typer.main.get_command(build())
 IMAGE_OF = {
-    "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "cube-agent": "cube",
+    "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "cube-agent": "cube", "intake": "cube",
     "trainer": "trainer", "pserver": "trainer", "serving": "serving", "scoring": "serving", "check": "cube",
 }  # fmt: skip
 

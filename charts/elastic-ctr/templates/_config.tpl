@@ -64,6 +64,19 @@ auth:
 {{ .service }}.{{ .root.Release.Namespace }}.svc.{{ .root.Values.clusterDomain }}
 {{- end }}
 
+{{- define "elastic-ctr.intakeAddress" -}}
+{{ include "elastic-ctr.intake.fullname" . }}:{{ int .Values.intake.config.port }}
+{{- end }}
+
+{{/* data, with the address of this release's intake; $ */}}
+{{- define "elastic-ctr.config.data" -}}
+{{- $data := .Values.data }}
+{{- if eq $data.source.url "intake://" }}
+{{- $data = merge (dict "source" (dict "url" (printf "intake://%s" (include "elastic-ctr.intakeAddress" .)))) $data }}
+{{- end }}
+{{- include "elastic-ctr.given" $data }}
+{{- end }}
+
 {{/* Rows of columns have features, lines of clicks have none; $ */}}
 {{- define "elastic-ctr.config.features" -}}
 {{- with .Values.features }}
@@ -74,7 +87,7 @@ features: {{- include "elastic-ctr.given" . | nindent 2 }}
 {{- define "elastic-ctr.config.master" -}}
 {{ include "elastic-ctr.config.common" . }}
 training: {{ include "elastic-ctr.training.fullname" . }}
-data: {{- include "elastic-ctr.given" .Values.data | nindent 2 }}
+data: {{- include "elastic-ctr.config.data" . | nindent 2 }}
 {{- include "elastic-ctr.config.features" . }}
 {{- with .Values.statistics }}
 {{ toYaml (dict "statistics" .) }}
@@ -111,7 +124,7 @@ training: {{ . }}
 {{- end }}
 masterAddress: {{ include "elastic-ctr.masterAddress" $root }}
 exitWhenDone: {{ eq $root.Values.training.scheduler "volcano" }}
-data: {{- include "elastic-ctr.given" $root.Values.data | nindent 2 }}
+data: {{- include "elastic-ctr.config.data" $root | nindent 2 }}
 {{- include "elastic-ctr.config.features" $root }}
 model: {{- include "elastic-ctr.given" (omit $root.Values.model "startFrom") | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" $root | nindent 2 }}
@@ -162,6 +175,12 @@ store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nindent 2 }}
 {{- end }}
 
+{{- define "elastic-ctr.config.intake" -}}
+{{ include "elastic-ctr.config.common" . }}
+data: {{- include "elastic-ctr.config.data" . | nindent 2 }}
+intake: {{- include "elastic-ctr.given" .Values.intake.config | nindent 2 }}
+{{- end }}
+
 {{- define "elastic-ctr.config.serving" -}}
 {{- $serving := deepCopy .Values.serving.config }}
 {{- if not $serving.workers }}
@@ -187,7 +206,7 @@ graceSeconds: {{ include "elastic-ctr.serving.graceSeconds" . }}
 {{- $_ := set $scoring "processes" (include "elastic-ctr.cores" .Values.scoring.resources | int) }}
 {{- end }}
 {{- include "elastic-ctr.config.common" . }}
-data: {{- include "elastic-ctr.given" .Values.data | nindent 2 }}
+data: {{- include "elastic-ctr.config.data" . | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 scoring: {{- include "elastic-ctr.given" $scoring | nindent 2 }}
 transferAddress: {{ include "elastic-ctr.transferAddress" . | quote }}

@@ -51,6 +51,11 @@
 {{ include "elastic-ctr.fullname" . }}-cube-transfer
 {{- end }}
 
+{{/* intake: StatefulSet, Service, ConfigMap, NetworkPolicy */}}
+{{- define "elastic-ctr.intake.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-intake
+{{- end }}
+
 {{/* serving: Deployment, Service, ConfigMap, HorizontalPodAutoscaler, PodDisruptionBudget, Ingress, NetworkPolicy */}}
 {{- define "elastic-ctr.serving.fullname" -}}
 {{ include "elastic-ctr.fullname" . }}-serving

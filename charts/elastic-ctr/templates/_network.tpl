@@ -111,7 +111,20 @@ spec:
 {{- if and .stream (hasPrefix "kafka://" $values.data.source.url) }}
 {{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.kafka "urls" (list $values.data.source.url))) }}
 {{- end }}
+{{- if and .stream (hasPrefix "intake://" $values.data.source.url) }}
+{{- $edges = append $edges (include "elastic-ctr.network.intake" .root) }}
+{{- end }}
 {{- join "\n" $edges }}
+{{- end }}
+
+{{/* Egress to the intake, of this release or of another; $ */}}
+{{- define "elastic-ctr.network.intake" -}}
+{{- if .Values.intake.enabled }}
+{{- include "elastic-ctr.network.to" (dict "root" . "components" (list "intake") "ports" (list .Values.intake.config.port)) }}
+{{- else -}}
+# The intake of another release: only its port is known.
+- ports: {{- include "elastic-ctr.network.ports" (list (splitList ":" .Values.data.source.url | last)) | nindent 4 }}
+{{- end }}
 {{- end }}
 
 {{/* Egress to cube-transfer, in this release or elsewhere; $ */}}

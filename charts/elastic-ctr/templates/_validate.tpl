@@ -61,7 +61,8 @@ pserver.replicas {{ int .Values.pserver.replicas }} would leave some without any
 
 {{/* Whether the clicks are a stream: true, or nothing; $ */}}
 {{- define "elastic-ctr.streams" -}}
-{{- if or (hasPrefix "kafka://" .Values.data.source.url) (hasSuffix "?follow" .Values.data.source.url) }}true{{ end }}
+{{- $url := .Values.data.source.url }}
+{{- if or (hasPrefix "kafka://" $url) (hasPrefix "intake://" $url) (hasSuffix "?follow" $url) }}true{{ end }}
 {{- end }}
 
 {{- define "elastic-ctr.validate.stream" -}}
@@ -115,6 +116,15 @@ data.source.kafka.{{ last $files }} is of SASL: give data.source.kafka.saslMecha
 data.source.kafka.saslMechanism {{ $kafka.saslMechanism }} needs usernameFile and passwordFile, mounted files with the credentials: give both
 {{- else if and .Values.training.enabled $files (not .Values.dataSecret.existingSecret) (not (and .Values.master.extraVolumeMounts .Values.trainer.extraVolumeMounts)) -}}
 data.source.kafka.{{ first $files }} is a file that no pod has: set dataSecret.existingSecret to a Secret with it, or mount it into master and trainer by extraVolumes and extraVolumeMounts
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.intake" -}}
+{{- $url := .Values.data.source.url }}
+{{- if and (eq $url "intake://") (not .Values.intake.enabled) -}}
+data.source.url is intake://, the intake of this release, which is off: set intake.enabled=true, or give the address of another one as intake://host:port
+{{- else if and .Values.intake.enabled (ne $url "intake://") -}}
+intake.enabled is true, and data.source.url is {{ $url }}, so nothing would read the clicks: set data.source.url to intake://, or intake.enabled=false
 {{- end }}
 {{- end }}
 

@@ -16,6 +16,7 @@ such paths; $
   "pserver" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "pserver-config" "scratch")))
   "cube" (dict "keys" (list "cacheDir") "paths" $paths "volumes" (concat $role (list "cube-server-config" "cube-agent-config" "cache")))
   "cubeTransfer" (dict "keys" (list "stateDir" "scratchDir") "paths" $paths "volumes" (concat $role (list "cube-transfer-config" "cube-builder-config" "state" "scratch")))
+  "intake" (dict "keys" (list "dir") "paths" $paths "volumes" (concat $role (list "intake-config" "log")))
   "serving" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "serving-config" "scratch")))
   "scoring" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "scoring-config" "scratch") $data))
   "tracking" (dict "keys" list "paths" (list "/tmp" "/var/lib/elastic-ctr/tracking") "volumes" (list "tmp" "data"))) }}

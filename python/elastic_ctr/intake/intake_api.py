@@ -28,7 +28,7 @@ from elastic_ctr.streams.address import INTAKE_PARTITION
 log = logging.getLogger(__name__)
 
 # Bodies of all requests under way: more are answered 503.
-UNDER_WAY_BYTES = 256 << 20
+UNDER_WAY_BYTES = 128 << 20
 # Of one answer; the reader asks for what comes behind it.
 PIECE_BYTES = 4 << 20
 BODY_SECONDS = 30.0
