@@ -4,6 +4,10 @@ from typing import Any
 
 from chart.rendering import EXAMPLES, read
 
+CLICKS_BY_HTTP: dict[str, Any] = {
+    "data": {"source": {"url": "intake://"}, "start": "earliest", "slots": [0, 1]},
+    "intake": {"enabled": True},
+}
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "without volcano": {"training": {"scheduler": "none"}},
@@ -15,10 +19,7 @@ CASES: dict[str, dict[str, Any]] = {
         "store": {"config": {"url": "http://files.other:8080"}},
     },
     "six shards of three": {"cube": {"replicasPerShard": 3, "config": {"shards": 6}}},
-    "clicks by http": {
-        "data": {"source": {"url": "intake://"}, "start": "earliest", "slots": [0, 1]},
-        "intake": {"enabled": True},
-    },
+    "clicks by http": CLICKS_BY_HTTP,
     "another name": {"fullnameOverride": "ads-of-today"},
     **{file.stem: read(file) for file in EXAMPLES},
 }

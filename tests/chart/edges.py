@@ -29,6 +29,9 @@ EDGES = {
     ("client", "cube", CUBE),
     ("client", "master", STATUS),
 }
+# With an intake these, too.
+INTAKE = 8310
+EDGES_OF_AN_INTAKE = {(source, "intake", INTAKE) for source in ("master", "trainer", "client")}
 # What Prometheus reads.
 METRICS = {
     ("master", STATUS),

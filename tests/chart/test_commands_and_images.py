@@ -5,7 +5,8 @@ from typing import Any
 
 import typer
 
-from chart.rendering import Container, Rendered, Renderer
+from chart.cases import CLICKS_BY_HTTP
+from chart.rendering import Container, Rendered, Renderer, merged
 from elastic_ctr.cli.main import build
 
 TREE = typer.main.get_command(build())
@@ -150,9 +151,9 @@ def test_more_environment_volumes_and_labels_reach_the_containers(render: Render
         "podLabels": {"team": "ads"},
         "podAnnotations": {"note": "x"},
     }
-    names = ("master", "trainer", "pserver", "cube", "cubeTransfer", "serving", "scoring", "fileServer")
+    names = ("master", "trainer", "pserver", "cube", "cubeTransfer", "intake", "serving", "scoring", "fileServer")
     blocks: dict[str, Any] = {**dict.fromkeys(names, extra), "tracking": {**extra, "enabled": True}}
-    rendered = render(**blocks)
+    rendered = render(**merged(CLICKS_BY_HTTP, blocks))
 
     for pod in rendered.pods:
         if pod.owner.startswith("Pod/"):

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
+from chart.cases import CLICKS_BY_HTTP
 from chart.rendering import CHART, Rendered, Renderer, read
 
 CI = sorted((CHART / "ci").glob("*-values.yaml"))
 OPERATIONS = CHART.parents[1] / "docs" / "operations.md"
-BLOCKS = ("fileServer", "master", "pserver", "trainer", "cubeTransfer", "cube", "serving", "tracking")
+BLOCKS = ("fileServer", "master", "pserver", "trainer", "cubeTransfer", "cube", "serving", "tracking", "intake")
 
 
 @pytest.mark.parametrize("values", CI, ids=lambda file: file.stem)
@@ -74,7 +75,7 @@ def test_every_alert_is_in_operations_and_its_runbook_is_a_heading_there() -> No
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_blocks_own_key_goes_before_that_of_all_pods_and_maps_are_merged(block: str, render: Renderer) -> None:
-    everything: dict[str, Any] = {"tracking": {"enabled": True}, "training": {"scheduler": "none"}}
+    everything: dict[str, Any] = {**CLICKS_BY_HTTP, "tracking": {"enabled": True}, "training": {"scheduler": "none"}}
     own: dict[str, Any] = {
         "nodeSelector": {"disk": "ssd"},
         "podSecurityContext": {"runAsUser": None, "fsGroup": 7},

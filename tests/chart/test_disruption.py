@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from chart.api_server import install
+from chart.cases import CLICKS_BY_HTTP
 from chart.rendering import EXAMPLES, Renderer, on_top_of_smallest, read
 
 AUTOSCALED = {"autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 6}}
@@ -41,7 +42,7 @@ def test_every_budget_can_be_met(render: Renderer, values: dict[str, Any]) -> No
 
 def test_what_there_is_one_of_has_no_budget(render: Renderer) -> None:
     """A budget on a singleton would block the drain of its node for ever, or promise nothing."""
-    assert {each.component for each in render().all("PodDisruptionBudget")} == {"cube", "serving"}
+    assert {each.component for each in render(**CLICKS_BY_HTTP).all("PodDisruptionBudget")} == {"cube", "serving"}
 
 
 def test_an_evicted_pod_that_is_not_ready_blocks_no_drain(render: Renderer) -> None:
@@ -64,9 +65,9 @@ def test_a_rolling_update_of_serving_never_has_fewer_pods_than_asked_for(render:
 
 
 def test_singletons_are_replaced_only_when_they_are_gone(render: Renderer) -> None:
-    rendered = render(tracking={"enabled": True})
+    rendered = render(tracking={"enabled": True}, **CLICKS_BY_HTTP)
 
-    for name in ("master", "cube-transfer", "file-server"):
+    for name in ("master", "cube-transfer", "file-server", "intake"):
         assert rendered.one("StatefulSet", component=name).replicas == 1
     # Two trackers on one database would spoil it.
     assert rendered.one("Deployment", component="tracking").spec["strategy"] == {"type": "Recreate"}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
+from chart.cases import CLICKS_BY_HTTP
 from chart.rendering import SMALLEST, Renderer, merged
 from elastic_ctr.cli.values import File, Sizes, translate
 
@@ -13,6 +14,7 @@ SERVICES = {
     "master": "ctr-master",
     "cubeTransfer": "ctr-cube-transfer",
     "fileServer": "ctr-file-server",
+    "intake": "ctr-intake",
 }
 
 
@@ -26,7 +28,8 @@ def test_services_stay_inside_unless_asked_for(render: Renderer) -> None:
 @pytest.mark.parametrize("kind", ["NodePort", "LoadBalancer"])
 def test_a_service_may_be_opened_to_the_outside(render: Renderer, block: str, name: str, kind: str) -> None:
     given: dict[str, Any] = {block: {"service": {"type": kind, "nodePort": 31234, "annotations": {"a": "b"}}}}
-    service = render(**given).one("Service", name=name)
+    on = CLICKS_BY_HTTP if block == "intake" else {}
+    service = render(**merged(on, given)).one("Service", name=name)
 
     assert service.spec["type"] == kind
     assert [port["nodePort"] for port in service.spec["ports"] if "nodePort" in port] == [31234]
@@ -83,12 +86,13 @@ def test_objects_of_ones_own_are_rendered_with_the_release(render: Renderer) -> 
 
 def test_a_claim_that_is_there_is_used_and_none_is_made(render: Renderer) -> None:
     given = {"persistence": {"existingClaim": "there"}}
-    rendered = render(master=given, cubeTransfer=given, fileServer=given, tracking={**given, "enabled": True})
+    blocks = dict.fromkeys(("master", "cubeTransfer", "fileServer", "intake"), given)
+    rendered = render(**merged(CLICKS_BY_HTTP, {**blocks, "tracking": {**given, "enabled": True}}))
 
     assert rendered.all("PersistentVolumeClaim") == []
     for each in rendered.all("StatefulSet"):
         assert "volumeClaimTemplates" not in each.spec
-    for name in ("master", "cube-transfer", "file-server", "tracking"):
+    for name in ("master", "cube-transfer", "file-server", "intake", "tracking"):
         claims = [
             each["persistentVolumeClaim"]
             for each in rendered.pod_of(name).volumes.values()
@@ -99,7 +103,8 @@ def test_a_claim_that_is_there_is_used_and_none_is_made(render: Renderer) -> Non
 
 def test_without_volumes_nothing_claims_one(render: Renderer) -> None:
     given = {"persistence": {"enabled": False}}
-    rendered = render(master=given, cubeTransfer=given, fileServer=given, tracking={**given, "enabled": True})
+    blocks = dict.fromkeys(("master", "cubeTransfer", "fileServer", "intake"), given)
+    rendered = render(**merged(CLICKS_BY_HTTP, {**blocks, "tracking": {**given, "enabled": True}}))
 
     assert rendered.all("PersistentVolumeClaim") == []
     assert all("volumeClaimTemplates" not in each.spec for each in rendered.all("StatefulSet"))

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from chart.edges import DOORS, EDGES, FILES, METRICS, PSERVER
+from chart.cases import CLICKS_BY_HTTP
+from chart.edges import DOORS, EDGES, EDGES_OF_AN_INTAKE, FILES, INTAKE, METRICS, PSERVER
 from chart.policies import Peer, allowed, lets_in, lets_out
-from chart.rendering import Object, Rendered, Renderer
+from chart.rendering import Object, Rendered, Renderer, merged
 
 Rule = Callable[[list[Object], str, Peer, Peer, int], bool]
 OUTSIDER = Peer("elsewhere", {"app": "anything"})
@@ -55,6 +56,41 @@ def test_inside_a_release_just_the_edges_of_the_picture_are_open(rendered: Rende
 
     doors = {(source, "serving", port) for source in known for port in DOORS} if by is lets_in else set()
     assert found == EDGES | doors
+
+
+@pytest.mark.parametrize("by", [allowed, lets_out, lets_in])
+def test_an_intake_opens_its_own_edges_and_no_others(render: Renderer, by: Rule) -> None:
+    rendered = render(tracking={"enabled": True}, **CLICKS_BY_HTTP)
+    known, policies = peers(rendered), rendered.all("NetworkPolicy")
+    found = {
+        (source, target, port)
+        for source in known
+        for target, ports in ports_of(rendered).items()
+        for port in ports
+        if by(policies, "ads", known[source], known[target], port)
+    }
+
+    doors = {(source, "serving", port) for source in known for port in DOORS} if by is lets_in else set()
+    assert found == EDGES | EDGES_OF_AN_INTAKE | doors
+    assert may(rendered, PROMETHEUS, known["intake"], INTAKE)
+    assert not may(rendered, OUTSIDER, known["intake"], INTAKE)
+
+
+def test_clicks_come_from_whom_the_values_name(render: Renderer) -> None:
+    shop = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}}
+    rendered = render(**merged(CLICKS_BY_HTTP, {"intake": {"networkPolicy": {"from": [shop]}}}))
+    intake = peers(rendered)["intake"]
+
+    assert may(rendered, Peer("shop", {"app": "page"}), intake, INTAKE)
+    assert not may(rendered, OUTSIDER, intake, INTAKE)
+    assert may(rendered, peers(rendered)["master"], intake, INTAKE)
+
+
+def test_the_intake_of_another_release_is_reached_by_who_reads_the_stream_at_its_port(render: Renderer) -> None:
+    rendered = render(data={**CLICKS_BY_HTTP["data"], "source": {"url": "intake://clicks.shop:9310"}})
+    other = Peer("shop", {"app": "intake"}, ports={"intake": 9310})
+
+    assert reaching(rendered, other, [9310, 8310]) == {"master": {9310}, "trainer": {9310}}
 
 
 def test_the_components_are_those_of_the_picture(rendered: Rendered) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from chart.api_server import install
+from chart.cases import CLICKS_BY_HTTP
 from chart.rendering import Object, Rendered, Renderer
 from chart.schemas import VERSIONS, why_no_volcano, wrong_for_kubernetes, wrong_for_volcano
 
@@ -58,6 +59,15 @@ def test_a_default_install_is_just_these_objects(render: Renderer) -> None:
         ("StatefulSet", "ctr-cube-transfer"),
         ("StatefulSet", "ctr-file-server"),
         ("StatefulSet", "ctr-master"),
+    }
+
+
+def test_an_intake_is_these_objects_more(render: Renderer) -> None:
+    def names(of: Rendered) -> set[tuple[str, str]]:
+        return {(each.kind, each.name) for each in of.objects if "train-" not in each.name}
+
+    assert names(render(**CLICKS_BY_HTTP)) - names(render()) == {
+        (kind, "ctr-intake") for kind in ("ConfigMap", "NetworkPolicy", "Service", "StatefulSet")
     }
 
 

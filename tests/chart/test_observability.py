@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from chart.edges import METRICS
+from chart.cases import CLICKS_BY_HTTP
+from chart.edges import INTAKE, METRICS
 from chart.rendering import CHART, ROOT, Object, Rendered, Renderer
 
 ALL_ON: dict[str, Any] = {
@@ -23,7 +24,7 @@ ALL_ON: dict[str, Any] = {
 }
 ALERTS = (CHART / "files" / "alerts.yaml").read_text()
 DASHBOARD = (CHART / "files" / "dashboards" / "elastic-ctr.json").read_text()
-ROLES = ("cube_transfer", "cube_builder", "cube_agent", "cube", "master", "trainer", "pserver", "serving")
+ROLES = ("cube_transfer", "cube_builder", "cube_agent", "cube", "master", "trainer", "pserver", "serving", "intake")
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,15 @@ def test_every_door_with_metrics_is_read_once(rendered: Rendered) -> None:
     assert Counter(each for monitor in monitors for each in read_by(monitor, rendered)) == Counter(METRICS)
 
 
+def test_an_intake_is_read_once(render: Renderer) -> None:
+    rendered = render(**ALL_ON, **CLICKS_BY_HTTP)
+    monitors = [*rendered.all("ServiceMonitor"), *rendered.all("PodMonitor")]
+
+    assert Counter(each for monitor in monitors for each in read_by(monitor, rendered)) == Counter(
+        METRICS | {("intake", INTAKE)}
+    )
+
+
 def test_the_operator_finds_what_it_reads_by_the_labels_of_the_values(rendered: Rendered) -> None:
     for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
         assert rendered.one(kind).labels["release"] == "stack"
@@ -83,7 +93,7 @@ def test_nothing_is_made_for_prometheus_unless_asked_for(render: Renderer) -> No
 def words_of_the_program() -> frozenset[str]:
     """Every text in the roles' code: the names of metrics are among them."""
     found = set()
-    for room in ("cube", "master", "trainer", "pserver", "serving"):
+    for room in ("cube", "master", "trainer", "pserver", "serving", "intake"):
         for file in (ROOT / "python" / "elastic_ctr" / room).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -167,6 +167,22 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {**brokers(tls=True, caFile="/ca.pem"), "dataSecret": {"existingSecret": ""}},
         ["data.source.kafka.caFile is a file that no pod has: set dataSecret.existingSecret to a Secret with it"],
     ),
+    "clicks by http to an intake that is off": (
+        {"data": {**FOLLOWED, "source": {"url": "intake://"}}},
+        ["data.source.url is intake://, the intake of this release, which is off: set intake.enabled=true"],
+    ),
+    "an intake that nobody reads": (
+        {"data": FOLLOWED, "intake": {"enabled": True}},
+        ["intake.enabled is true, and data.source.url is kafka://broker:9092/clicks, so nothing would read the clicks"],
+    ),
+    "an intake beside hours": (
+        {"intake": {"enabled": True}},
+        ["intake.enabled is true, and data.source.url is hdfs://namenode:9000, so nothing would read the clicks"],
+    ),
+    "hours of an intake": (
+        {"data": {"source": {"url": "intake://"}}, "intake": {"enabled": True}},
+        ["data.source.url intake:// is a stream: data.start is earliest or latest, and data.end is left out"],
+    ),
     "a stream of parquet": (
         {
             "data": {

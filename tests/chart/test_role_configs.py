@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart.cases import CASES
+from chart.cases import CASES, CLICKS_BY_HTTP
 from chart.rendering import CHART, EXAMPLES, SMALLEST, Rendered, Renderer, merged, on_top_of_smallest, read
 from chart.role_settings import CLASSES, CONFIG, config_text, files
 from elastic_ctr.cli.local import load_values
@@ -26,8 +26,9 @@ def test_every_role_loads_its_file(rendered: Rendered) -> None:
     assert files(rendered)
 
 
-def test_all_roles_are_there_by_default(render: Renderer) -> None:
-    assert files(render()).keys() == CLASSES.keys()
+def test_all_roles_are_there_by_default_but_the_intake(render: Renderer) -> None:
+    assert files(render()).keys() == CLASSES.keys() - {"intake"}
+    assert files(render(**CLICKS_BY_HTTP)).keys() == CLASSES.keys()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
@@ -61,13 +62,18 @@ def test_cluster_and_laptop_give_a_role_the_same_settings(values: dict[str, Any]
     found = files(render(below=values))
 
     for file in found.values():
-        for name in ("data", "model", "features"):
+        for name in ("model", "features"):
             assert getattr(file, name, getattr(local, name)) == getattr(local, name)
+        if (data := getattr(file, "data", None)) is not None:
+            # Both put in where the release's own intake is.
+            own = {"source": local.data.source} if local.data.source.url == "intake://" else {}
+            assert data.model_copy(update=own) == local.data
         for name, block in (
             ("master", local.master.config),
             ("trainer", local.trainer.config),
             ("pserver", local.pserver.config),
             ("cube_transfer", local.cube_transfer.config),
+            ("intake", local.intake.config),
         ):
             assert getattr(file, name, block) == block
         if (cube := getattr(file, "cube", None)) is not None:
@@ -187,6 +193,19 @@ def test_addresses_lead_to_services_of_this_release_and_their_ports(render: Rend
     assert found["trainer"].master_address == found["pserver"].master_address == "ctr-master:9700"
     assert found["serving"].transfer_address == found["cube-agent"].transfer_address == "ctr-cube-transfer:9300"
     assert {("ctr-master", 9700), ("ctr-cube-transfer", 9300)} <= ports
+
+
+def test_who_reads_the_stream_is_told_where_the_intake_of_the_release_is(render: Renderer) -> None:
+    case = merged(CLICKS_BY_HTTP, {"intake": {"config": {"port": 9310}}})
+    rendered = render(**case)
+    found: dict[str, Any] = files(rendered)
+
+    assert {file.data.source.url for file in found.values() if hasattr(file, "data")} == {"intake://ctr-intake:9310"}
+    assert [port["port"] for port in rendered.one("Service", component="intake").spec["ports"]] == [9310]
+    # One of another release is left as it is.
+    elsewhere: dict[str, Any] = {"data": {**case["data"], "source": {"url": "intake://clicks.shop:8310"}}}
+    other: dict[str, Any] = files(render(**elsewhere))
+    assert other["trainer"].data.source.url == "intake://clicks.shop:8310"
 
 
 def test_pods_are_named_in_full_below_a_headless_service(render: Renderer) -> None:
@@ -311,12 +330,12 @@ def test_state_and_scratch_are_volumes(rendered: Rendered) -> None:
                 sections = {
                     "master": ["master"], "trainer": ["trainer"], "pserver": ["pserver"], "cube-agent": ["cube"],
                     "cube-server": ["cube"], "cube-builder": ["cubeTransfer"], "cube-transfer": ["cubeTransfer"],
-                    "serving": ["serving"], "scoring": ["scoring"],
+                    "serving": ["serving"], "scoring": ["scoring"], "intake": ["intake"],
                 }[each.args[0]]  # fmt: skip
                 file: Any = settings(CLASSES[each.args[0]], given, each.name)
                 for section in sections:
                     own = getattr(file, {"cubeTransfer": "cube_transfer"}.get(section, section))
-                    for name in ("state_dir", "scratch_dir", "cache_dir"):
+                    for name in ("state_dir", "scratch_dir", "cache_dir", "dir"):
                         if (folder := getattr(own, name, None)) and needs(each.args[0], name):
                             assert any(folder == path or folder.startswith(f"{path}/") for path in each.mounts), (
                                 f"{pod.owner}/{each.name}: {folder}"

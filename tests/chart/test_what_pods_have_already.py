@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from chart.cases import CLICKS_BY_HTTP
 from chart.rendering import Pod, Rendered, Renderer
 
 BLOCKS = {
@@ -13,10 +14,12 @@ BLOCKS = {
     "pserver": "pserver",
     "cube": "cube",
     "cube-transfer": "cubeTransfer",
+    "intake": "intake",
     "serving": "serving",
     "tracking": "tracking",
 }
 EVERY_POD: dict[str, Any] = {
+    **CLICKS_BY_HTTP,
     "tracking": {"enabled": True},
     "dataVolume": {"existingClaim": "logs"},
     "dataSecret": {"existingSecret": "reader"},

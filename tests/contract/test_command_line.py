@@ -235,6 +235,7 @@ ROLES = [
     "cube-builder",
     "cube-agent",
     "cube-server",
+    "intake",
     "serving",
     "scoring",
 ]

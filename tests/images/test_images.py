@@ -16,7 +16,7 @@ from images.containers import Image, Start
 ROOT = Path(__file__).parents[2]
 CONFIG = "/etc/elastic-ctr/config/config.yaml"
 IMAGE_OF = {
-    "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "cube-agent": "cube",
+    "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "cube-agent": "cube", "intake": "cube",
     "trainer": "trainer", "pserver": "trainer", "serving": "serving", "scoring": "serving",
 }  # fmt: skip
 LOCK_OF = {"cube": "cube", "trainer": "run", "serving": "run"}

@@ -19,10 +19,11 @@ from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.export.published import layout_of
 from elastic_ctr.export.table_text import Vectors, parse_rows
 from elastic_ctr.features.synthetic import PRESETS, Truth
-from elastic_ctr.local.endpoints import predict
+from elastic_ctr.local.endpoints import answers, predict
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import CheckpointManifest, read_checkpoint, read_version
 from pipeline.running import Run, values_for
+from ports import free_port
 
 TRUTH = Truth(PRESETS["easy"], seed=3)
 SLOTS = list(TRUTH.slots)
@@ -157,6 +158,74 @@ def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions(
     # The keys that were trained, and no table, are in the delta.
     assert version.in_one_file
     assert version.keys > 0
+
+
+def posted(run: Run, lines: list[bytes], key: str) -> dict[str, Any]:
+    """Sent until the intake answers, as a client that must lose nothing does."""
+    headers = {"authorization": f"Bearer {run.places.token_file.read_text().strip()}", "idempotency-key": key}
+    while True:
+        # Processes that have ended are started again by who looks after them.
+        run.session.look()
+        try:
+            answer = httpx.post(f"http://{run.places.intake}/v1/clicks", content=b"\n".join(lines), headers=headers)
+        except httpx.TransportError:
+            time.sleep(0.2)
+            continue
+        assert answer.status_code in {200, 503}, answer.text
+        if answer.status_code == 200:
+            return dict(answer.json())
+
+
+def test_each_click_that_an_intake_has_taken_is_trained_once_though_it_is_killed(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    port = free_port()
+    values = stream_values("intake://")
+    values["data"]["stream"] |= {"checkpointSeconds": CHECKPOINT_SECONDS}
+    values["intake"] = {"enabled": True, "config": {"port": port}}
+    pieces = [clicks(100, seed) for seed in range(40)]
+    run = start(values)
+    run.until(lambda: answers(f"http://{run.places.intake}/healthz"), 60, "the intake")
+    sent: list[bytes] = []
+    offsets: list[tuple[int, int]] = []
+
+    for number, piece in enumerate(pieces):
+        if number == 15:
+            run.until(trained(run, len(sent)), 120, "the first version")
+        if number in {18, 27}:
+            # Between a request and its repeat.
+            run.kill("ctr-intake-0")
+        answer = posted(run, piece, f"piece-{number}")
+        sent += piece
+        offsets.append((answer["first"], answer["end"]))
+    # A client that has lost its answers.
+    again = [posted(run, piece, f"piece-{number}") for number, piece in enumerate(pieces)]
+    run.until(trained(run, len(sent)), 200, "all that was sent")
+
+    assert offsets == [(100 * number, 100 * number + 100) for number in range(40)]
+    assert [(each["first"], each["end"], each["repeated"]) for each in again] == [(*each, True) for each in offsets]
+    ends = time.monotonic() + CHECKPOINT_SECONDS
+    run.until(lambda: time.monotonic() > ends, CHECKPOINT_SECONDS + 5, "the next save to be due")
+    last = clicks(100, 99)
+    posted(run, [*last, b"no line of clicks"], "last")
+    sent += last
+    run.until(trained(run, len(sent)), 120, "the save")
+    status = run.session.status
+    assert status is not None
+    assert (status["ledger"]["trained"], status["ledger"]["refused"]) == (len(sent), 1)
+    assert (status["stream"]["lag"], status["ledger"]["rolledBack"], status["ledger"]["repeated"]) == (0, 0, 0)
+    answers_are_those_of_the_version(run)
+    saved, answered = table_and_answers(run)
+    np.testing.assert_allclose(answered, saved, rtol=1e-5, atol=1e-7)
+    rows = [row.split() for text in table_of(run, newest_save(run)) for row in text.decode().splitlines()]
+    assert {int(row[0]): (float(row[4]), float(row[5])) for row in rows} == shows_and_clicks(sent)
+    # What is no line is known by its offset.
+    [quarantined] = [
+        json.loads(line)["offset"]
+        for file in (run.places.folder / "store" / "quarantine").rglob("*.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    assert quarantined == len(sent)
 
 
 def checkpoints(run: Run) -> list[CheckpointManifest]:

@@ -42,6 +42,7 @@ class Role(str, Enum):
     CUBE_AGENT = "cube-agent"
     CUBE_TRANSFER = "cube-transfer"
     CUBE_BUILDER = "cube-builder"
+    INTAKE = "intake"
     SERVING = "serving"
     SCORING = "scoring"
     TRACKING = "tracking"

@@ -44,7 +44,7 @@ class Intake:
         settings = config.intake
         self.log = ClickLog(Path(settings.dir), Retention(settings.retention_hours * 3600, settings.max_bytes))
         self.counts = Counts()
-        self.metrics = IntakeMetrics(self.log, self.counts)
+        self.metrics = IntakeMetrics(self.log, self.counts, lambda: self.commits.error)
         self.commits = GroupCommit(self.log, self.metrics.observe_commit, clock)
         self._under_way = 0
 

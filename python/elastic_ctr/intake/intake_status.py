@@ -1,6 +1,6 @@
 """What the intake says of itself: the JSON of /status, and its metrics."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ def status_of(log: ClickLog, counts: Counts, error: str | None) -> dict[str, Any
 class IntakeMetrics(Metrics):
     """`observe_commit` takes the seconds of a transaction; all else is read at each scrape."""
 
-    def __init__(self, log: ClickLog, counts: Counts) -> None:
+    def __init__(self, log: ClickLog, counts: Counts, error: Callable[[], str | None]) -> None:
         super().__init__("intake")
         commits = self.histogram("commit_seconds", "Seconds of a transaction, with its sync.", _COMMIT_SECONDS)
         self.observe_commit = commits.observe
@@ -59,6 +59,7 @@ class IntakeMetrics(Metrics):
                 ("log_first", "First offset that is kept.", log.kept.first),
                 ("log_end", "Offset of the next line.", log.kept.end),
                 ("log_bytes", "Bytes of the lines that are kept.", log.bytes),
+                ("write_failing", "1 while the last transaction could not be written.", error() is not None),
             ):
                 yield GaugeMetricFamily(f"elastic_ctr_intake_{name}", what, value=value)
 

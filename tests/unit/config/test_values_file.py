@@ -19,6 +19,7 @@ pserver: {replicas: 2}
 cube: {replicasPerShard: 1, config: {shards: 2}}
 serving: {replicas: 1}
 """
+INTAKE = 'source: {url: "intake://"}, start: earliest, end: null'
 STREAM = 'source: {url: "file:///x?follow"}, start: earliest, end: null, stream: {lateClicks: true}'
 
 
@@ -93,6 +94,20 @@ def test_the_empty_file_says_what_is_missing() -> None:
         ("data: {splitInterval: 7}", "data: splitInterval 7 does not divide a day; give 5, 10, 15, 30, 60"),
         ("data: {timeZone: Mars/Olympus}", "data.timeZone: 'Mars/Olympus' is not a time zone of the IANA list"),
         ("data: {timeZone: ../etc}", "data.timeZone: '../etc' is not a time zone"),
+        (
+            f"data: {{{INTAKE}}}",
+            "data.source.url is intake://, the intake of this release, which is off: set intake.enabled to true, or give",
+        ),
+        (
+            "intake: {enabled: true}",
+            "intake.enabled is true, and data.source.url is hdfs://namenode:9000: nothing would read the clicks; set it to intake://",
+        ),
+        ("data: {source: {url: intake://host}}", "data.source.url: 'intake://host' is none of file:///some/dir"),
+        ("data: {source: {url: intake://host:1/topic}}", "data.source.url: 'intake://host:1/topic' is none of"),
+        (
+            "intake: {config: {maxBodyBytes: 1}}",
+            "intake.config.maxBodyBytes: input should be greater than or equal to 1024",
+        ),
         (
             "data: {source: {url: ftp://x}}",
             "data.source.url: 'ftp://x' is none of file:///some/dir, hdfs://namenode:9000, kafka://",

@@ -189,12 +189,14 @@ def test_while_the_log_cannot_be_written_clicks_are_refused_and_what_is_there_is
     sentence = "clicks.sqlite cannot be read or written (attempt to write a readonly database): make room where it is"
     assert sentence in answer.json()["error"]
     assert sentence in door.status()["error"]
+    assert door.metrics()["elastic_ctr_intake_write_failing"] == 1
     assert text_of(door, 0, 1) == b"a\n"
     assert door.client.get("/readyz").status_code == 200
 
     door.intake.log._db.execute("pragma query_only = 0")
     assert door.post(b"b\n", Idempotency_Key="k").json() == {"partition": "clicks", "first": 1, "end": 2}
     assert door.status()["error"] is None
+    assert door.metrics()["elastic_ctr_intake_write_failing"] == 0
 
 
 def test_a_range_whose_beginning_has_gone_says_with_which_offset_it_begins(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.config.load import ConfigRefused, dump, load
-from elastic_ctr.config.role_files import MasterFile, PserverFile, ServingFile
+from elastic_ctr.config.role_files import IntakeFile, MasterFile, PserverFile, ServingFile
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import HOST, Places, Role, ports, roles
 
@@ -13,6 +13,12 @@ DATA = {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"
 
 def places(**blocks: Any) -> Places:
     return Places(Path("/run/local"), Values.model_validate({"data": DATA, **blocks}))
+
+
+CLICKS_BY_HTTP: dict[str, Any] = {
+    "data": {**DATA, "source": {"url": "intake://"}, "start": "earliest"},
+    "intake": {"enabled": True},
+}
 
 
 def names(one: Places) -> list[str]:
@@ -30,6 +36,7 @@ def own_ports(role: Role) -> set[int]:
     block = {
         "master": "master",
         "cube-transfer": "cube_transfer",
+        "intake": "intake",
         "pserver": "pserver",
         "cube-server": "cube",
         "serving": "serving",
@@ -54,6 +61,24 @@ def test_the_defaults_are_one_process_for_each_container_of_a_cluster() -> None:
     ]
 
 
+def test_an_intake_runs_where_it_is_on_and_who_trains_is_told_its_address() -> None:
+    one = places(**CLICKS_BY_HTTP)
+
+    assert [name for name in names(one) if "intake" in name] == ["ctr-intake-0"]
+    given = {role.command: role.file.data.source.url for role in roles(one) if hasattr(role.file, "data")}
+    assert given == dict.fromkeys(("master", "trainer", "pserver", "intake"), "intake://127.0.0.1:8310")
+    [intake] = [role.file for role in roles(one) if isinstance(role.file, IntakeFile)]
+    assert intake.intake.dir == "/run/local/state/intake"
+
+
+def test_an_intake_moves_with_the_ports_of_a_run_and_takes_no_others() -> None:
+    assert places(**CLICKS_BY_HTTP, local={"port_base": 9300}).intake == f"{HOST}:9310"
+    with pytest.raises(ConfigRefused, match=r"and intake\.config\.port both come to port 8400"):
+        places(**{**CLICKS_BY_HTTP, "intake": {"enabled": True, "config": {"port": 8400}}})
+    # One that is off has none.
+    places(intake={"config": {"port": 8400}})
+
+
 def test_shards_and_replicas_are_pods_named_after_them() -> None:
     one = places(cube={"replicasPerShard": 2, "config": {"shards": 3}})
 
@@ -68,6 +93,7 @@ def test_no_two_processes_share_a_port_and_all_of_them_are_foreseen() -> None:
         serving={"replicas": 3},
         pserver={"replicas": 4},
         trainer={"replicas": 3},
+        **CLICKS_BY_HTTP,
     )
 
     by_role = {role.name: own_ports(role) for role in roles(one)}
@@ -104,7 +130,7 @@ def test_generations_of_two_pservers_never_meet() -> None:
     assert [port - first[0] for port in first] == [0, 16, 32]
 
 
-@pytest.mark.parametrize("role", list(roles(places())), ids=lambda role: role.name)
+@pytest.mark.parametrize("role", list(roles(places(**CLICKS_BY_HTTP))), ids=lambda role: role.name)
 def test_each_role_file_loads_back(tmp_path: Path, role: Role) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(dump(role.file))
