@@ -25,7 +25,7 @@ _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _BLOCKS = (
-    "data|model|store|master|trainer|pserver|cube|cubeTransfer|serving|fileServer|tracking|training|networkPolicy|metrics|"
+    "data|model|store|master|trainer|pserver|cube|cubeTransfer|intake|serving|fileServer|tracking|training|networkPolicy|metrics|"
     "priorityClasses|auth|dataVolume|serviceAccount|image|log"
 )
 

@@ -3,13 +3,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config.test_values_file import values
+from config.test_values_file import INTAKE, values
 from elastic_ctr.config.load import ConfigRefused, dump, load
 from elastic_ctr.config.role_files import RoleFile, ScoringFile, TrainerFile
 from elastic_ctr.config.section import EXACT
 from elastic_ctr.local.plan import Places, Role, roles
 
-ROLES = list(roles(Places(Path("/run/local"), values())))
+CLICKS_BY_HTTP = f"data: {{{INTAKE}}}\nintake: {{enabled: true}}"
+ROLES = list(roles(Places(Path("/run/local"), values(CLICKS_BY_HTTP))))
 
 
 @pytest.mark.parametrize("role", ROLES, ids=[role.name for role in ROLES])
@@ -63,7 +64,8 @@ def test_large_integers_are_written_whole(tmp_path: Path) -> None:
 
 
 def test_only_transfer_knows_shards_and_replicas() -> None:
-    more = list(roles(Places(Path("/run/local"), values("cube: {replicasPerShard: 2, config: {shards: 3}}"))))
+    given = values(f"{CLICKS_BY_HTTP}\ncube: {{replicasPerShard: 2, config: {{shards: 3}}}}")
+    more = list(roles(Places(Path("/run/local"), given)))
     before = {role.name: dump(role.file) for role in ROLES}
 
     # A pod that exists in both has the same ports on one machine only while it is the first of all.
