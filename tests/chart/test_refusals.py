@@ -75,6 +75,16 @@ MISSING: dict[str, tuple[list[str], str]] = {
     "no address": (["source"], "at '/data/source': missing property 'url'"),
 }
 # (values, what validate.yaml says).
+ROWS_BY_HTTP: dict[str, Any] = {
+    "source": {"url": "intake://"},
+    "start": "latest",
+    "end": None,
+    "slots": None,
+    "format": "jsonl",
+    "label": "click",
+    "shows": "shown",
+}
+BY_HTTP: dict[str, Any] = {"intake": {"enabled": True}, "features": {"city": {"type": "categorical"}}}
 FOLLOWED: dict[str, Any] = {"source": {"url": "kafka://broker:9092/clicks"}, "start": "latest", "end": None}
 
 
@@ -182,6 +192,41 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "hours of an intake": (
         {"data": {"source": {"url": "intake://"}}, "intake": {"enabled": True}},
         ["data.source.url intake:// is a stream: data.start is earliest or latest, and data.end is left out"],
+    ),
+    "a join of hours": (
+        {"data": {"stream": {"join": {"key": "id"}}}},
+        ["data.stream.join is of streams, and data.source.url hdfs://namenode:9000 is none: leave it out"],
+    ),
+    "a join of a topic": (
+        {"data": {**FOLLOWED, "stream": {"lateClicks": True, "join": {"key": "id"}}}},
+        ["data.stream.join is of the intake, and data.source.url kafka://broker:9092/clicks is none: leave it out"],
+    ),
+    "a join without late clicks": (
+        {"data": {**ROWS_BY_HTTP, "stream": {"join": {"key": "id"}}}, **BY_HTTP},
+        ["data.stream.join makes late clicks: set data.stream.lateClicks=true"],
+    ),
+    "a join of lines of clicks": (
+        {
+            "data": {**FOLLOWED, "source": {"url": "intake://"}, "stream": {"lateClicks": True, "join": {"key": "id"}}},
+            "intake": {"enabled": True},
+        },
+        ["data.stream.join is of rows with a column for the key: set data.format to jsonl, csv or tsv"],
+    ),
+    "a join by the label": (
+        {"data": {**ROWS_BY_HTTP, "stream": {"lateClicks": True, "join": {"key": "click"}}}, **BY_HTTP},
+        ["data.stream.join.key click says what was clicked: name the column with the impression's id"],
+    ),
+    "a join by no column": (
+        {
+            "data": {
+                **ROWS_BY_HTTP,
+                "format": "csv",
+                "columns": ["click", "shown", "city"],
+                "stream": {"lateClicks": True, "join": {"key": "id"}},
+            },
+            **BY_HTTP,
+        },
+        ["data.stream.join.key id is not among data.columns: name one of click, shown, city"],
     ),
     "a stream of parquet": (
         {

@@ -176,6 +176,7 @@ def posted(run: Run, lines: list[bytes], key: str) -> dict[str, Any]:
             return dict(answer.json())
 
 
+@pytest.mark.timeout(500)
 def test_each_click_that_an_intake_has_taken_is_trained_once_though_it_is_killed(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
@@ -191,7 +192,7 @@ def test_each_click_that_an_intake_has_taken_is_trained_once_though_it_is_killed
 
     for number, piece in enumerate(pieces):
         if number == 15:
-            run.until(trained(run, len(sent)), 120, "the first version")
+            run.until(trained(run, len(sent)), 200, "the first version")
         if number in {18, 27}:
             # Between a request and its repeat.
             run.kill("ctr-intake-0")

@@ -75,6 +75,16 @@ data.source.url {{ $data.source.url }} is a stream: data.start is earliest or la
 data.format {{ $data.format }} is of whole files: a stream has clicks, csv, tsv or jsonl
 {{- else if and (has $data.format (list "csv" "tsv")) (not $data.columns) -}}
 data.columns is missing: no line of a stream names its columns, so list them
+{{- else if and $data.stream.join (not (hasPrefix "intake://" $data.source.url)) -}}
+data.stream.join is of the intake, and data.source.url {{ $data.source.url }} is none: leave it out
+{{- else if and $data.stream.join (not $data.stream.lateClicks) -}}
+data.stream.join makes late clicks: set data.stream.lateClicks=true, or leave data.stream.join out
+{{- else if and $data.stream.join (eq $data.format "clicks") -}}
+data.stream.join is of rows with a column for the key: set data.format to jsonl, csv or tsv, for lines of clicks have none
+{{- else if and $data.stream.join (has $data.stream.join.key (list $data.label $data.shows)) -}}
+data.stream.join.key {{ $data.stream.join.key }} says what was clicked: name the column with the impression's id
+{{- else if and $data.stream.join $data.columns (not (has $data.stream.join.key $data.columns)) -}}
+data.stream.join.key {{ $data.stream.join.key }} is not among data.columns: name one of {{ join ", " $data.columns }}
 {{- else if and $data.stream.lateClicks (ne $data.format "clicks") (not $data.shows) -}}
 data.stream.lateClicks needs data.shows: a row without it is one impression, so name the column of impressions
 {{- else if $data.stream.lateClicks }}
@@ -86,6 +96,8 @@ data.stream.lateClicks does not go with model.table.{{ $block }}.name {{ $rule }
 {{- end }}
 {{- end }}
 {{- end }}
+{{- else if $data.stream.join -}}
+data.stream.join is of streams, and data.source.url {{ $data.source.url }} is none: leave it out
 {{- else if $data.stream.lateClicks -}}
 data.stream.lateClicks is of streams, and data.source.url {{ $data.source.url }} is none: leave it out
 {{- else if or (has $data.start $starts) (has ($data.end | default "") $starts) -}}

@@ -93,6 +93,16 @@ class Source(Section):
         return url
 
 
+class Join(Section):
+    """Clicks that carry only the key of their impression, which the intake makes late clicks of."""
+
+    key: str = Field(min_length=1, description="Column with the impression's id, in its row and in that of its click.")
+    window_seconds: Seconds = Field(
+        default=600,
+        description="How long an impression is remembered; a click that comes later is dropped and counted.",
+    )
+
+
 class MicroPass(Section):
     """How much of a stream is one pass."""
 
@@ -118,6 +128,11 @@ class MicroPass(Section):
         default=False,
         description="Whether a line may have show 0 and click 1 or more: clicks of impressions that came before with click 0. Together they "
         "teach what one line would. Not with adagrad rules.",
+    )
+    join: Join | None = Field(
+        default=None,
+        description="For clicks that carry only the id of their impression: the intake makes late clicks of them. `key` is the column "
+        "with the id, and an impression is remembered for `windowSeconds` (600). Absent: lines are taken as they are.",
     )
 
 
@@ -276,16 +291,34 @@ class Data(Section):
             raise ValueError(f"format {self.format} is of whole files; a stream has {', '.join(_OF_STREAMS)}")
         if self.format in {"csv", "tsv"} and self.columns is None:
             raise ValueError("columns is missing: no line of a stream names them; list them")
+        if self.stream.join is not None:
+            self._check_join(self.stream.join)
         if self.stream.late_clicks and self.format != "clicks" and self.shows is None:
             raise ValueError(
                 "stream.lateClicks needs shows: a row without it is one impression; name the column of impressions"
             )
+
+    def _check_join(self, join: Join) -> None:
+        if not self.source.url.startswith("intake://"):
+            raise ValueError(f"stream.join is of the intake, and {self.source.url} is none; leave it out")
+        if not self.stream.late_clicks:
+            raise ValueError("stream.join makes late clicks: set stream.lateClicks to true, or leave stream.join out")
+        if self.format == "clicks":
+            raise ValueError("stream.join is of rows with a column for the key; lines of clicks have none")
+        if join.key in {self.label, self.shows}:
+            raise ValueError(
+                f"stream.join.key {join.key!r} says what was clicked; name the column with the impression's id"
+            )
+        if self.columns is not None and join.key not in self.columns:
+            raise ValueError(f"stream.join.key {join.key!r} is not among columns, which are {', '.join(self.columns)}")
 
     @model_validator(mode="after")
     def _consistent(self) -> "Data":
         if self.is_stream:
             self._check_stream()
             return self
+        if self.stream.join is not None:
+            raise ValueError(f"stream.join is of streams, and {self.source.url} is none; leave it out")
         if self.stream.late_clicks:
             raise ValueError(f"stream.lateClicks is of streams, and {self.source.url} is none; leave it out")
         for name in ("start", "end"):

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from elastic_ctr.intake.impressions import Impressions, Joins, forget_all
+from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.request_lines import Clicks
 from elastic_ctr.streams.interface import Kept
 
@@ -66,7 +68,13 @@ class ClickLog:
     Readers see nothing that a loss of power could take back: SQLite shows a transaction once its write-ahead log is synced.
     """
 
-    def __init__(self, folder: Path, retention: Retention, remembered: int = REMEMBERED_KEYS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        retention: Retention,
+        remembered: int = REMEMBERED_KEYS,
+        join: tuple[LateClicks, float] | None = None,
+    ) -> None:
         """Raises LogUnwritable."""
         self._path = folder / "clicks.sqlite"
         self._retention = retention
@@ -77,6 +85,10 @@ class ClickLog:
             self._db.executescript(_SCHEMA)
             self._reader = _opened(self._path)
             self.kept, self.bytes = self._places()
+            self._impressions = None if join is None else Impressions(self._db, *join)
+            if join is None:
+                forget_all(self._db)
+        self.joins = Joins()
         self._reading = threading.Lock()
 
     def close(self) -> None:
@@ -88,22 +100,29 @@ class ClickLog:
         with self._transaction():
             found: list[Appended | KeyReused] = []
             text: list[bytes] = []
+            joins = self.joins
+            if self._impressions is not None:
+                self._impressions.forget(now)
             [first] = self._db.execute("select end from places").fetchone()
             end = first
             for each in requests:
                 known = self._known(each)
                 if known is None:
-                    known = Appended(end, end + each.count)
+                    lines = each.text
+                    if self._impressions is not None:
+                        lines, found_here = self._impressions.join(lines, now)
+                        joins = joins.plus(found_here)
+                    known = Appended(end, end + lines.count(b"\n"))
                     end = known.end
-                    text.append(each.text)
+                    text.append(lines)
                     self._remember(each, known)
                 found.append(known)
-            if text:
+            if end > first:
                 self._insert(first, end, b"".join(text), now)
             self._forget()
             self._drop(now)
             places = self._places()
-        self.kept, self.bytes = places
+        self.kept, self.bytes, self.joins = *places, joins
         return found
 
     def read(self, start: int, stop: int, most: int) -> Piece:

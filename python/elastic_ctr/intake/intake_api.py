@@ -18,6 +18,7 @@ from elastic_ctr.config.role_files import IntakeFile
 from elastic_ctr.intake.click_log import ClickLog, KeyReused, LogUnwritable, Retention
 from elastic_ctr.intake.group_commit import GroupCommit
 from elastic_ctr.intake.intake_status import Counts, IntakeMetrics, status_of
+from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.request_lines import Clicks, ClicksRefused, clicks_of, key_of
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.http import RequestRefused, application, read_body, require_token, serving
@@ -42,7 +43,10 @@ class Intake:
         """Raises LogUnwritable."""
         self.config = config
         settings = config.intake
-        self.log = ClickLog(Path(settings.dir), Retention(settings.retention_hours * 3600, settings.max_bytes))
+        retention = Retention(settings.retention_hours * 3600, settings.max_bytes)
+        rules, join = LateClicks.of(config.data), config.data.stream.join
+        joined = None if rules is None or join is None else (rules, join.window_seconds)
+        self.log = ClickLog(Path(settings.dir), retention, join=joined)
         self.counts = Counts()
         self.metrics = IntakeMetrics(self.log, self.counts, lambda: self.commits.error)
         self.commits = GroupCommit(self.log, self.metrics.observe_commit, clock)

@@ -33,6 +33,7 @@ def status_of(log: ClickLog, counts: Counts, error: str | None) -> dict[str, Any
         "end": log.kept.end,
         "bytes": log.bytes,
         "accepted": {"requests": counts.requests, "records": counts.records, "bytes": counts.bytes},
+        "lateClicks": log.joins._asdict(),
         "repeated": counts.repeated,
         "refused": counts.refused,
         "error": error,
@@ -51,6 +52,17 @@ class IntakeMetrics(Metrics):
             for name, what, count in (
                 ("records", "Lines that were accepted.", counts.records),
                 ("bytes", "Bytes of the lines that were accepted.", counts.bytes),
+                ("late_clicks_joined", "Clicks that were joined to their impression by its key.", log.joins.joined),
+                (
+                    "late_clicks_unmatched",
+                    "Clicks without a remembered impression, which were dropped.",
+                    log.joins.unmatched,
+                ),
+                (
+                    "late_clicks_duplicate",
+                    "Clicks of an impression that was clicked before, which were dropped.",
+                    log.joins.duplicate,
+                ),
                 ("repeated_requests", "Requests that were answered by their Idempotency-Key.", counts.repeated),
                 ("refused_requests", "Requests that were refused or could not be written.", counts.refused),
             ):

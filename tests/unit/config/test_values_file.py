@@ -19,6 +19,7 @@ pserver: {replicas: 2}
 cube: {replicasPerShard: 1, config: {shards: 2}}
 serving: {replicas: 1}
 """
+ROWS = "slots: null, format: jsonl, label: click, shows: n"
 INTAKE = 'source: {url: "intake://"}, start: earliest, end: null'
 STREAM = 'source: {url: "file:///x?follow"}, start: earliest, end: null, stream: {lateClicks: true}'
 
@@ -102,6 +103,31 @@ def test_the_empty_file_says_what_is_missing() -> None:
             "intake: {enabled: true}",
             "intake.enabled is true, and data.source.url is hdfs://namenode:9000: nothing would read the clicks; set it to intake://",
         ),
+        (
+            "data: {stream: {join: {key: id}}}",
+            "data: stream.join is of streams, and hdfs://namenode:9000 is none; leave it out",
+        ),
+        (
+            f"data: {{{STREAM.replace('true', 'true, join: {key: id}')}}}",
+            "data: stream.join is of the intake, and file:///x?follow is none",
+        ),
+        (
+            f"data: {{{INTAKE}, {ROWS}, stream: {{join: {{key: id}}}}}}",
+            "data: stream.join makes late clicks: set stream.lateClicks to true",
+        ),
+        (
+            f"data: {{{INTAKE}, stream: {{lateClicks: true, join: {{key: id}}}}}}",
+            "data: stream.join is of rows with a column for the key",
+        ),
+        (
+            f"data: {{{INTAKE}, {ROWS}, stream: {{lateClicks: true, join: {{key: click}}}}}}",
+            "data: stream.join.key 'click' says what was clicked; name the column with the impression's id",
+        ),
+        (
+            f"data: {{{INTAKE}, {ROWS.replace('jsonl', 'csv')}, columns: [click, n], stream: {{lateClicks: true, join: {{key: id}}}}}}",
+            "data: stream.join.key 'id' is not among columns, which are click, n",
+        ),
+        ("data: {stream: {join: {windowSeconds: 5}}}", "data.stream.join.key is missing"),
         ("data: {source: {url: intake://host}}", "data.source.url: 'intake://host' is none of file:///some/dir"),
         ("data: {source: {url: intake://host:1/topic}}", "data.source.url: 'intake://host:1/topic' is none of"),
         (

@@ -1,0 +1,71 @@
+"""Impressions that may still be clicked, in the log's own file: they come and go in the transaction of their lines."""
+
+import sqlite3
+from typing import NamedTuple
+
+from elastic_ctr.intake.join import Kind, LateClicks
+
+_SCHEMA = """
+create table if not exists impressions (
+  key text primary key, at real not null, clicked integer not null, line blob not null) without rowid;
+create index if not exists impressions_by_time on impressions (at);
+"""
+
+
+class Joins(NamedTuple):
+    """Clicks that carried only a key: those that became late clicks, those without an impression, and those that came again."""
+
+    joined: int = 0
+    unmatched: int = 0
+    duplicate: int = 0
+
+    def plus(self, other: "Joins") -> "Joins":
+        return Joins(*(one + more for one, more in zip(self, other, strict=True)))
+
+
+class Impressions:
+    """Remembered for `seconds`. The first of several with one key counts until it is forgotten."""
+
+    def __init__(self, db: sqlite3.Connection, rules: LateClicks, seconds: float) -> None:
+        self._db = db
+        self._rules = rules
+        self._seconds = seconds
+        db.executescript(_SCHEMA)
+
+    def forget(self, now: float) -> None:
+        """Those that are too old, before others are looked up."""
+        self._db.execute("delete from impressions where at < ?", (now - self._seconds,))
+
+    def join(self, text: bytes, now: float) -> tuple[bytes, Joins]:
+        """The lines that are appended for those of a request. Within a transaction."""
+        lines = []
+        joined = unmatched = duplicate = 0
+        for line in text.split(b"\n")[:-1]:
+            row = self._rules.row_of(line)
+            if row.kind is not Kind.CLICK:
+                if row.kind is Kind.IMPRESSION:
+                    self._remember(row.key, now, line, clicked=row.clicked)
+                lines.append(line + b"\n")
+                continue
+            found = self._db.execute("select clicked, line from impressions where key = ?", (row.key,)).fetchone()
+            if found is None:
+                unmatched += 1
+            elif found[0]:
+                duplicate += 1
+            else:
+                self._db.execute("update impressions set clicked = 1 where key = ?", (row.key,))
+                try:
+                    lines.append(self._rules.late_click_of(found[1]) + b"\n")
+                    joined += 1
+                except RecursionError:
+                    # A column with thousands of brackets is no feature.
+                    unmatched += 1
+        return b"".join(lines), Joins(joined, unmatched, duplicate)
+
+    def _remember(self, key: str, now: float, line: bytes, *, clicked: bool) -> None:
+        self._db.execute("insert or ignore into impressions values (?, ?, ?, ?)", (key, now, int(clicked), line))
+
+
+def forget_all(db: sqlite3.Connection) -> None:
+    """Where nothing is joined any more."""
+    db.execute("drop table if exists impressions")

@@ -1,0 +1,179 @@
+"""Clicks that carry only the key of their impression: which rows are such, and which row they become. Rules without state.
+
+A row becomes another by its bytes, cell for cell: a reader of rows takes numbers and texts of all other columns as they were.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+import orjson
+
+from elastic_ctr.config.data import Data
+
+_SEPARATORS = {"csv": ",", "tsv": "\t"}
+_SPACE = re.compile(r"[ \t\r]*")
+_DECODER = json.JSONDecoder()
+# As long as a key of SQLite's index is cheap.
+LONGEST_KEY = 255
+
+
+class Kind(Enum):
+    IMPRESSION = "impression"
+    CLICK = "click"
+    OTHER = "other"
+    """Appended as it is: a row without a key, or no row at all."""
+
+
+class Row(NamedTuple):
+    """What a line is to the join. `clicked`: an impression that was sent with its click."""
+
+    kind: Kind
+    key: str = ""
+    clicked: bool = False
+
+
+_OTHER = Row(Kind.OTHER)
+
+
+@dataclass(frozen=True)
+class LateClicks:
+    """The rules of one format: the columns that have the key, the label and the shows."""
+
+    format: str
+    columns: tuple[str, ...]
+    key: str
+    label: str
+    shows: str
+
+    @classmethod
+    def of(cls, data: Data) -> "LateClicks | None":
+        """None: nothing is joined."""
+        join = data.stream.join
+        if join is None:
+            return None
+        assert data.label is not None
+        assert data.shows is not None
+        return cls(data.format, data.columns or (), join.key, data.label, data.shows)
+
+    def row_of(self, line: bytes) -> Row:
+        """What a line, without its newline, is."""
+        cells = self._cells(line)
+        if cells is None:
+            return _OTHER
+        key = _key_of(cells.get(self.key))
+        if key is None:
+            return _OTHER
+        clicked = _is_one(cells.get(self.label))
+        rest = (value for name, value in cells.items() if name not in {self.key, self.label, self.shows})
+        if clicked and _is_zero(cells.get(self.shows)) and all(map(_is_empty, rest)):
+            return Row(Kind.CLICK, key)
+        if self.label not in cells or self.shows not in cells or _is_zero(cells[self.shows]):
+            return _OTHER
+        return Row(Kind.IMPRESSION, key, clicked)
+
+    def late_click_of(self, impression: bytes) -> bytes:
+        """The row of an impression's late click: the same features, shows 0 and clicks 1."""
+        text = impression.decode()
+        values = {self.label: "1", self.shows: "0"}
+        found: list[str] = []
+        at = 0
+        spans = _json_spans(text) if self.format == "jsonl" else self._text_spans(text)
+        for name, start, stop in spans:
+            if name in values:
+                found += [text[at:start], values[name]]
+                at = stop
+        return "".join([*found, text[at:]]).encode()
+
+    def _cells(self, line: bytes) -> dict[str, Any] | None:
+        if self.format != "jsonl":
+            try:
+                text = line.decode()
+                cells = [(name, text[start:stop]) for name, start, stop in self._text_spans(text)]
+            except ValueError:
+                return None
+            if len(cells) != len(self.columns):
+                return None
+            quoted = self.format == "csv"
+            return {name: _unquoted(cell) if quoted and cell.startswith('"') else cell for name, cell in cells}
+        try:
+            found = orjson.loads(line)
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _text_spans(self, text: str) -> Iterator[tuple[str, int, int]]:
+        """Column, begin and end of each cell, its quotes included. Raises ValueError where a quote or a column is too much."""
+        at, end = 0, len(text.removesuffix("\r"))
+        for name in self.columns:
+            if at > end:
+                return
+            start = at
+            if self.format == "csv" and text.startswith('"', at):
+                at = text.index('"', at + 1) + 1
+                while text.startswith('"', at):
+                    at = text.index('"', at + 1) + 1
+                if at < end and not text.startswith(_SEPARATORS[self.format], at):
+                    raise ValueError("text stands behind a cell in quotes")
+            stop = text.find(_SEPARATORS[self.format], at, end)
+            stop = end if stop < 0 else stop
+            yield name, start, stop
+            at = stop + 1
+        if at <= end:
+            raise ValueError("the row has more cells than columns")
+
+
+def _json_spans(text: str) -> Iterator[tuple[str, int, int]]:
+    """Name, begin and end of each value of a JSON object that was parsed before."""
+    at = _past_space(text, _past_space(text, 0) + 1)
+    while text[at] != "}":
+        name, at = _DECODER.raw_decode(text, at)
+        start = _past_space(text, _past_space(text, at) + 1)
+        _, at = _DECODER.raw_decode(text, start)
+        yield name, start, at
+        at = _past_space(text, at)
+        if text[at] == ",":
+            at = _past_space(text, at + 1)
+
+
+def _unquoted(cell: str) -> str:
+    return cell[1:-1].replace('""', '"')
+
+
+def _past_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+def _key_of(value: object) -> str | None:
+    """A key is a text or a whole number, which is the same as its text."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    text = str(value)
+    return text if 0 < len(text) <= LONGEST_KEY else None
+
+
+def _number_of(value: object) -> float | None:
+    if not isinstance(value, str | int | float):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _is_one(value: object) -> bool:
+    return _number_of(value) == 1
+
+
+def _is_zero(value: object) -> bool:
+    """An empty cell counts: a click that is sent alone has no shows."""
+    return _is_empty(value) or _number_of(value) == 0
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or value == "" or value in ([], {})
