@@ -312,7 +312,8 @@ class IntakeConfig(Section):
         default=4 << 30,
         ge=128 << 20,
         le=EXACT,
-        description="Bytes of clicks that are kept: the oldest go first. The volume needs a fifth more.",
+        description="Bytes of clicks that are kept: the oldest go first. The volume needs a fifth more, and with `data.stream.join` room for the "
+        "impressions of its window.",
     )
     max_body_bytes: int = Field(
         default=4 << 20, ge=1 << 10, le=64 << 20, description="Bytes of one request, at most; a larger one is refused."

@@ -16,6 +16,8 @@ from elastic_ctr.intake.request_lines import Clicks
 from elastic_ctr.streams.interface import Kept
 
 REMEMBERED_KEYS = 100_000
+# A batch is read as a whole. A joined click is longer than what was sent.
+BATCH_BYTES = 4 << 20
 # Of one transaction: what is dropped beyond them goes with the next one.
 _DROPPED_AT_ONCE = 1000
 _NEWLINE = 10
@@ -117,8 +119,8 @@ class ClickLog:
                     text.append(lines)
                     self._remember(each, known)
                 found.append(known)
-            if end > first:
-                self._insert(first, end, b"".join(text), now)
+            for piece in _pieces(b"".join(text)):
+                first = self._insert(first, piece, now)
             self._forget()
             self._drop(now)
             places = self._places()
@@ -188,9 +190,12 @@ class ClickLog:
             "delete from remembered where number <= (select max(number) from remembered) - ?", (self._remembered,)
         )
 
-    def _insert(self, first: int, end: int, text: bytes, now: float) -> None:
-        self._db.execute("insert into batches values (?, ?, ?, ?, ?)", (first, end - first, len(text), now, text))
-        self._db.execute("update places set end = ?, bytes = bytes + ?", (end, len(text)))
+    def _insert(self, first: int, text: bytes, now: float) -> int:
+        """The offset of the next line."""
+        count = text.count(b"\n")
+        self._db.execute("insert into batches values (?, ?, ?, ?, ?)", (first, count, len(text), now, text))
+        self._db.execute("update places set end = ?, bytes = bytes + ?", (first + count, len(text)))
+        return first + count
 
     def _drop(self, now: float) -> None:
         [size] = self._db.execute("select bytes from places").fetchone()
@@ -240,6 +245,15 @@ def _opened(path: Path) -> sqlite3.Connection:
     # What is dropped need not be overwritten: its pages are used again.
     db.execute("pragma secure_delete = off")
     return db
+
+
+def _pieces(text: bytes) -> Iterator[bytes]:
+    """Lines of BATCH_BYTES together, or one that is longer."""
+    at = 0
+    while at < len(text):
+        stop = text.rfind(b"\n", at, at + BATCH_BYTES) + 1 or text.index(b"\n", at) + 1
+        yield text[at:stop]
+        at = stop
 
 
 def _lines(text: bytes, start: int, stop: int) -> bytes:

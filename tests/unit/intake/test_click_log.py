@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic_ctr.intake import click_log
 from elastic_ctr.intake.click_log import Appended, ClickLog, KeyReused, LogUnwritable, Piece, Retention
 from elastic_ctr.intake.request_lines import Clicks, clicks_of
 from elastic_ctr.streams.interface import Kept
@@ -122,6 +123,23 @@ def test_pages_of_lines_that_went_are_used_again(tmp_path: Path) -> None:
             sizes.append((tmp_path / "clicks.sqlite").stat().st_size)
 
     assert sizes[-1] < 3 << 20
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 60))
+def test_a_large_request_is_several_batches_of_whole_lines(lengths: list[int], most: int) -> None:
+    lines = ["x" * length for length in lengths]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(click_log, "BATCH_BYTES", most)
+        with log_in(Path(folder)) as log:
+            assert log.append([clicks(*lines[:5]), clicks(*lines)], 0.0) == [
+                Appended(0, len(lines[:5])),
+                Appended(len(lines[:5]), len(lines[:5]) + len(lines)),
+            ]
+            sizes = log._db.execute("select bytes, count from batches").fetchall()
+            assert all(size <= most or count == 1 for size, count in sizes)
+            everything = [line.encode() for line in lines[:5] + lines]
+            assert read_all(log, 0, log.kept.end) == (0, everything)
 
 
 def test_a_repeat_is_answered_with_the_offsets_that_the_request_had(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """From the settings of a trainer to the records of the engine."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.transforms.transformer import MOST_OF_BATCH
 from elastic_ctr.store.source import FileSource
+from elastic_ctr.streams.open import open_stream
 from elastic_ctr.trainer.conversions import conversion_of, feature_document
 from elastic_ctr.trainer.converter import convert_task
+from intake.desk import desk, intake_file
 from trainer.trainer_file import settings_of
 
 FEATURES = Features.model_validate({"user": {"type": "categorical"}})
@@ -79,3 +82,39 @@ def test_samples_with_many_keys_together_are_scored_and_a_row_with_very_many_is_
     assert result.records == 4800
     assert {each.click for each in result.samples} == {0}
     assert len(sample.segments) == len(result.samples) * (60 + 60 + 60 * 60) > MOST_OF_BATCH
+
+
+@pytest.mark.parametrize(
+    ("form", "shown", "clicked"),
+    [
+        (
+            {"format": "jsonl"},
+            '{"id": "a", "user": "u1", "n": 1, "label": 0}\n{"id": "b", "user": "u2", "n": 1, "label": 0}\n',
+            '{"id": "b", "label": 1}\n',
+        ),
+        ({"format": "csv"}, 'a,"u,1",1,0\nb,"u,2",1,0\n', "b,,,1\n"),
+        ({"format": "tsv"}, "a\tu1\t1\t0\nb\tu2\t1\t0\n", "b\t\t0\t1\n"),
+    ],
+)
+def test_a_click_that_an_intake_has_joined_is_the_record_of_its_impression_without_its_show(
+    tmp_path: Path, form: dict[str, object], shown: str, clicked: str
+) -> None:
+    columns = None if form["format"] == "jsonl" else ["id", "user", "n", "label"]
+    data = {
+        **form, "columns": columns, "slots": None, "label": "label", "shows": "n",
+        "stream": {"lateClicks": True, "join": {"key": "id"}},
+    }  # fmt: skip
+    file = intake_file(tmp_path / "log", data)
+    settings = settings_of(tmp_path).model_copy(update={"data": file.data, "features": FEATURES})
+    conversion = conversion_of(settings, feature_document(settings, None))
+
+    with desk(file) as door, closing(open_stream(f"intake://{door.netloc}")) as stream:
+        door.post(shown)
+        assert door.post(clicked).json() == {"partition": "clicks", "first": 2, "end": 3}
+        task = control.Task(id="t", path="clicks", start=0, end=3)
+        result, refused = convert_task(stream, task, conversion, tmp_path / "out.txt")
+
+    assert refused == []
+    assert (result.records, result.shows, result.clicks) == (3, 2, 1)
+    [_, second, late] = [line.split() for line in (tmp_path / "out.txt").read_text().splitlines()]
+    assert late[-1] == second[-1]
