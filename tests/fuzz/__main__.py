@@ -27,6 +27,7 @@ NAMES = (
     "release-state",
     "release-messages",
     "values-file",
+    "intake-rows",
 )
 _BATCH = 200
 _HANG_SECONDS = 300

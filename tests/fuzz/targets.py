@@ -5,6 +5,7 @@ from typing import Protocol
 
 from fuzz.cube_wire import CubeBlockingClient, CubeClient, CubeServer
 from fuzz.documents import PublishedFiles, ReleaseMessages, ReleaseStates, ValuesFiles
+from fuzz.intake import IntakeRows
 from fuzz.serving_http import ServingHttp, ServingRows
 from fuzz.texts import ClickLog, JsonRows, Predictions, SequenceFiles
 
@@ -32,5 +33,6 @@ TARGETS: Mapping[str, Callable[[int], Target]] = {
         ReleaseStates,
         ReleaseMessages,
         ValuesFiles,
+        IntakeRows,
     )
 }
