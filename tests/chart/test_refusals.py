@@ -193,6 +193,20 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"data": {"source": {"url": "intake://"}}, "intake": {"enabled": True}},
         ["data.source.url intake:// is a stream: data.start is earliest or latest, and data.end is left out"],
     ),
+    "an intake that keeps more than its volume has": (
+        {
+            "data": {**FOLLOWED, "source": {"url": "intake://"}},
+            "intake": {"enabled": True, "config": {"maxBytes": 6 << 30}},
+        },
+        ["intake.persistence.size 6Gi is less than a fifth above intake.config.maxBytes 6442450944"],
+    ),
+    "an intake that keeps more than its pod has": (
+        {
+            "data": {**FOLLOWED, "source": {"url": "intake://"}},
+            "intake": {"enabled": True, "persistence": {"enabled": False, "sizeLimit": "4Gi"}},
+        },
+        ["intake.persistence.sizeLimit 4Gi is less than a fifth above intake.config.maxBytes 4294967296"],
+    ),
     "a join of hours": (
         {"data": {"stream": {"join": {"key": "id"}}}},
         ["data.stream.join is of streams, and data.source.url hdfs://namenode:9000 is none: leave it out"],

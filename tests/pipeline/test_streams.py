@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import xxhash
 
 from contract.kafka_world import PASSWORD, READER, SecureBroker, why_not
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
@@ -227,6 +228,61 @@ def test_each_click_that_an_intake_has_taken_is_trained_once_though_it_is_killed
         for line in file.read_text().splitlines()
     ]
     assert quarantined == len(sent)
+
+
+@pytest.mark.timeout(500)
+def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come_with_it(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    values = stream_values("intake://")
+    values["data"] |= {
+        "slots": None, "format": "jsonl", "label": "click", "shows": "shown",
+        "stream": {
+            "windowMs": 500, "lateClicks": True, "checkpointSeconds": CHECKPOINT_SECONDS, "join": {"key": "id"},
+        },
+    }  # fmt: skip
+    values["features"] = {name: {"type": "categorical"} for name in ("user", "item")}
+    values["intake"] = {"enabled": True, "config": {"port": free_port()}}
+    run = start(values)
+    run.until(lambda: answers(f"http://{run.places.intake}/healthz"), 60, "the intake")
+    rng = np.random.default_rng(7)
+    wanted: dict[int, tuple[float, float]] = {}
+    appended = 0
+
+    for number in range(12):
+        drawn = [(f"{number}-{row}", *rng.integers(0, 40, 2), bool(rng.random() < 0.3)) for row in range(100)]
+        shown = [
+            {"id": id_, "user": f"u{user}", "item": f"i{item}", "shown": 1, "click": 0} for id_, user, item, _ in drawn
+        ]
+        clicked = [{"id": id_, "click": 1} for id_, _, _, click in drawn if click]
+        posted(run, [json.dumps(row).encode() for row in shown], f"shown-{number}")
+        if number in {4, 8}:
+            run.kill("ctr-intake-0")
+        # Each click comes twice, and one is of no impression.
+        late = [json.dumps(row).encode() for row in [*clicked, *clicked, {"id": "unknown", "click": 1}]]
+        answer = posted(run, late, f"clicked-{number}")
+        assert answer["end"] - answer["first"] == len(clicked)
+        appended = answer["end"]
+        for _, user, item, click in drawn:
+            for name in (f"user\0u{user}", f"item\0i{item}"):
+                key = max(xxhash.xxh3_64_intdigest(name.encode()), 1)
+                shows, clicks_of_key = wanted.get(key, (0.0, 0.0))
+                wanted[key] = shows + 1, clicks_of_key + click
+        if number == 2:
+            run.until(trained(run, appended), 200, "the first version")
+    ends = time.monotonic() + CHECKPOINT_SECONDS
+    run.until(lambda: time.monotonic() > ends, CHECKPOINT_SECONDS + 5, "the next save to be due")
+    last = {"id": "last", "user": "u99", "item": "i99", "shown": 1, "click": 0}
+    posted(run, [json.dumps(last).encode()], "last")
+    run.until(trained(run, appended + 1), 200, "the save")
+
+    status = run.session.status
+    assert status is not None
+    assert (status["ledger"]["trained"], status["ledger"]["refused"]) == (appended + 1, 0)
+    rows = [row.split() for text in table_of(run, newest_save(run)) for row in text.decode().splitlines()]
+    found = {int(row[0]): (float(row[4]), float(row[5])) for row in rows}
+    assert {key: found[key] for key in wanted} == wanted
+    assert len(found) == len(wanted) + 2
 
 
 def checkpoints(run: Run) -> list[CheckpointManifest]:

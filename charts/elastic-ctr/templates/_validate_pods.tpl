@@ -86,6 +86,18 @@ such paths; $
 {{- end }}
 {{- end }}
 
+{{/* A full disk takes no more clicks, and dropping the oldest needs room, too. */}}
+{{- define "elastic-ctr.validate.intakeVolume" -}}
+{{- $intake := .Values.intake }}
+{{- if and $intake.enabled (not $intake.persistence.existingClaim) }}
+{{- $key := $intake.persistence.enabled | ternary "size" "sizeLimit" }}
+{{- $size := get $intake.persistence $key }}
+{{- if lt (include "elastic-ctr.amount" $size | float64) (mulf 1.2 (float64 $intake.config.maxBytes)) -}}
+intake.persistence.{{ $key }} {{ $size }} is less than a fifth above intake.config.maxBytes {{ int64 $intake.config.maxBytes }}, so the disk would be full before the oldest clicks go: raise the one or lower the other
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.preStop" -}}
 {{- $stop := int .Values.serving.preStopSeconds }}
 {{- $grace := int .Values.serving.terminationGracePeriodSeconds }}
