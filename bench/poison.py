@@ -34,6 +34,7 @@ from bench.method import Results, Row
 from bench.page import with_table
 from bench.stream import Prober, Producer, Stream
 from bench.stream_demo import DriftingTruth
+from bench.stream_log import ClickLog, click_log
 from elastic_ctr.features.synthetic import Lines, Preset
 
 # Each of few slots says much.
@@ -70,21 +71,24 @@ def spoilt(lines: Lines, kind: Kind | None, slot: int) -> Lines:
     return lines
 
 
-def drill(kind: Kind, given: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def drill(
+    kind: Kind, given: argparse.Namespace, folder: Path, log: ClickLog, say: Callable[[str], None]
+) -> dict[str, Any]:
     truth = PoisonedTruth(3, DRIFT_SECONDS, PRESET)
-    run = Stream(folder, truth, {"windowMs": 300}, {})
-    first = truth.text(truth.draw(20_000, np.random.default_rng(2)))
-    run.file.write_bytes(first)
+    run = Stream(folder, log, truth, {"windowMs": 300}, {})
+    first = truth.text(truth.draw(20_000, np.random.default_rng(2))).splitlines(keepends=True)
+    log.append(first)
+    known = log.offset
 
     def hold() -> dict[str, Any] | None:
         found: dict[str, Any] | None = run.status().get("hold")
         return found
 
     with run.session.running():
-        run.until(lambda: run.answers_up_to(len(first)), "the first version")
-        probes = [line.decode().split(" ", 2)[2] for line in first.splitlines()[:16]]
+        run.until(lambda: run.answers_up_to(known), "the first version")
+        probes = [line.decode().rstrip().split(" ", 2)[2] for line in first[:16]]
         prober = Prober(run.session.places.serving, run.store, probes)
-        producer = Producer(truth, run.file, given.rate, len(first))
+        producer = Producer(truth, log, given.rate)
         lasts = given.seconds + 2 * MOST_SECONDS + 4 * AFTERWARDS
         threads = [
             threading.Thread(target=prober.run, daemon=True),
@@ -121,17 +125,17 @@ def drill(kind: Kind, given: argparse.Namespace, folder: Path, say: Callable[[st
                 [sys.executable, "-m", "elastic_ctr", "rollback", "--resume", "--dir", run.session.places.folder],
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
-            behind = producer.offset
+            behind = log.offset
             run.until(lambda: run.answers_up_to(behind), "publishing goes on")
         finally:
             prober.stop()
-            producer.rate = 0
+            producer.stop()
             for each in threads:
                 each.join(timeout=5)
     return {
         "kind": kind, "driftHeld": drift_held is not None, "secondsBack": took, "reason": (held or {}).get("reason"),
-        "refused": later, "resumed": resumed.returncode == 0, "asked": prober.asked, "wrong": len(prober.wrong),
-        "firstWrong": prober.wrong[:3],
+        "refused": later, "resumed": resumed.returncode == 0, "asked": prober.asked,
+        "wrong": len(prober.wrong) + len(prober.refused), "firstWrong": [*prober.wrong, *prober.refused][:3],
     }  # fmt: skip
 
 
@@ -160,7 +164,8 @@ def main() -> int:
     found = []
     for kind in given.kinds:
         folder = Path(tempfile.mkdtemp(prefix="poison-"))
-        found.append(drill(kind, given, folder, say))
+        with click_log("folder", folder) as log:
+            found.append(drill(kind, given, folder, log, say))
         if not given.keep:
             shutil.rmtree(folder, ignore_errors=True)
     if given.json:
