@@ -130,5 +130,5 @@ def test_what_kubectl_refuses_is_exit_code_2(release: FakeKubectl) -> None:
 
 def test_every_role_has_a_component() -> None:
     assert {each.component for each in Role} == {
-        "master", "trainer", "pserver", "file-server", "cube", "cube-transfer", "serving", "scoring", "tracking",
+        "master", "trainer", "pserver", "file-server", "cube", "cube-transfer", "intake", "serving", "scoring", "tracking",
     }  # fmt: skip
