@@ -1,5 +1,6 @@
 """A release of the chart: helm's verbs, and what its roles say of themselves."""
 
+import base64
 import json
 import os
 import subprocess
@@ -114,6 +115,12 @@ class Release:
         return [
             each for kind in ("statefulsets", "deployments") for each in self.kube.all(kind, self.namespace, **chosen)
         ]
+
+    def token(self) -> str:
+        """With which roles and clients of the release write."""
+        secret = self.kube.get("secret", f"{self.name}-auth", self.namespace)
+        assert secret is not None
+        return base64.b64decode(secret["data"]["token"]).decode()
 
     def wait_rolled_out(self, seconds: float = 300) -> None:
         """Every StatefulSet and Deployment is what was asked for, and nobody is on the way out."""

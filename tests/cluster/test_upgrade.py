@@ -114,18 +114,11 @@ def load(doubled: Release, workers: list[str]) -> Iterator[Load]:
         yield asking
 
 
-def token_of(release: Release) -> str:
-    secret = release.kube.get("secret", f"{release.name}-auth", release.namespace)
-    assert secret is not None
-    token: str = secret["data"]["token"]
-    return token
-
-
 @pytest.mark.timeout(600)
 def test_the_chart_before_is_upgraded_and_rolled_back_while_answers_go_on(
     doubled: Release, load: Load, chart_before: Path, tell: Callable[..., None]
 ) -> None:
-    values, token = doubled.values, token_of(doubled)
+    values, token = doubled.values, doubled.token()
 
     seconds: list[float] = []
     for chart in (chart_before, doubled.chart):
@@ -141,7 +134,7 @@ def test_the_chart_before_is_upgraded_and_rolled_back_while_answers_go_on(
 
     totals = load.stop()
     tell(before=str(chart_before), seconds=seconds, totals=totals)
-    assert token_of(doubled) == token
+    assert doubled.token() == token
     all_right(totals)
 
 
