@@ -92,6 +92,9 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
         yield _more(
             f"{stream['lag']:,} {stream['unit']} of {stream['url']} are not read yet{lost}", "yellow" if lost else ""
         )
+    if window := master.get("window"):
+        figures = f"AUC {window['auc']:.4f}, calibration {window['calibration']:.3f}"
+        yield _more(f"{figures} over the last {window['passes']} passes, {window['clicks']:,.0f} clicks")
     if due := master.get("baseDue"):
         yield _more(due, "yellow")
     # A master of an older version has none.

@@ -10,6 +10,7 @@ from elastic_ctr.features.statistics.drift import Drift
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_quality import MOMENTS, Figures
 from elastic_ctr.master.ledger_table import Tables
+from elastic_ctr.master.training_status import window_of
 
 _PREFIX = "elastic_ctr_master"
 _TOTALS = {
@@ -67,6 +68,14 @@ _MEMORY = ("pserver_memory_bytes", "Resident memory of a pserver's server proces
 
 
 _LAG = ("stream_lag", "Offsets of the stream that no pass has yet: messages of a topic, bytes of a followed folder.")
+_WINDOW = {
+    # field of the status' window: metric, its text
+    "auc": (
+        "stream_auc",
+        "AUC over the newest passes of a stream, some 10,000 clicks, each predicted before it was learned.",
+    ),
+    "calibration": ("stream_calibration", "Predicted CTR / observed CTR over the same passes."),
+}
 _GONE = ("stream_offsets_gone", "Offsets that the stream had dropped before they were read.")
 
 
@@ -90,6 +99,7 @@ class MasterMetrics(Collector):
             drifts = list(ledger.drifts().values())
             table = ledger.last_table()
             memory = {index: one.memory_bytes for index, one in self._coordinator.pservers.items()}
+            window = None if ledger.facts.stream is None else window_of(ledger)
             stream, held = ledger.facts.stream, ledger.facts.hold is not None
             quality = ledger.figures(done[-1].ordinal).get(done[-1].ordinal) if done else None
         for key, (name, what) in _TOTALS.items():
@@ -112,6 +122,8 @@ class MasterMetrics(Collector):
         yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=0 if stream is None else stream.gone)
         name, what = _LAG
         yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=self._lag())
+        for field, (name, what) in _WINDOW.items():
+            yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if window is None else window[field])
         yield from self._quality(quality or {})
         yield from self._table(table, memory)
         yield from self._drift(drifts[-1].columns if drifts else ())

@@ -122,6 +122,12 @@ def loss_after_live(windows: Sequence[Window], abrupt: QualityLoss, lasting: Liv
     return None
 
 
+def newest_windows(windows: Sequence[Window]) -> tuple[int, WindowQuality] | None:
+    """The newest windows of some ten thousand clicks as one, and how many they are. A micro-pass alone is small, and its AUC is noise."""
+    count = _on_trial([each.quality.clicks for each in windows[:_MOST_ON_TRIAL]], _LASTING_CLICKS[-1])
+    return (count, together([each.quality for each in windows[:count]])) if count else None
+
+
 def _on_trial(clicks: Sequence[float], wanted: int) -> int:
     """How many windows, of these clicks, the newest first, have as many clicks as wanted; 0 where too few have too few."""
     enough = np.flatnonzero(np.cumsum(clicks) >= wanted)

@@ -12,6 +12,7 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_quality import MOMENTS, Figures
 from elastic_ctr.master.ledger_rows import DriftRow, HoldRow, PassRow
 from elastic_ctr.master.ledger_table import Tables
+from elastic_ctr.master.quality_gate import LOOKED_AT, newest_windows
 from elastic_ctr.versions.manifest import PassLearning
 
 _SHOWN_PASSES = 1000
@@ -63,6 +64,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
         "finished": facts.finished,
         "baseDue": facts.base_due,
         "offset": facts.offset,
+        "window": None if facts.stream is None else window_of(ledger),
         "hold": None if facts.hold is None else _hold(facts.hold, names),
         "streamGone": 0 if facts.stream is None else facts.stream.gone,
         "current": current
@@ -88,6 +90,13 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
         "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.damaged_checkpoints()],
         "recoveries": ledger.recoveries(),
     }
+
+
+def window_of(ledger: Ledger) -> dict[str, Any] | None:
+    """The figures of a stream's newest passes together, each record predicted before it was learned; None without any."""
+    last = ledger.last_pass()
+    found = None if last is None else newest_windows(ledger.windows(last.ordinal, 0, LOOKED_AT))
+    return None if found is None else {"passes": found[0], **found[1]._asdict()}
 
 
 def _hold(hold: HoldRow, names: Mapping[int, str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.hold_announcer import HoldAnnouncer
 from elastic_ctr.master.ledger_quality import Window, WindowQuality
 from elastic_ctr.master.metrics import MasterMetrics
-from elastic_ctr.master.quality_gate import LossAfterLive, auc_deviation, auc_error, loss_after_live
+from elastic_ctr.master.quality_gate import LossAfterLive, auc_deviation, auc_error, loss_after_live, newest_windows
 from elastic_ctr.master.training_status import status
 from elastic_ctr.model.evaluation import histogram_of_scores, quality_of_scores
 from elastic_ctr.versions.holds import newest_hold, write_resumption
@@ -100,6 +100,16 @@ def test_one_odd_window_holds_nothing_however_bad_it_is(place: int) -> None:
     trial[place] = quality(auc=0.2, calibration=4.0)
 
     assert judged(*trial) is None
+
+
+def test_the_figures_that_are_shown_are_those_of_the_newest_windows_together() -> None:
+    shown = newest_windows(windows(*(25 * [quality(auc=0.7, calibration=2.0)]), good=100))
+
+    # Fifty windows of two hundred clicks.
+    assert shown is not None
+    assert shown[0] == 50
+    assert shown[1] == pytest.approx((40_000, 10_000, 0.75, 1.5))
+    assert newest_windows([]) is None
 
 
 def test_one_window_of_a_thousand_clicks_is_enough() -> None:
@@ -250,6 +260,9 @@ def test_a_hold_publishes_nothing_is_in_the_store_and_ends_when_it_is_resumed(tm
     announce(one)
     assert status(one.coordinator)["hold"] is None
     assert _gauge(one, "publishing_held") == 0
+    window = status(one.coordinator)["window"]
+    assert window["passes"] == 21
+    assert _gauge(one, "stream_auc") == window["auc"]
     # What the clicks are like now is the new measure: as bad as they are, they are published.
     go_on(one, 15)
     assert [each["state"] for each in one.ledger.versions()[count:]] == 15 * ["published"]
