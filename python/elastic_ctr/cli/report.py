@@ -12,6 +12,7 @@ from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import ending_in_order
 from elastic_ctr.cli.shared_options import (
     MASTER_STATUS,
+    SERVING_ADMIN,
     TRANSFER,
     MasterAddress,
     OutputFile,
@@ -21,6 +22,7 @@ from elastic_ctr.cli.shared_options import (
 )
 from elastic_ctr.cli.status import Snapshot, cluster_snapshot, local_snapshot
 from elastic_ctr.local.finished_run import RunUnreadable, answers_of_finished
+from elastic_ctr.local.run_folder import RunFolder
 from elastic_ctr.report.document import Report
 from elastic_ctr.report.page import page
 from elastic_ctr.store.temporary import appearing
@@ -71,13 +73,23 @@ def report(
 
 
 def _look(target: Target, addresses: dict[str, str]) -> Snapshot:
+    # Serving at its default address may be of another run than the roles whose addresses are given.
+    endpoints = _ENDPOINTS if addresses else {**_ENDPOINTS, "serving": SERVING_ADMIN}
     if target.cluster is not None:
         with ending_in_order(), ExitStack() as stack:
-            return cluster_snapshot(stack.enter_context(port_forwards(target.cluster)), _ENDPOINTS)
-    if target.run is None or addresses or target.run.runner() is not None:
-        return local_snapshot(target, addresses, _ENDPOINTS)
+            seen = cluster_snapshot(stack.enter_context(port_forwards(target.cluster)), endpoints)
+    elif target.run is None or addresses or target.run.runner() is not None:
+        seen = local_snapshot(target, addresses, endpoints)
+    else:
+        return _look_at_finished(target.run)
+    # The page has the freshness of clicks of it, and is whole without.
+    seen.errors.pop("serving", None)
+    return seen
+
+
+def _look_at_finished(run: RunFolder) -> Snapshot:
     try:
-        answers: dict[str, Any] = answers_of_finished(target.run)
+        answers: dict[str, Any] = answers_of_finished(run)
     except RunUnreadable as wrong:
         refuse(str(wrong))
     return Snapshot(answers, {})

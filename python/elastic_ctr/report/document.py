@@ -114,6 +114,15 @@ class Pserver(_Answer):
     memory_bytes: int | None = None
 
 
+class Window(_Answer):
+    """A stream's newest passes together."""
+
+    passes: int
+    clicks: float
+    auc: float
+    calibration: float
+
+
 class Training(_Answer):
     """The master's status."""
 
@@ -125,6 +134,7 @@ class Training(_Answer):
     recoveries: tuple[Recovery, ...] = ()
     pservers: tuple[Pserver, ...] = ()
     current: Current | None = None
+    window: Window | None = None
     offset: float | None = None
     finished: bool = False
     generation: int = 0
@@ -151,14 +161,30 @@ class Release(_Answer):
     problems: tuple[str, ...] = ()
 
 
+class Freshness(_Answer):
+    """Seconds from a click's arrival to the first answer that has learned from it, as a serving pod counts them."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: float
+    records: int
+
+
 class Report(_Answer):
-    """`source`: the run or release that the page is of. No release: cube-transfer did not answer."""
+    """`source`: the run or release that the page is of. No release: cube-transfer did not answer. No freshness: no serving pod has any."""
 
     source: str
     training: Training
     release: Release | None = None
+    freshness: Freshness | None = None
 
     @classmethod
     def of(cls, source: str, answers: dict[str, Any]) -> "Report":
         """From the answers by role. Raises pydantic.ValidationError where one is not what the role answers."""
-        return cls(source=source, training=answers["master"], release=answers.get("transfer"))
+        return cls(
+            source=source,
+            training=answers["master"],
+            release=answers.get("transfer"),
+            freshness=answers.get("serving", {}).get("clickFreshness"),
+        )

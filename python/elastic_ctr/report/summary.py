@@ -33,6 +33,12 @@ def summary(report: Report) -> Html:
         ),
         ("recoveries", f"{len(training.recoveries):,}", f"generation {training.generation}"),
     ]
+    if (window := training.window) is not None:
+        of_window = f"calibration {number(window.calibration)}, {window.clicks:,.0f} clicks"
+        tiles.append((f"AUC of the last {window.passes:,} passes", number(window.auc), of_window))
+    if (fresh := report.freshness) is not None:
+        of_clicks = f"p99 {fresh.p99:.1f} s, at most {fresh.max:.1f} s, of {fresh.records:,} clicks"
+        tiles.append(("clicks answered with after", f"p50 {fresh.p50:.1f} s", of_clicks))
     shown = (
         element("div", element("dt", name), element("dd", element("b", value), element("span", more)))
         for name, value, more in tiles

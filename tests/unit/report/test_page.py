@@ -149,6 +149,21 @@ def test_the_last_figures_and_what_stands_still_are_seen_first() -> None:
     assert "Pass 20200101/06 is stopped: the reason" in "".join(section.itertext())
 
 
+def test_a_stream_has_the_figures_of_its_newest_passes_and_the_freshness_of_its_clicks() -> None:
+    found = answers()
+    assert "clicks answered with after" not in page_of(found)
+    found["master"]["window"] = {"passes": 54, "shows": 40_000, "clicks": 10_012, "auc": 0.79123, "calibration": 1.0124}
+    found["serving"] = {"clickFreshness": {"p50": 1.24, "p90": 2.5, "p99": 3.96, "max": 6.0, "records": 1000}}
+
+    text = page_of(found)
+
+    assert "<dt>AUC of the last 54 passes</dt><dd><b>0.7912</b><span>calibration 1.0124, 10,012 clicks</span>" in text
+    assert (
+        "<dt>clicks answered with after</dt><dd><b>p50 1.2 s</b><span>p99 4.0 s, at most 6.0 s, of 1,000 clicks</span>"
+        in text
+    )
+
+
 def test_equal_answers_make_equal_pages_at_any_time_and_place(monkeypatch: pytest.MonkeyPatch) -> None:
     first = page_of(answers())
     try:
