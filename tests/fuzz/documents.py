@@ -132,7 +132,8 @@ class PublishedFiles:
                 assert next_to_build(scan.usable, scan.dictionaries, 10, refused) == _GOOD
             abandoned_versions(scan.manifests)
             followed = followed_by_checkpoints(self._store)
-            assert _GOOD not in versions_to_delete(scan.manifests, scan.dictionaries, followed, 2, scan.unread)
+            in_use = followed.parents | followed.log
+            assert _GOOD not in versions_to_delete(scan.manifests, scan.dictionaries, in_use, 2, scan.unread)
             json.dumps(scan.problems, ensure_ascii=False).encode()
             whole += not scan.problems
             for path in changed:

@@ -32,9 +32,10 @@ MOST_REFUSED = 3
 # After live, the newest windows are on trial: as few as have so many clicks, or else all that are looked at. An abrupt loss shows in
 # few clicks, by the limits of a version before live; a smaller one that lasts needs more of them.
 _ABRUPT_CLICKS, _LASTING_CLICKS = (100, 1000), (3000, 10_000)
+# cube-transfer remembers the last 64 versions that were live, and one before the trial must be among them.
 # Fewer clicks than the second number must be of at least so many windows; of so many, the worst is left out.
 _FEWEST_WINDOWS = 3
-_MOST_ON_TRIAL, _MOST_COMPARED = 100, 100
+_MOST_ON_TRIAL, _MOST_COMPARED = 50, 100
 LOOKED_AT = _MOST_ON_TRIAL + _MOST_COMPARED
 """Windows that a trial reads at most."""
 

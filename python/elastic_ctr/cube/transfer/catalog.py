@@ -160,18 +160,30 @@ def delete_orphans(store: Store, published: Collection[int], built: Collection[i
     return deleted
 
 
-def followed_by_checkpoints(store: Store) -> set[int]:
-    """The versions before the checkpoints: after a recovery, the next delta may name them as its parent. Raises StoreError."""
-    found: set[int] = set()
+class Followed(NamedTuple):
+    """Versions that a recovery may come back to.
+
+    Attributes:
+        parents: before the checkpoints: the next delta may name them as its parent, so their dictionaries are needed, too.
+        log: deltas that a recovery puts on a save; their dictionaries are not read.
+    """
+
+    parents: frozenset[int]
+    log: frozenset[int]
+
+
+def followed_by_checkpoints(store: Store) -> Followed:
+    """Raises StoreError."""
+    parents, log = set[int](), set[int]()
     for name in store.list(layout.CHECKPOINTS):
         if name.endswith("/"):
             try:
                 checkpoint = read_checkpoint(store, name[:-1])
             except (NotInStore, ManifestDamaged):
                 continue  # unfinished, or a foreign folder
-            found.update(v for v in (checkpoint.follows_version, checkpoint.base_version) if v is not None)
-            found.update(checkpoint.log)
-    return found
+            parents.update(v for v in (checkpoint.follows_version, checkpoint.base_version) if v is not None)
+            log.update(checkpoint.log)
+    return Followed(frozenset(parents), frozenset(log))
 
 
 def delete_dictionaries(store: Store, doomed: Iterable[int]) -> list[int]:

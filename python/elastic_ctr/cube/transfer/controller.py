@@ -52,8 +52,6 @@ from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
 log = logging.getLogger(__name__)
 
 _RETENTION_SECONDS = 60.0
-# Overlays of versions that were live, the newest.
-_KEPT_LIVE = 16
 # Seconds between two writes that only change the reports.
 _KEEP_SECONDS = 1.0
 
@@ -410,9 +408,9 @@ class CubeTransfer:
         try:
             followed = await asyncio.to_thread(followed_by_checkpoints, self._store)
             # Before deleting, which takes time: a rollback meanwhile must not choose one of these.
-            doomed = self._give_up(scan, followed)
+            doomed = self._give_up(scan, followed.parents | followed.log)
             await asyncio.to_thread(delete_versions, self._store, doomed)
-            overlays = self._unneeded_dictionaries(followed)
+            overlays = self._unneeded_dictionaries(followed.parents)
             deleted = await asyncio.to_thread(delete_dictionaries, self._store, overlays)
             if deleted:
                 log.info("%d overlays are deleted from the store: nothing needs them", len(deleted))
@@ -423,13 +421,12 @@ class CubeTransfer:
         except OSError as failed:
             log.warning("old versions cannot be deleted now: %s", failed)
 
-    def _unneeded_dictionaries(self, followed: Collection[int]) -> tuple[int, ...]:
+    def _unneeded_dictionaries(self, parents: Collection[int]) -> tuple[int, ...]:
         """From now on no decision uses them."""
         scan, state = self.scan, self.state
         if scan is None or state is None:
             return ()
-        # A publishing hold goes back over the windows that it judges.
-        in_use = {*state.wanted, *followed, *state.was_live[-_KEPT_LIVE:]}
+        in_use = {*state.wanted, *parents, *rules_of.kept_for_holds(state)}
         doomed = dictionaries_to_delete(
             scan.manifests, scan.dictionaries, in_use, self.rules.keep_versions, time.time()
         )

@@ -22,6 +22,7 @@ from elastic_ctr.versions.manifest import DictionaryManifest, Record, VersionId,
 
 # Number of past versions whose times and names are kept.
 REMEMBERED = 64
+_NEWEST_KEPT = 16
 _NO_CANDIDATE: dict[str, Any] = {"candidate": None, "restoring": False, "complete_since": None}
 
 
@@ -308,6 +309,13 @@ def obeyed(state: ReleaseState, hold: Hold, view: View, rules: CubeTransferConfi
         return state
     below = [v for v in state.was_live if v < hold.suspects[0] and v in view.built and v not in state.refused]
     return rolled_back(state, max(below), view, rules) if below else state
+
+
+def kept_for_holds(state: ReleaseState) -> set[int]:
+    """Versions that a publishing hold may go back to, over the windows that it judges: of those that were live the newest, and of older
+    ones every fourth, which stays the same while others come.
+    """
+    return {*state.was_live[-_NEWEST_KEPT:], *(version for version in state.was_live if version % 4 == 0)}
 
 
 def resume(state: ReleaseState) -> ReleaseState:

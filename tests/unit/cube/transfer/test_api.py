@@ -24,7 +24,7 @@ from elastic_ctr.runtime.http import serving
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import DictionaryManifest
+from elastic_ctr.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry
 
 ALL = tuple(range(PARTITIONS))
 
@@ -251,6 +251,36 @@ async def test_old_versions_are_deleted_and_what_is_live_stays(tmp_path: Path, m
 
     assert (tmp_path / "store" / layout.version_manifest(10)).exists()
     assert not [each for each in status["problems"] if "donefile names" in each]
+
+
+async def test_overlays_of_a_stream_go_though_a_checkpoint_has_their_deltas_in_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "_RETENTION_SECONDS", 0.0)
+    async with desk(tmp_path, keep_versions=2) as it:
+        it.publish(10)
+        for version in range(11, 17):
+            entry = FileEntry(path=layout.dictionary_overlay(version), bytes=1, sha256="0" * 64, records=3)
+            overlay = DictionaryManifest(
+                version=version, kind="overlay", full_version=10, base=10, parent=version - 1, partitions=PARTITIONS,
+                dim=DIM, keys=3, files=(entry,),
+            )  # fmt: skip
+            it.store.put_bytes(b"o", entry.path)
+            it.store.put_bytes(overlay.to_json(), layout.dictionary_manifest(version))
+            it.publish(version, built=False, parent=version - 1, base=10, in_one_file=True, created_at=1.0)
+        log = CheckpointManifest(
+            name="b", pass_id="p", pass_ordinal=1, follows_version=13, base_version=10, created_at=0.0, partitions=2,
+            rows={}, files=(), stands_on="a", log=(11, 12, 13),
+        )  # fmt: skip
+        it.store.put_bytes(log.to_json(), layout.checkpoint_manifest("b"))
+        while it.store.exists(layout.dictionary_overlay(12)):
+            await asyncio.sleep(0.01)
+
+    left = [version for version in range(11, 17) if it.store.exists(layout.dictionary_overlay(version))]
+    # The next delta may stand on 13.
+    assert {13, 15, 16} <= set(left)
+    assert not {11, 12} & set(left)
+    assert all(it.store.exists(layout.version_manifest(version)) for version in range(10, 17))
 
 
 @pytest.mark.parametrize(

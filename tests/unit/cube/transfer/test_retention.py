@@ -6,6 +6,7 @@ import pytest
 
 from cube.published import keys_of, publish_version
 from elastic_ctr.cube.transfer.catalog import (
+    Followed,
     delete_orphans,
     delete_versions,
     followed_by_checkpoints,
@@ -92,8 +93,10 @@ def test_versions_that_training_may_come_back_to_are_found_in_its_checkpoints(st
         name="a", pass_id="p", pass_ordinal=1, follows_version=7, base_version=5, created_at=0.0, partitions=2,
         rows={}, files=(),
     )  # fmt: skip
-    store.put_bytes(checkpoint.to_json(), layout.checkpoint_manifest("a"))
+    by_log = checkpoint.model_copy(update={"name": "b", "follows_version": 12, "stands_on": "a", "log": (8, 9, 12)})
+    for each in (checkpoint, by_log):
+        store.put_bytes(each.to_json(), layout.checkpoint_manifest(each.name))
     store.put_bytes(b"{}", layout.checkpoint_manifest("damaged"))
     store.put_bytes(b"", f"{layout.CHECKPOINTS}/unfinished/part")
 
-    assert followed_by_checkpoints(store) == {5, 7}
+    assert followed_by_checkpoints(store) == Followed(parents=frozenset({5, 7, 12}), log=frozenset({8, 9, 12}))
