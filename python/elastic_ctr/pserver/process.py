@@ -2,8 +2,8 @@
 
     python -m elastic_ctr.pserver.process SPEC.json
 
-SPEC: {"model": …, "input": {…}, "endpoints": […], "index": 0, "scratch": "…"}. Ends with its parent, or with REFUSED and one sentence
-when a network of the user's own cannot be used.
+SPEC: {"model": …, "input": {…}, "endpoints": […], "index": 0, "scratch": "…", "parent": 123}. Ends with the process `parent`, if it is
+named, or with REFUSED and one sentence when a network of the user's own cannot be used.
 """
 
 import json
@@ -15,6 +15,7 @@ from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.model.networks.inspection import inspect_own
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.model.program import build_program, prepare_environment, start_paddle
+from elastic_ctr.runtime.lifecycle import die_with_parent
 
 REFUSED = 2
 
@@ -22,6 +23,8 @@ REFUSED = 2
 def main() -> None:
     """Does not return."""
     spec = json.loads(Path(sys.argv[1]).read_text())
+    if (parent := spec.get("parent")) is not None:
+        die_with_parent(parent)
     model = Model.model_validate(spec["model"])
     prepare_environment(Path(spec["scratch"]))
     start_paddle(model)

@@ -8,6 +8,7 @@ the folders that the server process saves to scratch.
 import http.client
 import json
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,6 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.process import REFUSED
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions.manifest import ManifestDamaged
 
@@ -278,6 +278,8 @@ class PserverSupervisor:
             "endpoints": endpoints,
             "index": self._index,
             "scratch": str(self._folder()),
+            # Not a `preexec_fn`, see the trainer's supervisor: gRPC has threads here, too.
+            "parent": os.getpid(),
         }
         file = self._folder() / "spec.json"
         file.write_text(json.dumps(spec))
@@ -287,7 +289,6 @@ class PserverSupervisor:
                 [sys.executable, "-m", "elastic_ctr.pserver.process", str(file)],
                 stdout=out,
                 stderr=out,
-                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
             )
 
     def _alive(self) -> bool:

@@ -27,7 +27,7 @@ from elastic_ctr.model.grouped_auc import NOTHING
 from elastic_ctr.model.networks.inspection import inspect_own
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.model.program import prepare_environment, start_paddle
-from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
+from elastic_ctr.runtime.lifecycle import die_with_parent, preserve_sigterm_handler
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
 from elastic_ctr.streams.open import open_stream
@@ -491,6 +491,7 @@ def _raise(failed: Exception) -> control.TaskResult:
 
 
 def main() -> None:
+    die_with_parent(int(sys.argv[3]))
     settings = TrainerFile.model_validate_json(Path(sys.argv[1]).read_text())
     configure_from_environment("trainer")
     # Paddle prints its device worker's settings to stdout at every dataset run.

@@ -5,6 +5,7 @@ Kubernetes would restart it with a growing back-off; a rejoin should take second
 
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -18,7 +19,6 @@ import psutil
 
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control.channel import MasterClient
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog
 
@@ -78,9 +78,10 @@ class TrainerSupervisor:
                 # A dead process may have left its watchdog state.
                 (self._scratch / WATCH_FILE).unlink(missing_ok=True)
             began = time.monotonic()
+            # The child binds itself to this process. A `preexec_fn` would fork: gRPC waits then until its threads rest, and after a
+            # minute without that it aborts.
             child = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.trainer.process", str(file), self._name],
-                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
+                [sys.executable, "-m", "elastic_ctr.trainer.process", str(file), self._name, str(os.getpid())]
             )
             self._child, self._starts = child.pid, self._starts + 1
             code = self._wait(child, stop)

@@ -67,6 +67,17 @@ def test_a_child_that_rejoins_is_started_again_until_it_ends_well(tmp_path: Path
     assert lives(tmp_path) == 3
 
 
+def test_a_child_is_started_without_a_fork_of_this_process_which_has_threads_of_grpc(
+    tmp_path: Path, child: Callable[[str], None]
+) -> None:
+    child("import os, sys; sys.exit(0 if int(sys.argv[3]) == os.getppid() else 1)")
+    forks: list[int] = []
+    os.register_at_fork(before=lambda: forks.append(os.getpid()))
+
+    assert supervised(tmp_path).run(threading.Event()) == 0
+    assert forks == []
+
+
 @pytest.mark.parametrize(("ending", "code"), [("sys.exit(1)", 1), ("import os; os.abort()", 1), ("sys.exit(2)", 2)])
 def test_a_child_that_ends_otherwise_is_not_started_again(
     tmp_path: Path, child: Callable[[str], None], ending: str, code: int

@@ -334,8 +334,12 @@ def test_a_hold_without_a_version_to_go_back_to_pauses_promotion_alone(suspects:
     assert 6 not in after.refused
 
 
-def test_versions_that_a_hold_may_go_back_to_are_the_newest_that_were_live_and_the_same_older_ones_for_as_long_as_they_are_known() -> None:
-    kept = [kept_for_holds(ReleaseState(generation=1, was_live=tuple(range(first, first + 64)))) for first in (100, 101)]
+def test_versions_that_a_hold_may_go_back_to_are_the_newest_that_were_live_and_the_same_older_ones_for_as_long_as_they_are_known() -> (
+    None
+):
+    kept = [
+        kept_for_holds(ReleaseState(generation=1, was_live=tuple(range(first, first + 64)))) for first in (100, 101)
+    ]
 
     assert kept[0] >= set(range(148, 164))
     assert {v for v in kept[0] if v < 148} == {v for v in range(100, 148) if v % 4 == 0}
