@@ -95,6 +95,8 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
     if window := master.get("window"):
         figures = f"AUC {window['auc']:.4f}, calibration {window['calibration']:.3f}"
         yield _more(f"{figures} over the last {window['passes']} passes, {window['clicks']:,.0f} clicks")
+    if hold := master.get("hold"):
+        yield _more(f"publishing is held: {hold['reason']}", "red")
     if due := master.get("baseDue"):
         yield _more(due, "yellow")
     # A master of an older version has none.

@@ -110,7 +110,8 @@ class Checkpointing(Part):
         """Plan the save after a pass, once. Whether the pass is done with that."""
         if self._ledger.save_of(current.ordinal) is not None:
             return False
-        if self._settings.data.is_stream and is_held(self._ledger, current, self._config, self._clock()):
+        data, now = self._settings.data, self._clock()
+        if data.is_stream and is_held(self._ledger, current, self._config, now, late_clicks=data.stream.late_clicks):
             plan = SavePlan(("checkpoint",) if self._save_is_old() else (), None)
         else:
             plan = self._plan(current)

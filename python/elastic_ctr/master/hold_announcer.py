@@ -25,8 +25,11 @@ class HoldAnnouncer:
         """Raises StoreError: try again later."""
         with self._coordinator.locked() as ledger:
             hold = ledger.facts.hold
-        if hold is None:
+        now = self._clock()
+        if hold is None or now - self._looked_at < _LOOK_SECONDS:
             return
+        # Before the store is asked: one that is away must not keep the master from its other work at each turn.
+        self._looked_at = now
         if not hold.announced:
             write_hold(
                 self._store,
@@ -34,8 +37,6 @@ class HoldAnnouncer:
             )
             with self._coordinator.locked() as ledger:
                 ledger.set_facts(hold=hold.model_copy(update={"announced": True}))
-        elif (now := self._clock()) - self._looked_at >= _LOOK_SECONDS:
-            self._looked_at = now
-            if is_resumed(self._store, hold.number):
-                with self._coordinator.locked() as ledger:
-                    end_hold(ledger)
+        elif is_resumed(self._store, hold.number):
+            with self._coordinator.locked() as ledger:
+                end_hold(ledger)

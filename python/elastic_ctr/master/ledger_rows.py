@@ -122,6 +122,7 @@ class Facts(_Checked):
         started_from: where the model began; None where it began with nothing.
         stream: None where hours are trained, and before the first look at a stream.
         hold: publishing is held; None: it is not.
+        last_hold: the number of the last hold.
         compared_from: the first pass whose figures count in comparisons of quality: the first one after the last hold.
         dropped, dropped_passes: counts of the passes that the ledger has dropped, and how many they are.
     """
@@ -157,6 +158,7 @@ class Facts(_Checked):
     started_from: StartedFrom | None = None
     stream: StreamPlaces | None = None
     hold: HoldRow | None = None
+    last_hold: int = 0
     compared_from: int = 0
     dropped: dict[str, int] = {}
     dropped_passes: int = 0

@@ -17,7 +17,7 @@ from elastic_ctr.master.checkpointing import LogPlan, published_of, results_of, 
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
-from elastic_ctr.master.quality_gate import MOST_REFUSED, refuse_worse
+from elastic_ctr.master.quality_gate import MOST_REFUSED, limits_of, refuse_worse
 from elastic_ctr.master.start import trained_model
 from elastic_ctr.master.windows import ranges_in
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
@@ -89,7 +89,9 @@ class Publisher:
                         stream=self._settings.data.is_stream,
                         first=ledger.facts.compared_from,
                     )
-                refuse_worse(current, after, expected, self._settings.master.max_quality_loss)
+                stream = self._settings.data.stream
+                limits = limits_of(self._settings.master.max_quality_loss, stream.late_clicks)
+                refuse_worse(current, after, expected, limits)
             except PublishRefused as refused:
                 self._commit_checkpoint(current, save)
                 self._coordinator.version_committed(save, 0, refused=str(refused))

@@ -5,25 +5,26 @@ import logging
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import HoldRow, PassRow
-from elastic_ctr.master.quality_gate import LOOKED_AT, loss_after_live
+from elastic_ctr.master.quality_gate import LOOKED_AT, limits_of, loss_after_live
 
 log = logging.getLogger(__name__)
 
 
-def is_held(ledger: Ledger, current: PassRow, config: MasterConfig, now: float) -> bool:
+def is_held(ledger: Ledger, current: PassRow, config: MasterConfig, now: float, *, late_clicks: bool) -> bool:
     """Whether pass `current`, which is trained, makes no version: its windows may begin a hold. Called within a transaction."""
     facts = ledger.facts
     if facts.hold is not None:
         return True
     windows = ledger.windows(current.ordinal, facts.compared_from, LOOKED_AT)
-    found = loss_after_live(windows, config.max_quality_loss, config.max_live_loss)
+    limits = limits_of(config.max_quality_loss, late_clicks), limits_of(config.max_live_loss, late_clicks)
+    found = loss_after_live(windows, *limits)
     if found is None:
         return False
     log.error("publishing is held: %s", found.reason)
-    number = int(now * 1000)
-    ledger.set_facts(
-        hold=HoldRow(number=number, since=current.ordinal, suspects=found.suspects, reason=found.reason, held_at=now)
-    )
+    # The clock may be set back, and numbers only grow.
+    number = max(int(now * 1000), facts.last_hold + 1)
+    hold = HoldRow(number=number, since=current.ordinal, suspects=found.suspects, reason=found.reason, held_at=now)
+    ledger.set_facts(hold=hold, last_hold=number)
     return True
 
 

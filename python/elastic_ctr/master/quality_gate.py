@@ -13,7 +13,7 @@ once.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from elastic_ctr.master.ledger_quality import Compared, Expected, Window, Window
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.versions.manifest import Quality
 
+AnyLoss = TypeVar("AnyLoss", QualityLoss, LiveLoss)
 # Standard errors that a difference must be above its limit: chance alone goes there less than once in a thousand times.
 _CHANCE = 3.0
 MOST_REFUSED = 3
@@ -48,6 +49,13 @@ class Lost(NamedTuple):
     before: float
     limit: float
     chance: float
+
+
+def limits_of(limits: AnyLoss, late_clicks: bool) -> AnyLoss:
+    """With late clicks the AUC alone is compared. A window has its own impressions, and clicks of earlier ones: its calibration follows
+    the traffic, for as long as clicks take to come.
+    """
+    return limits.model_copy(update={"calibration": math.inf}) if late_clicks else limits
 
 
 def lost(

@@ -231,7 +231,6 @@ class Master:
                 self._ask(index, host, port, "it is silent")
             while self._publisher.step() or self._statistics.step():
                 pass
-            self._hold.step()
             self._find_hours()
             stopped = self._coordinator.stopped_pass()
             if stopped is not None and self._finder.is_changed(stopped):
@@ -241,6 +240,7 @@ class Master:
             if now - self._refusals_at > _REFUSALS_SECONDS:
                 self._refusals_at = now
                 self._coordinator.versions_refused(read_refusals(self._store))
+            self._hold.step()
             answered = self._queries.ask()
             self._waits(self._coordinator.save_waits)
         except (StoreError, ValueError) as failed:

@@ -57,12 +57,14 @@ def test_how_far_a_stream_is_read_and_what_its_newest_windows_are_worth_is_shown
     found = answers()
     stream = {"url": "kafka://broker:9092/clicks", "unit": "records", "lag": 1234, "partitions": {}}
     window = {"passes": 54, "shows": 40_000, "clicks": 10_012, "auc": 0.79123, "calibration": 1.0124}
-    found["master"] |= {"stream": stream, "streamGone": 0, "window": window}
+    hold = {"reason": "AUC 0.5 fell", "heldAt": 1.0, "since": "stream/00000013", "suspects": None}
+    found["master"] |= {"stream": stream, "streamGone": 0, "window": window, "hold": hold}
 
     said = shown(found)
 
     assert "1,234 records of kafka://broker:9092/clicks are not read yet" in said
     assert "AUC 0.7912, calibration 1.012 over the last 54 passes, 10,012 clicks" in said
+    assert "publishing is held: AUC 0.5 fell" in said
 
 
 def test_the_quality_of_the_last_pass_is_shown_before_and_after_training() -> None:

@@ -1,5 +1,6 @@
 """A loss of quality after a version went live holds the publishing of a stream, until an operator resumes it."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,17 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.hold_announcer import HoldAnnouncer
 from elastic_ctr.master.ledger_quality import Window, WindowQuality
 from elastic_ctr.master.metrics import MasterMetrics
-from elastic_ctr.master.quality_gate import LossAfterLive, auc_deviation, auc_error, loss_after_live, newest_windows
+from elastic_ctr.master.quality_gate import (
+    LossAfterLive,
+    auc_deviation,
+    auc_error,
+    limits_of,
+    loss_after_live,
+    newest_windows,
+)
 from elastic_ctr.master.training_status import status
-from elastic_ctr.model.evaluation import histogram_of_scores, quality_of_scores
+from elastic_ctr.model.evaluation import histogram_of_scores, quality_of_scores, weighted_auc
+from elastic_ctr.store import StoreError
 from elastic_ctr.versions.holds import newest_hold, write_resumption
 from elastic_ctr.versions.manifest import published_versions
 from master.stream_world import StreamWorld
@@ -170,31 +179,60 @@ class Clicks:
             for part in np.array_split(np.arange(1000), 20):
                 slope = given[part].T @ (1 / (1 + np.exp(1 - given[part] @ self._learned)) - seen[part])
                 self._learned -= 0.01 * slope
-            found = quality_of_scores(predicted, seen, np.ones(1000))
-            assert found is not None
-            assert found.auc is not None
-            assert found.calibration is not None
-            yield WindowQuality(found.shows, found.clicks, found.auc, found.calibration)
+            auc = weighted_auc(predicted, seen, np.ones(1000))
+            assert auc is not None
+            yield WindowQuality(1000, float(seen.sum()), auc, float(predicted.sum() / seen.sum()))
 
 
 def test_an_hour_of_a_drift_that_is_learned_holds_nothing_and_poisoned_labels_do_within_half_a_minute() -> None:
-    clicks = Clicks(1, drift=0.02)
-    found: list[WindowQuality] = []
+    clicks, newest = Clicks(1, drift=0.02), deque[Window](maxlen=150)
 
-    def held() -> bool:
-        count = min(len(found), 200)
-        newest = [Window(len(found) - back, len(found) - back, found[-1 - back]) for back in range(count)]
-        return loss_after_live(newest, ABRUPT, LASTING) is not None
+    def held(quality: WindowQuality, second: int) -> bool:
+        newest.appendleft(Window(second, second, quality))
+        return second % 3 == 0 and loss_after_live(list(newest), ABRUPT, LASTING) is not None
 
-    for each in clicks.windows(3600):
-        found.append(each)
-        assert not held()
-    for number, each in enumerate(clicks.windows(30, lambda clicks: clicks ^ (np.arange(1000) % 4 == 0)), 1):
-        found.append(each)
-        if held():
-            assert number <= 25
-            return
-    pytest.fail("poisoned labels hold nothing")
+    assert not any(held(each, second) for second, each in enumerate(clicks.windows(3600)))
+    poisoned = clicks.windows(30, lambda clicks: clicks ^ (np.arange(1000) % 4 == 0))
+    assert any(held(each, second) for second, each in enumerate(poisoned, 3600))
+
+
+def late_windows(factor: float, delay: float, seconds: int) -> Iterator[Window]:
+    """A calibrated model, whose clicks come later by so many seconds in the mean; the traffic is multiplied after 120 s."""
+    random = np.random.default_rng(2)
+    coming: dict[int, list[float]] = {}
+    for second in range(seconds):
+        shows = random.poisson(500 * (factor if second >= 120 else 1))
+        predicted = 1 / (1 + np.exp(1.5 - random.normal(0, 1, shows)))
+        for score in predicted[random.random(shows) < predicted]:
+            coming.setdefault(second + int(random.exponential(delay)), []).append(score)
+        clicks = np.array(coming.pop(second, []))
+        scores = np.concatenate([predicted, clicks])
+        found = quality_of_scores(
+            scores, np.arange(len(scores)) >= shows, (np.arange(len(scores)) < shows).astype(float)
+        )
+        if found is not None and found.auc is not None and found.calibration is not None:
+            quality = WindowQuality(found.shows, found.clicks, found.auc, found.calibration)
+            yield Window(second, 1000 + second, quality)
+
+
+@pytest.mark.parametrize(("factor", "delay"), [(3, 20), (3, 10), (0.3, 20)])
+def test_other_traffic_moves_the_calibration_of_late_clicks_and_holds_nothing(factor: float, delay: float) -> None:
+    limits, newest = (limits_of(ABRUPT, True), limits_of(LASTING, True)), list[Window]()
+    moved = False
+
+    for window in late_windows(factor, delay, 200):
+        # The first clicks are late, too.
+        if window.ordinal >= 80:
+            newest.insert(0, window)
+            assert loss_after_live(newest[:150], *limits) is None
+            moved = moved or loss_after_live(newest[:150], ABRUPT, LASTING) is not None
+
+    assert moved
+
+
+def test_limits_without_late_clicks_are_as_they_were_set() -> None:
+    assert limits_of(ABRUPT, False) == ABRUPT
+    assert limits_of(ABRUPT, True).auc == ABRUPT.auc
 
 
 # -- the ledger and the store ------------------------------------------------------------------------------------------
@@ -283,6 +321,38 @@ def test_a_hold_outlives_the_master_and_a_pserver(tmp_path: Path) -> None:
 
     # Its windows are good again, and it is the operator who says so.
     assert one.ledger.facts.hold == before
+
+
+def test_numbers_of_holds_grow_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    one = scored(StreamWorld(tmp_path), lambda ordinal: ordinal >= 13)
+    ahead = int(one.now * 1000) + 10**9
+    one.ledger.set_facts(last_hold=ahead)
+
+    go_on(one, 16)
+
+    assert one.ledger.facts.hold is not None
+    assert one.ledger.facts.hold.number == one.ledger.facts.last_hold == ahead + 1
+
+
+def test_passes_are_trained_though_the_store_is_away_when_a_hold_is_to_be_announced(tmp_path: Path) -> None:
+    one = scored(StreamWorld(tmp_path), lambda ordinal: ordinal >= 13)
+    go_on(one, 16)
+    announcer = HoldAnnouncer(one.coordinator, Away(), lambda: one.now)  # type: ignore[arg-type]
+
+    with pytest.raises(StoreError):
+        announcer.step()
+    # The next turn does its other work.
+    announcer.step()
+    one.now += 10
+    with pytest.raises(StoreError):
+        announcer.step()
+
+
+class Away:
+    """A store that does not answer."""
+
+    def put_bytes(self, *_: object, **__: object) -> None:
+        raise StoreError("it does not answer")
 
 
 def test_one_bad_window_is_refused_and_holds_nothing(tmp_path: Path) -> None:

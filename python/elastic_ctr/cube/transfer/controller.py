@@ -357,12 +357,14 @@ class CubeTransfer:
                     for version, manifest in scan.manifests.items()
                 }
                 self._decide(rules_of.with_times(self.state, moments))
-                await self._obey_hold()
+                await self.obey_hold()
                 await self._share_refusals(scan)
                 await self._retain(scan)
 
-    async def _obey_hold(self) -> None:
-        """The master's publishing holds come through the store, and their ends go there."""
+    async def obey_hold(self) -> None:
+        """The master's publishing holds come through the store, and their ends go there. Called before a resume, too: it may be of a hold
+        that no look has found yet.
+        """
         if self.state is None:
             return
         try:
@@ -375,6 +377,9 @@ class CubeTransfer:
                     log.error("the master holds publishing: %s", hold.reason)
                     self._decide(rules_of.obeyed(self.state, hold, view, self.rules))
                 self._hold_seen = hold.number
+            if (held := self.state.held) is not None and await asyncio.to_thread(is_resumed, self._store, held.number):
+                # This process ended between the two files of a resume.
+                self._decide(rules_of.resume(self.state))
             if self._resumption_shared < self.state.resumed:
                 number = self.state.resumed
                 await asyncio.to_thread(write_resumption, self._store, number)
@@ -440,7 +445,15 @@ class CubeTransfer:
         if state is None:
             return ()
         newest_built = sorted(scan.dictionaries)[-1:]
-        in_use = {*state.wanted, *followed, *newest_built, *scan.usable[-1:]}
+        # Of a stream, whose versions are small.
+        in_files = {version for version, each in scan.dictionaries.items() if each.in_one_file}
+        in_use = {
+            *state.wanted,
+            *(rules_of.kept_for_holds(state) & in_files),
+            *followed,
+            *newest_built,
+            *scan.usable[-1:],
+        }
         if (building := self.now_building()) is not None:
             in_use.add(building)
         doomed = versions_to_delete(scan.manifests, scan.dictionaries, in_use, self.rules.keep_versions, scan.unread)

@@ -83,7 +83,7 @@ def problems_of(transfer: CubeTransfer) -> list[str]:
 
 
 def _suspects(hold: Hold) -> str:
-    return "" if hold.suspects is None else f"; versions {hold.suspects[0]} to {hold.suspects[1]} are refused"
+    return "" if hold.suspects is None else f"; versions {hold.suspects[0]} to {hold.suspects[1]} are suspects"
 
 
 def _without_target(state: ReleaseState) -> str:

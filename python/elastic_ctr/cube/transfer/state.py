@@ -57,6 +57,7 @@ class ReleaseState(Record):
         restoring: the candidate is the target of a rollback and needs no validation.
         hold: the newest publishing hold that was obeyed.
         resumed: the number of the newest one that an operator has ended.
+        spared: the version that was live then: no suspect any more.
     """
 
     generation: Generation
@@ -72,6 +73,7 @@ class ReleaseState(Record):
     times: dict[VersionId, Times] = Field(default_factory=dict)
     hold: Hold | None = None
     resumed: Whole = 0
+    spared: VersionId | None = None
 
     @property
     def held(self) -> Hold | None:
@@ -144,6 +146,7 @@ def state_from_newer(own: ReleaseState, document: ReleaseDocument) -> ReleaseSta
             "times": own.times,
             "hold": own.hold,
             "resumed": own.resumed,
+            "spared": own.spared,
         }
     )
 
@@ -158,7 +161,7 @@ def advance(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Relea
 
 
 def _step(state: ReleaseState, view: View, rules: CubeTransferConfig) -> ReleaseState:
-    state = _with_refusals(state, view)
+    state = _below_suspects(_with_refusals(state, view), view)
     candidate = state.candidate
     if candidate is None:
         chosen = None if state.promotion_paused else next_candidate(view.built, state.live, state.refused)
@@ -254,7 +257,7 @@ def _with_refusals(state: ReleaseState, view: View) -> ReleaseState:
         found.setdefault(state.candidate, "its dictionary was deleted from the store")
     if (hold := state.hold) is not None:
         # The previous version, too: it must not be promoted once promotion is resumed.
-        for version in {*view.built, *state.was_live} - {state.live} - restored:
+        for version in {*view.built, *state.was_live} - {state.live, state.spared} - restored:
             if hold.suspects_version(version):
                 found.setdefault(version, f"the windows behind it were worse: publishing hold {hold.number}")
     for version, reason in sorted(found.items()):
@@ -297,18 +300,25 @@ def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransf
 
 
 def obeyed(state: ReleaseState, hold: Hold, view: View, rules: CubeTransferConfig) -> ReleaseState:
-    """A publishing hold of the master: promotion is paused, and where the live version is a suspect, the newest version below the
-    suspects that was live goes live again. Without such a version the live one stays.
-    """
+    """A publishing hold of the master: promotion is paused, and where the live version is a suspect, a version below goes live."""
     if state.hold is not None and hold.number <= state.hold.number:
         return state
     state = state.model_copy(update={"hold": hold, "promotion_paused": True})
-    if not state.restoring:
-        state = state.model_copy(update=_NO_CANDIDATE)
-    if hold.suspects is None or state.live is None or not hold.suspects_version(state.live):
+    return advance(state if state.restoring else state.model_copy(update=_NO_CANDIDATE), view, rules)
+
+
+def _below_suspects(state: ReleaseState, view: View) -> ReleaseState:
+    """While a hold is open and the live version is a suspect, the newest version below the suspects that was live is restored. Without
+    such a version the live one stays.
+    """
+    hold, live = state.held, state.live
+    if hold is None or hold.suspects is None or state.restoring or live is None or not hold.suspects_version(live):
         return state
     below = [v for v in state.was_live if v < hold.suspects[0] and v in view.built and v not in state.refused]
-    return rolled_back(state, max(below), view, rules) if below else state
+    if not below:
+        return state
+    state = with_times(state, {max(below): {"candidate": view.now}})
+    return state.model_copy(update={"candidate": max(below), "restoring": True, "complete_since": None})
 
 
 def kept_for_holds(state: ReleaseState) -> set[int]:
@@ -321,7 +331,8 @@ def kept_for_holds(state: ReleaseState) -> set[int]:
 def resume(state: ReleaseState) -> ReleaseState:
     """Resume promotion, and publishing if it is held. A rollback under way is given up."""
     if (hold := state.held) is not None:
-        state = state.model_copy(update={"resumed": hold.number})
+        # A suspect that stayed live may be needed again.
+        state = state.model_copy(update={"resumed": hold.number, "spared": state.live})
     if not state.promotion_paused:
         return state
     candidate = None if state.restoring else state.candidate

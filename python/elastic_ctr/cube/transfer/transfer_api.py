@@ -56,6 +56,8 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
         order = await read_record(request, RollbackOrder, limit=1 << 10)
         if order.resume == (order.version is not None):
             raise RequestRefused(400, 'say either {"version": V} or {"resume": true}')
+        if order.resume:
+            await transfer.obey_hold()
         try:
             state = transfer.order(order)
         except RollbackRefused as refused:

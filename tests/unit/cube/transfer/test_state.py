@@ -346,6 +346,30 @@ def test_versions_that_a_hold_may_go_back_to_are_the_newest_that_were_live_and_t
     assert kept[1] >= {v for v in kept[0] if 101 <= v < 148}
 
 
+def test_a_hold_goes_to_the_next_version_below_when_the_first_is_damaged_or_was_forgotten_by_a_newer_document() -> None:
+    state = ReleaseState(generation=1, live=7, previous=6, was_live=(3, 4, 5, 6, 7))
+    seen = view(3, 4, 5, 6, 7, held=(6, 7))
+    waiting = obeyed(state, hold(5, 8), seen, RULES)
+
+    damaged = advance(waiting, seen._replace(damaged={4: "pod a: its parts are damaged"}), RULES)
+    said = ReleaseDocument(generation=4, revision=9, placement=Placement(shards=1), live=7, previous=6)
+    learned = advance(state_from_newer(waiting, said), seen, RULES)
+
+    assert (waiting.candidate, damaged.candidate, learned.candidate) == (4, 3, 4)
+    assert damaged.restoring
+    assert learned.restoring
+
+
+def test_a_suspect_that_was_live_when_the_hold_ended_is_spared() -> None:
+    state = ReleaseState(generation=1, live=6, was_live=(6,))
+    held = obeyed(state, hold(5, 7), view(6, 7, held=(6,)), RULES)
+
+    after = advance(resume(held), view(6, 7, 8, held=(6, 7, 8)), RULES)
+
+    assert (after.live, after.previous) == (8, 6)
+    assert after.refused.keys() == {7}
+
+
 def test_a_hold_is_kept_by_a_transfer_that_learns_a_newer_document() -> None:
     state = obeyed(live(3), hold(5, 6), view(3), RULES)
     said = ReleaseDocument(generation=4, revision=9, placement=Placement(shards=1), live=3)
@@ -678,7 +702,7 @@ class Release(RuleBasedStateMachine):
         if self.state is not None and self.state.hold is not None:
             suspects = {v for v in self.built if self.state.hold.suspects_version(v)}
             restored = {self.state.candidate} if self.state.restoring else set[int | None]()
-            assert suspects - {self.state.live} - restored <= self.state.refused.keys()
+            assert suspects - {self.state.live, self.state.spared} - restored <= self.state.refused.keys()
 
     @invariant()
     def a_hold_lets_nothing_but_the_rollback_in(self) -> None:
