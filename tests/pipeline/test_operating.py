@@ -27,12 +27,12 @@ from elastic_ctr.local.run_folder import RunFolder, process_tree, still_running
 from elastic_ctr.store import open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
+from manual_metrics import in_the_manual, on_the_page
 from pipeline.forging import change_output_weights, forge, one_column_too_far
 from pipeline.running import TWO_SHARDS, values_for
 from pipeline.test_whole_run import COMMAND, synthetic
 
 DOCS = Path(__file__).parents[2] / "docs"
-MANUAL = DOCS / "operations.md"
 Done = subprocess.CompletedProcess[str]
 
 
@@ -311,15 +311,9 @@ def test_every_metric_stands_in_the_manual_and_nothing_else(system: Standing) ->
     found = []
     for role, port in doors.items():
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
-            text = page.read().decode()
-        kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
-        for line in text.splitlines():
-            if line.startswith("# HELP"):
-                name, what = line.split(None, 3)[2:]
-                # Of every role: docs/operations.md names them once.
-                if not name.endswith("_created") and not name.startswith(("process_", "elastic_ctr_build")):
-                    found.append(f"| {role} | `{name}` | {kinds[name]} | {what} |")
-    manual = [line for line in MANUAL.read_text().splitlines() if line.startswith("|") and "`elastic_ctr_" in line]
+            found += on_the_page(role, page.read().decode())
+    # This run has no intake.
+    manual = [line for line in in_the_manual() if not line.startswith("| intake |")]
 
     assert manual == found, "\n".join(found)
 

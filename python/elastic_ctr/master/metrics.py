@@ -67,7 +67,10 @@ _TABLE = {
 _MEMORY = ("pserver_memory_bytes", "Resident memory of a pserver's server process; 0 while there is none.")
 
 
-_LAG = ("stream_lag", "Offsets of the stream that no pass has yet: messages of a topic, bytes of a followed folder.")
+_LAG = (
+    "stream_lag",
+    "Offsets of the stream that no pass has yet: messages of a topic, lines of an intake, bytes of a followed folder.",
+)
 _WINDOW = {
     # field of the status' window: metric, its text
     "auc": (
