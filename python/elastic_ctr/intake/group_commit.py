@@ -71,19 +71,34 @@ class GroupCommit:
         return found
 
     async def _commit(self, group: list[tuple[Clicks, asyncio.Future[Appended]]]) -> None:
-        began = time.monotonic()
+        """No error ends the writer: a request that the log cannot bear is answered alone, and the others are appended."""
         try:
-            results = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._log.append, [clicks for clicks, _ in group], self._clock()
-            )
+            await self._append(group)
         except LogUnwritable as failed:
             if self.error is None:
                 log.error("%s", failed)  # noqa: TRY400 (the sentence says it all)
-            self.error = str(failed)
-            for _, done in group:
-                if not done.done():
-                    done.set_exception(LogUnwritable(str(failed)))
-            return
+            self._refuse(group, str(failed))
+        except Exception as failed:
+            if len(group) > 1:
+                for each in group:
+                    await self._commit([each])
+                return
+            log.exception("clicks could not be appended; the intake goes on with the next ones")
+            self._refuse(
+                group, f"the clicks could not be appended ({type(failed).__name__}): the intake's log says why"
+            )
+
+    def _refuse(self, group: list[tuple[Clicks, asyncio.Future[Appended]]], sentence: str) -> None:
+        self.error = sentence
+        for _, done in group:
+            if not done.done():
+                done.set_exception(LogUnwritable(sentence))
+
+    async def _append(self, group: list[tuple[Clicks, asyncio.Future[Appended]]]) -> None:
+        began = time.monotonic()
+        results = await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._log.append, [clicks for clicks, _ in group], self._clock()
+        )
         self.error = None
         if group:
             self._observe(time.monotonic() - began)

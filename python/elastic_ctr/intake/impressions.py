@@ -1,14 +1,18 @@
 """Impressions that may still be clicked, in the log's own file: they come and go in the transaction of their lines."""
 
+import logging
 import sqlite3
 from typing import NamedTuple
 
 from elastic_ctr.intake.join import Kind, LateClicks
 
+log = logging.getLogger(__name__)
+
 _SCHEMA = """
 create table if not exists impressions (
   key text primary key, at real not null, clicked integer not null, line blob not null) without rowid;
 create index if not exists impressions_by_time on impressions (at);
+create table if not exists joined_by (id integer primary key check (id = 1), digest blob not null);
 """
 
 
@@ -31,6 +35,22 @@ class Impressions:
         self._rules = rules
         self._seconds = seconds
         db.executescript(_SCHEMA)
+        self._forget_those_of_other_rules()
+
+    def _forget_those_of_other_rules(self) -> None:
+        """Their rows have other columns: no late click can be made of them."""
+        digest = self._rules.digest
+        self._db.execute("begin immediate")
+        if self._db.execute("select digest from joined_by").fetchone() != (digest,):
+            forgotten = self._db.execute("delete from impressions").rowcount
+            self._db.execute("insert or replace into joined_by values (1, ?)", (digest,))
+            if forgotten:
+                log.warning(
+                    "data.format, its columns or data.stream.join have changed: %d impressions are forgotten, and clicks of them count as "
+                    "unmatched",
+                    forgotten,
+                )
+        self._db.execute("commit")
 
     def forget(self, now: float) -> None:
         """Those that are too old, before others are looked up."""
@@ -57,8 +77,8 @@ class Impressions:
                 try:
                     lines.append(self._rules.late_click_of(found[1]) + b"\n")
                     joined += 1
-                except RecursionError:
-                    # A column with thousands of brackets is no feature.
+                except (RecursionError, ValueError):
+                    # A column with thousands of brackets is no feature, and what is no row makes none.
                     unmatched += 1
         return b"".join(lines), Joins(joined, unmatched, duplicate)
 
@@ -69,3 +89,4 @@ class Impressions:
 def forget_all(db: sqlite3.Connection) -> None:
     """Where nothing is joined any more."""
     db.execute("drop table if exists impressions")
+    db.execute("drop table if exists joined_by")

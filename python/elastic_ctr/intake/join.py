@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import orjson
@@ -58,6 +59,12 @@ class LateClicks:
         assert data.label is not None
         assert data.shows is not None
         return cls(data.format, data.columns or (), join.key, data.label, data.shows)
+
+    @property
+    def digest(self) -> bytes:
+        """Changes where a remembered row would be read by other rules than those that it was remembered by."""
+        rules = (self.format, self.columns, self.key, self.label, self.shows)
+        return sha256(repr(rules).encode()).digest()[:16]
 
     def row_of(self, line: bytes) -> Row:
         """What a line, without its newline, is."""

@@ -179,6 +179,37 @@ def test_requests_that_come_together_share_a_transaction(door: Desk, monkeypatch
         assert text_of(door, each["first"], each["end"]) == b"%d\n" % number
 
 
+def test_a_request_that_the_log_cannot_bear_is_answered_alone_and_the_writer_goes_on(
+    door: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered, go = threading.Event(), threading.Event()
+    append = ClickLog.append
+
+    def broken(log: ClickLog, requests: Any, now: float) -> Any:
+        entered.set()
+        assert go.wait(30)
+        if any(each.text == b"unbearable\n" for each in requests):
+            raise RuntimeError("a fault of the program")
+        return append(log, requests, now)
+
+    monkeypatch.setattr(ClickLog, "append", broken)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(door.post, b"0\n")
+        assert entered.wait(30)
+        others = [pool.submit(door.post, text) for text in (b"1\n", b"unbearable\n", b"2\n")]
+        while len(door.intake.commits._waiting) < 3:
+            pass
+        go.set()
+        answers = [each.result() for each in (first, *others)]
+
+    assert [each.status_code for each in answers] == [200, 200, 503, 200]
+    assert answers[2].json()["error"] == ("the clicks could not be appended (RuntimeError): the intake's log says why")
+    assert caplog.text.count("RuntimeError: a fault of the program") == 1
+    assert door.post(b"3\n").json()["end"] == 4
+    assert door.status()["error"] is None
+    assert door.metrics()["elastic_ctr_intake_refused_requests_total"] == 1
+
+
 def test_while_the_log_cannot_be_written_clicks_are_refused_and_what_is_there_is_read(door: Desk) -> None:
     door.post(b"a\n")
     door.intake.log._db.execute("pragma query_only = 1")

@@ -193,6 +193,33 @@ def test_a_log_that_joins_no_more_keeps_no_impressions(tmp_path: Path) -> None:
         assert log.read(0, 2, 1000).text == impression(1) + click(1)
 
 
+CSV_ROW = b"1,0,1,x\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "row", "after", "clicked"),
+    [
+        (CSV, CSV_ROW, JSONL, click(1)),
+        (JSONL, impression(1), CSV, b"1,1,,\n"),
+        (CSV, CSV_ROW, LateClicks("csv", COLUMNS[:3], "id", "click", "n"), b"1,1,\n"),
+        (CSV, CSV_ROW, LateClicks("csv", (*COLUMNS, "age"), "id", "click", "n"), b"1,1,,,\n"),
+        (JSONL, impression(1), LateClicks("jsonl", (), "id", "clicked", "n"), b'{"id": "1", "clicked": 1}\n'),
+        (JSONL, impression(1), LateClicks("jsonl", (), "id", "click", "shown"), click(1)),
+        (JSONL, impression(1), LateClicks("jsonl", (), "city", "click", "n"), b'{"city": "1", "click": 1}\n'),
+    ],
+)
+def test_impressions_of_an_earlier_configuration_are_forgotten_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: LateClicks, row: bytes, after: LateClicks, clicked: bytes
+) -> None:
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(before, 10))) as log:
+        log.append([clicks_of(row, 1000)], 0.0)
+    for _ in range(2):
+        with closing(ClickLog(tmp_path, FOR_EVER, join=(after, 10))) as log:
+            assert log.append([clicks_of(clicked, 1000)], 0.0) == [(1, 1, False)]
+            assert log.joins == Joins(unmatched=1)
+    assert caplog.text.count("have changed: 1 impressions are forgotten") == 1
+
+
 def test_a_row_too_deep_to_be_rewritten_loses_its_click_alone(tmp_path: Path) -> None:
     deep = b'{"id": "1", "n": 1, "click": 0, "x": ' + b"[" * 1000 + b"]" * 1000 + b"}\n"
     with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
