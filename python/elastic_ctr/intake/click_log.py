@@ -28,7 +28,9 @@ create table if not exists batches (
   first integer primary key, count integer not null, bytes integer not null, at real not null, text blob not null);
 create table if not exists remembered (
   number integer primary key, key text not null unique, first integer not null, end integer not null, digest blob not null);
+create table if not exists facts (name text primary key, value blob not null) without rowid;
 insert or ignore into places values (1, 0, 0);
+insert or ignore into facts values ('log', lower(hex(randomblob(4))));
 """
 
 
@@ -65,7 +67,9 @@ class Retention:
 
 
 class ClickLog:
-    """Appends belong to one thread, reads may be in others. An append is in the file, and on the disk, or it is not there at all.
+    """The lines of one partition, whose name is the file's own: a log that is begun anew has another one.
+
+    Appends belong to one thread, reads may be in others. An append is in the file, and on the disk, or it is not there at all.
 
     Readers see nothing that a loss of power could take back: SQLite shows a transaction once its write-ahead log is synced.
     """
@@ -86,6 +90,8 @@ class ClickLog:
             self._db = _opened(self._path)
             self._db.executescript(_SCHEMA)
             self._reader = _opened(self._path)
+            [log] = self._db.execute("select value from facts where name = 'log'").fetchone()
+            self.partition = f"clicks-{log}"
             self.kept, self.bytes = self._places()
             self._impressions = None if join is None else Impressions(self._db, *join)
             if join is None:

@@ -12,7 +12,6 @@ _SCHEMA = """
 create table if not exists impressions (
   key text primary key, at real not null, clicked integer not null, line blob not null) without rowid;
 create index if not exists impressions_by_time on impressions (at);
-create table if not exists joined_by (id integer primary key check (id = 1), digest blob not null);
 """
 
 
@@ -28,7 +27,7 @@ class Joins(NamedTuple):
 
 
 class Impressions:
-    """Remembered for `seconds`. The first of several with one key counts until it is forgotten."""
+    """In a log's file. Remembered for `seconds`. The first of several with one key counts until it is forgotten."""
 
     def __init__(self, db: sqlite3.Connection, rules: LateClicks, seconds: float) -> None:
         self._db = db
@@ -41,9 +40,9 @@ class Impressions:
         """Their rows have other columns: no late click can be made of them."""
         digest = self._rules.digest
         self._db.execute("begin immediate")
-        if self._db.execute("select digest from joined_by").fetchone() != (digest,):
+        if self._db.execute("select value from facts where name = 'joined by'").fetchone() != (digest,):
             forgotten = self._db.execute("delete from impressions").rowcount
-            self._db.execute("insert or replace into joined_by values (1, ?)", (digest,))
+            self._db.execute("insert or replace into facts values ('joined by', ?)", (digest,))
             if forgotten:
                 log.warning(
                     "data.format, its columns or data.stream.join have changed: %d impressions are forgotten, and clicks of them count as "
@@ -89,4 +88,3 @@ class Impressions:
 def forget_all(db: sqlite3.Connection) -> None:
     """Where nothing is joined any more."""
     db.execute("drop table if exists impressions")
-    db.execute("drop table if exists joined_by")

@@ -24,7 +24,6 @@ from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.http import RequestRefused, application, read_body, require_token, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
 from elastic_ctr.runtime.lock import StateLock
-from elastic_ctr.streams.address import INTAKE_PARTITION
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +88,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         except RequestRefused:
             counts.refused += 1
             raise
-        answer: dict[str, object] = {"partition": INTAKE_PARTITION, "first": found.first, "end": found.end}
+        answer: dict[str, object] = {"partition": intake.log.partition, "first": found.first, "end": found.end}
         if found.repeated:
             counts.repeated += 1
             return JSONResponse({**answer, "repeated": True})
@@ -113,7 +112,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
 
     async def places(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
         first, end = intake.log.kept
-        return JSONResponse({"partition": INTAKE_PARTITION, "first": first, "end": end})
+        return JSONResponse({"partition": intake.log.partition, "first": first, "end": end})
 
     async def lines(request: Request) -> Response:
         try:
@@ -124,12 +123,16 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
             raise RequestRefused(400, f"start {wanted.start} is behind stop {wanted.stop}; swap them")
         first, end = intake.log.kept
         if wanted.stop > end:
-            raise RequestRefused(416, f"the log ends at offset {end}, before {wanted.stop}", {"log-end": str(end)})
+            known = {"log-partition": intake.log.partition, "log-end": str(end)}
+            raise RequestRefused(416, f"the log ends at offset {end}, before {wanted.stop}", known)
         try:
             piece = await asyncio.to_thread(intake.log.read, wanted.start, wanted.stop, PIECE_BYTES)
         except LogUnwritable as failed:
             raise _later(str(failed)) from failed
-        headers = {"first-offset": str(piece.first), "next-offset": str(piece.next), "log-first": str(first)}
+        headers = {
+            "log-partition": intake.log.partition, "log-first": str(first),
+            "first-offset": str(piece.first), "next-offset": str(piece.next),
+        }  # fmt: skip
         return Response(piece.text, media_type="application/octet-stream", headers=headers)
 
     routes = [

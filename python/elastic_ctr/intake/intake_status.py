@@ -8,7 +8,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from elastic_ctr.intake.click_log import ClickLog
 from elastic_ctr.runtime.metrics import Metrics
-from elastic_ctr.streams.address import INTAKE_PARTITION
 
 _COMMIT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -28,7 +27,7 @@ def status_of(log: ClickLog, counts: Counts, error: str | None) -> dict[str, Any
     """The JSON of /status."""
     return {
         "role": "intake",
-        "partition": INTAKE_PARTITION,
+        "partition": log.partition,
         "first": log.kept.first,
         "end": log.kept.end,
         "bytes": log.bytes,

@@ -4,8 +4,6 @@ from urllib.parse import urlsplit
 
 OWN_INTAKE = "intake://"
 """The release's own intake: chart and local runner put its address in."""
-INTAKE_PARTITION = "clicks"
-"""The one partition of an intake: role and reader must agree on it."""
 
 
 def is_stream(url: str) -> bool:

@@ -15,7 +15,6 @@ from pydantic import BaseModel, Field
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
 from elastic_ctr.store.interface import cause_of
-from elastic_ctr.streams.address import INTAKE_PARTITION
 from elastic_ctr.streams.interface import Kept, Lines
 
 # The master asks what there is, and has other work to do.
@@ -34,7 +33,7 @@ class _Places(BaseModel):
 
 
 class IntakeLog:
-    """One partition, whose offsets count lines."""
+    """One partition, whose offsets count lines, and whose name is another one once the log was begun anew."""
 
     unit = "records"
 
@@ -57,8 +56,6 @@ class IntakeLog:
         return {places.partition: Kept(places.first, places.end)}
 
     def read(self, partition: str, start: int, stop: int) -> Lines:
-        if partition != INTAKE_PARTITION:
-            raise NotInStore(f"{partition} is no partition of {self.url}")
         texts, offsets, following = [], [], start
         while following < stop:
             first, following, text = self._retry.call(partial(self._piece, partition, following, stop))
@@ -70,10 +67,11 @@ class IntakeLog:
     def _piece(self, partition: str, start: int, stop: int) -> tuple[int, int, bytes]:
         """The lines of offsets from `start` or a later one on, and the offset behind them."""
         with self._asked("/v1/log/lines", {"start": start, "stop": stop}, _READ_TIMEOUT) as answer:
+            self._check_partition(partition, answer.headers.get("log-partition", ""))
             if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise StoreError(
                     f"{partition} of {self.url} ends at offset {answer.headers.get('log-end', '?')[:20]} where {stop} had been "
-                    "seen: it was created anew"
+                    "seen: an older copy of the log was put back"
                 )
             text = self._body(answer)
             first, following = (answer.headers.get(name, "") for name in ("first-offset", "next-offset"))
@@ -86,6 +84,15 @@ class IntakeLog:
                 f"and {start} to {stop} were asked for; is another program between?"
             )
         return begin, end, text
+
+    def _check_partition(self, wanted: str, found: str) -> None:
+        if not found:
+            raise self._no_intake("it names no partition")
+        if found != wanted:
+            raise NotInStore(
+                f"{wanted} is not in {self.url}, whose log is {found[:255]}: it was begun anew, and the clicks of {wanted} are lost; put the "
+                "former log back, or begin another model"
+            )
 
     def _body(self, answer: httpx.Response) -> bytes:
         found = bytearray()

@@ -33,6 +33,10 @@ class Desk:
         self.netloc = f"127.0.0.1:{port}"
         self.client = httpx.Client(base_url=f"http://{self.netloc}", headers=bearer(TOKEN), timeout=30)
 
+    @property
+    def partition(self) -> str:
+        return self.intake.log.partition
+
     def post(self, text: bytes | str, **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.client.post("/v1/clicks", content=text, headers=named)

@@ -37,9 +37,9 @@ def text_of(door: Desk, start: int, stop: int) -> bytes:
 def test_lines_that_are_posted_are_read_under_the_offsets_of_the_answer(door: Desk) -> None:
     first, second = door.post(b"1 0 5:0\n1 1 6:1\n"), door.post(b"1 0 7:0")
 
-    assert (first.status_code, first.json()) == (200, {"partition": "clicks", "first": 0, "end": 2})
-    assert second.json() == {"partition": "clicks", "first": 2, "end": 3}
-    assert door.client.get("/v1/log").json() == {"partition": "clicks", "first": 0, "end": 3}
+    assert (first.status_code, first.json()) == (200, {"partition": door.partition, "first": 0, "end": 2})
+    assert second.json() == {"partition": door.partition, "first": 2, "end": 3}
+    assert door.client.get("/v1/log").json() == {"partition": door.partition, "first": 0, "end": 3}
     assert text_of(door, 0, 3) == b"1 0 5:0\n1 1 6:1\n1 0 7:0\n"
     assert text_of(door, 1, 2) == b"1 1 6:1\n"
     assert text_of(door, 3, 3) == b""
@@ -54,7 +54,7 @@ def test_a_repeat_with_the_same_key_has_the_same_answer_and_doubles_nothing(door
     door.post(b"a\n")
     answers = [door.post(b"b\nc\n", Idempotency_Key="5f1a").json() for _ in range(3)]
 
-    assert answers[0] == {"partition": "clicks", "first": 1, "end": 3}
+    assert answers[0] == {"partition": door.partition, "first": 1, "end": 3}
     assert answers[1] == answers[2] == {**answers[0], "repeated": True}
     assert text_of(door, 0, 3) == b"a\nb\nc\n"
     assert door.client.get("/v1/log").json()["end"] == 3
@@ -225,7 +225,7 @@ def test_while_the_log_cannot_be_written_clicks_are_refused_and_what_is_there_is
     assert door.client.get("/readyz").status_code == 200
 
     door.intake.log._db.execute("pragma query_only = 0")
-    assert door.post(b"b\n", Idempotency_Key="k").json() == {"partition": "clicks", "first": 1, "end": 2}
+    assert door.post(b"b\n", Idempotency_Key="k").json() == {"partition": door.partition, "first": 1, "end": 2}
     assert door.status()["error"] is None
     assert door.metrics()["elastic_ctr_intake_write_failing"] == 0
 
@@ -239,7 +239,7 @@ def test_a_range_whose_beginning_has_gone_says_with_which_offset_it_begins(tmp_p
 
         answer = door.client.get("/v1/log/lines", params={"start": 0, "stop": 3})
 
-        assert door.client.get("/v1/log").json() == {"partition": "clicks", "first": 2, "end": 3}
+        assert door.client.get("/v1/log").json() == {"partition": door.partition, "first": 2, "end": 3}
         assert answer.content == b"c\n"
         assert {name: answer.headers[name] for name in ("first-offset", "next-offset", "log-first")} == {
             "first-offset": "2", "next-offset": "3", "log-first": "2"
@@ -253,7 +253,7 @@ def test_status_and_metrics_count_what_came(door: Desk) -> None:
     door.post(b"")
 
     assert door.status() == {
-        "role": "intake", "partition": "clicks", "first": 0, "end": 3, "bytes": 7,
+        "role": "intake", "partition": door.partition, "first": 0, "end": 3, "bytes": 7,
         "accepted": {"requests": 2, "records": 3, "bytes": 7},
         "lateClicks": {"joined": 0, "unmatched": 0, "duplicate": 0}, "repeated": 1, "refused": 1, "error": None,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -113,6 +114,16 @@ def test_offsets_go_on_after_everything_has_gone_and_a_restart(tmp_path: Path) -
         assert log.kept == Kept(2, 2)
         assert log.append([clicks("c")], 100.0) == [Appended(2, 3)]
         assert read_all(log, 0, 3) == (2, [b"c"])
+
+
+def test_a_log_has_a_name_of_its_own_that_it_keeps(tmp_path: Path) -> None:
+    names = []
+    for folder in ("one", "one", "two"):
+        with log_in(tmp_path / folder) as log:
+            names.append(log.partition)
+
+    assert names[0] == names[1] != names[2]
+    assert all(re.fullmatch("clicks-[0-9a-f]{8}", name) for name in names)
 
 
 def test_pages_of_lines_that_went_are_used_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.finder import WindowFinder
 from elastic_ctr.streams.followed_folder import FollowedFolder
+from elastic_ctr.streams.interface import Stream
 from master.world import Trainer, World, data_of
 
 LINE = b"1 0 a:1\n"
@@ -19,7 +20,7 @@ class StreamWorld(World):
     def __init__(self, folder: Path, *, config: dict[str, Any] | None = None, **data: Any) -> None:
         self.log = folder / "log"
         self.log.mkdir(exist_ok=True)
-        self.stream = FollowedFolder(self.log)
+        self.stream: Stream = FollowedFolder(self.log)
         source = {"url": f"file://{self.log}?follow"}
         given = {"source": source, "start": "earliest", "end": None, **data}
         super().__init__(folder, data=data_of(**given), config=MasterConfig().model_copy(update=config or {}))

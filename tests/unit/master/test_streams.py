@@ -1,5 +1,6 @@
 """Micro-passes of a real followed folder, with everything but Paddle and the network."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ from elastic_ctr.master import checkpointing, stream_schedule
 from elastic_ctr.master.finder import WindowFinder
 from elastic_ctr.master.stream_schedule import StreamSchedule
 from elastic_ctr.master.training_status import status_of_ledger
-from elastic_ctr.store import StoreUnavailable
+from elastic_ctr.store import RetryPolicy, StoreUnavailable
 from elastic_ctr.streams.followed_folder import FollowedFolder
+from elastic_ctr.streams.intake import IntakeLog
 from elastic_ctr.streams.interface import Kept, Lines
+from intake.desk import desk, intake_file
 from master.stream_world import LINE, StreamWorld
 from master.world import LEASE
+from ports import free_port
 
 
 def test_what_is_appended_is_trained_pass_after_pass_and_each_pass_is_a_version(tmp_path: Path) -> None:
@@ -216,6 +220,31 @@ def test_a_followed_file_that_is_deleted_is_named_and_its_unread_lines_are_count
     assert one.ledger.facts.stream is not None
     assert one.ledger.facts.stream.gone == 15 * len(LINE)
     assert one.ledger.facts.stream.following == {"others": 5 * len(LINE)}
+
+
+def test_a_log_of_an_intake_that_is_begun_anew_is_read_from_its_beginning_and_what_was_unread_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    one = StreamWorld(tmp_path, stream={"max_records": 80})
+    one.stream = IntakeLog(f"127.0.0.1:{port}", RetryPolicy(0))
+    one.start_master()
+    with closing(one.stream):
+        with desk(intake_file(tmp_path / "lost"), port) as door:
+            door.post(200 * LINE)
+            one.until_state("training")
+            former = door.partition
+        with desk(intake_file(tmp_path / "new"), port) as door:
+            # As long as the former one: its end alone would not tell.
+            door.post(240 * LINE)
+            one.done_up_to(4)
+
+    ranges = [text for each in sorted(one.ledger.passes(), key=lambda each: each.ordinal) for text in each.splits]
+    new = door.partition
+    assert ranges[:4] == [f"{former}:0-80", f"{new}:0-80", f"{new}:80-160", f"{new}:160-240"]
+    assert f"{former} is not in {one.stream.url} any more; 120 records of it were not read" in caplog.text
+    assert one.ledger.facts.stream is not None
+    assert (one.ledger.facts.stream.gone, one.ledger.facts.stream.following) == (120, {new: 240})
 
 
 def test_a_stream_that_does_not_answer_is_asked_seldom_and_its_sentence_stays(tmp_path: Path) -> None:

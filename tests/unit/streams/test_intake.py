@@ -16,6 +16,8 @@ from elastic_ctr.streams.open import open_stream
 from intake.desk import Desk, desk, intake_file
 from ports import free_port
 
+PARTITION = "clicks-00000000"
+
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Desk]:
@@ -43,15 +45,15 @@ def numbered(start: int, stop: int) -> bytes:
 def test_a_range_is_the_lines_of_its_offsets_whenever_it_is_read(
     door: Desk, stream: IntakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert stream.partitions() == {"clicks": Kept(0, 0)}
+    assert stream.partitions() == {door.partition: Kept(0, 0)}
     for number in range(0, 200, 10):
         door.post(numbered(number, number + 10))
 
-    assert stream.partitions() == {"clicks": Kept(0, 200)}
+    assert stream.partitions() == {door.partition: Kept(0, 200)}
     for piece_bytes in (1 << 20, 1):
         monkeypatch.setattr(intake_api, "PIECE_BYTES", piece_bytes)
         for start, stop in ((0, 200), (5, 27), (199, 200), (30, 30), (5, 27)):
-            lines = stream.read("clicks", start, stop)
+            lines = stream.read(door.partition, start, stop)
             assert lines.gone == 0
             places = [lines.offset_of(place) for place in range(len(numbered(start, stop)))]
             assert text_of(lines) == numbered(start, stop)
@@ -61,7 +63,7 @@ def test_a_range_is_the_lines_of_its_offsets_whenever_it_is_read(
 def test_a_line_is_known_by_its_offset_though_it_is_no_row(door: Desk, stream: IntakeLog) -> None:
     door.post(b"1 0 5:0\nno row\n")
 
-    lines = stream.read("clicks", 0, 2)
+    lines = stream.read(door.partition, 0, 2)
 
     assert lines.offset_of(text_of(lines).index(b"no row")) == 1
 
@@ -73,8 +75,8 @@ def test_offsets_that_retention_has_dropped_are_counted(tmp_path: Path) -> None:
         now[0] = 3601.0
         door.post(numbered(7, 10))
         with closing(open_stream(f"intake://{door.netloc}")) as stream:
-            assert stream.partitions() == {"clicks": Kept(7, 10)}
-            some, none = stream.read("clicks", 5, 9), stream.read("clicks", 2, 4)
+            assert stream.partitions() == {door.partition: Kept(7, 10)}
+            some, none = stream.read(door.partition, 5, 9), stream.read(door.partition, 2, 4)
 
             assert (some.gone, some.offset_of(0), some.offset_of(2)) == (2, 7, 8)
             assert text_of(some) == b"7\n8\n"
@@ -84,11 +86,31 @@ def test_offsets_that_retention_has_dropped_are_counted(tmp_path: Path) -> None:
 def test_a_range_that_was_never_written_is_refused(door: Desk, stream: IntakeLog) -> None:
     door.post(b"a\n")
 
-    with pytest.raises(StoreError, match="ends at offset 1 where 5 had been seen: it was created anew") as refused:
-        stream.read("clicks", 0, 5)
+    with pytest.raises(
+        StoreError, match="ends at offset 1 where 5 had been seen: an older copy of the log was put back"
+    ) as refused:
+        stream.read(door.partition, 0, 5)
     assert not isinstance(refused.value, StoreUnavailable)
-    with pytest.raises(NotInStore, match="others is no partition of intake://"):
+    with pytest.raises(
+        NotInStore, match=f"others is not in intake://.*, whose log is {door.partition}: it was begun anew"
+    ):
         stream.read("others", 0, 1)
+
+
+def test_a_log_that_was_begun_anew_is_another_partition_however_far_it_has_grown(tmp_path: Path) -> None:
+    port = free_port()
+    with closing(IntakeLog(f"127.0.0.1:{port}", RetryPolicy(0))) as stream:
+        with desk(intake_file(tmp_path / "lost"), port) as door:
+            door.post(numbered(0, 10))
+            former = door.partition
+        with desk(intake_file(tmp_path / "new"), port) as door:
+            for end in (5, 12):
+                door.post(numbered(door.intake.log.kept.end, end))
+                with pytest.raises(NotInStore, match=f"{former} is not in .*, whose log is {door.partition}: it was b"):
+                    stream.read(former, 8, 10)
+            assert stream.partitions() == {door.partition: Kept(0, 12)}
+            assert text_of(stream.read(door.partition, 10, 12)) == numbered(10, 12)
+    assert former != door.partition
 
 
 def test_an_intake_that_goes_and_comes_back_gives_the_same_range(tmp_path: Path) -> None:
@@ -96,13 +118,13 @@ def test_an_intake_that_goes_and_comes_back_gives_the_same_range(tmp_path: Path)
     with closing(IntakeLog(f"127.0.0.1:{port}", RetryPolicy(0))) as stream:
         with desk(intake_file(tmp_path), port) as door:
             door.post(numbered(0, 100))
-            before = text_of(stream.read("clicks", 3, 77))
-        for call in (stream.partitions, lambda: stream.read("clicks", 3, 77)):
+            before = text_of(stream.read(door.partition, 3, 77))
+        for call in (stream.partitions, lambda: stream.read(door.partition, 3, 77)):
             with pytest.raises(StoreUnavailable, match=r"does not answer: .*; is the intake running\?"):
                 call()
         with desk(intake_file(tmp_path), port):
-            assert text_of(stream.read("clicks", 3, 77)) == before == numbered(3, 77)
-            assert stream.partitions() == {"clicks": Kept(0, 100)}
+            assert text_of(stream.read(door.partition, 3, 77)) == before == numbered(3, 77)
+            assert stream.partitions() == {door.partition: Kept(0, 100)}
 
 
 @contextmanager
@@ -143,7 +165,7 @@ def says(status: int, body: bytes = b"", **headers: str) -> Callable[[BaseHTTPRe
         (says(404), NotInStore, "what answers has no log of clicks"),
         (says(302, location="/"), StoreError, "what answers is no intake"),
         (says(200, b"<html>"), StoreError, "what answers is no intake"),
-        (says(200, b'{"partition": "clicks", "first": -1, "end": 2}'), StoreError, "what answers is no intake"),
+        (says(200, b'{"partition": "clicks-0", "first": -1, "end": 2}'), StoreError, "what answers is no intake"),
         (says(200, b"{}", content_length="5"), StoreUnavailable, "does not answer"),
     ],
 )
@@ -173,13 +195,21 @@ def test_what_answers_and_is_no_intake_is_named(
 def test_lines_that_are_not_those_of_the_range_are_refused(
     body: bytes, headers: dict[str, str], sentence: str | None
 ) -> None:
-    with another_program(says(200, body, **headers)) as stream:
+    with another_program(says(200, body, log_partition=PARTITION, **headers)) as stream:
         if sentence is None:
-            assert stream.read("clicks", 0, 2).gone == 1
+            assert stream.read(PARTITION, 0, 2).gone == 1
             return
         with pytest.raises(StoreError, match=sentence) as refused:
-            stream.read("clicks", 0, 2)
+            stream.read(PARTITION, 0, 2)
     assert type(refused.value) is StoreError
+
+
+def test_lines_of_no_partition_are_refused() -> None:
+    with (
+        another_program(says(200, b"a\n", first_offset="0", next_offset="1")) as stream,
+        pytest.raises(StoreError, match="it names no partition"),
+    ):
+        stream.read(PARTITION, 0, 1)
 
 
 def test_an_address_names_a_host_and_a_port() -> None:

@@ -110,8 +110,8 @@ def test_a_click_that_an_intake_has_joined_is_the_record_of_its_impression_witho
 
     with desk(file) as door, closing(open_stream(f"intake://{door.netloc}")) as stream:
         door.post(shown)
-        assert door.post(clicked).json() == {"partition": "clicks", "first": 2, "end": 3}
-        task = control.Task(id="t", path="clicks", start=0, end=3)
+        assert door.post(clicked).json() == {"partition": door.partition, "first": 2, "end": 3}
+        task = control.Task(id="t", path=door.partition, start=0, end=3)
         result, refused = convert_task(stream, task, conversion, tmp_path / "out.txt")
 
     assert refused == []
