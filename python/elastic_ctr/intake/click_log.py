@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastic_ctr.intake.impressions import Impressions, Joins, forget_all
+from elastic_ctr.intake.impressions import Impressions, Joins, TooMuchJoined, forget_all
 from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.request_lines import Clicks
 from elastic_ctr.streams.interface import Kept
@@ -18,6 +18,8 @@ from elastic_ctr.streams.interface import Kept
 REMEMBERED_KEYS = 100_000
 # A batch is read as a whole. A joined click is longer than what was sent.
 BATCH_BYTES = 4 << 20
+# A transaction ends with the request with which it has so many: joined clicks are longer than what was sent.
+GROUP_BYTES = 16 << 20
 # Of one transaction: what is dropped beyond them goes with the next one.
 _DROPPED_AT_ONCE = 1000
 _NEWLINE = 10
@@ -103,10 +105,14 @@ class ClickLog:
         self._reader.close()
         self._db.close()
 
-    def append(self, requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused]:
-        """All requests in one transaction, of each its offsets; what is too old goes in the same one. Raises LogUnwritable."""
+    def append(self, requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused | TooMuchJoined]:
+        """The first requests, at least one, in one transaction, of each its offsets; what is too old goes in the same one.
+
+        Raises LogUnwritable.
+        """
         with self._transaction():
-            found: list[Appended | KeyReused] = []
+            found: list[Appended | KeyReused | TooMuchJoined] = []
+            size = 0
             text: list[bytes] = []
             joins = self.joins
             if self._impressions is not None:
@@ -114,17 +120,22 @@ class ClickLog:
             [first] = self._db.execute("select end from places").fetchone()
             end = first
             for each in requests:
+                if size >= GROUP_BYTES:
+                    break
                 known = self._known(each)
-                if known is None:
-                    lines = each.text
-                    if self._impressions is not None:
-                        lines, found_here = self._impressions.join(lines, now)
-                        joins = joins.plus(found_here)
-                    known = Appended(end, end + lines.count(b"\n"))
-                    end = known.end
-                    text.append(lines)
-                    self._remember(each, known)
-                found.append(known)
+                if known is not None:
+                    found.append(known)
+                    continue
+                try:
+                    lines, joined = self._joined(each.text, now)
+                except TooMuchJoined as refused:
+                    found.append(refused)
+                    continue
+                here = Appended(end, end + lines.count(b"\n"))
+                joins, end, size = joins.plus(joined), here.end, size + len(lines)
+                text.append(lines)
+                self._remember(each, here)
+                found.append(here)
             for piece in _pieces(b"".join(text)):
                 first = self._insert(first, piece, now)
             self._forget()
@@ -165,6 +176,19 @@ class ClickLog:
             finally:
                 rows.close()
             return Piece(first, following, b"".join(texts))
+
+    def _joined(self, text: bytes, now: float) -> tuple[bytes, Joins]:
+        """Raises TooMuchJoined, as if the request had not come."""
+        if self._impressions is None:
+            return text, Joins()
+        self._db.execute("savepoint request")
+        try:
+            return self._impressions.join(text, now)
+        except TooMuchJoined:
+            self._db.execute("rollback to request")
+            raise
+        finally:
+            self._db.execute("release request")
 
     def _places(self) -> tuple[Kept, int]:
         end, size = self._db.execute("select end, bytes from places").fetchone()

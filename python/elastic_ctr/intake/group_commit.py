@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from elastic_ctr.intake.click_log import Appended, ClickLog, KeyReused, LogUnwritable
+from elastic_ctr.intake.click_log import Appended, ClickLog, LogUnwritable
 from elastic_ctr.intake.request_lines import Clicks
 from elastic_ctr.runtime.lifecycle import wait_event
 
@@ -39,7 +39,7 @@ class GroupCommit:
         self._ended = False
 
     async def append(self, clicks: Clicks) -> Appended:
-        """Returns once the lines are on the disk. Raises LogUnwritable, KeyReused."""
+        """Returns once the lines are on the disk. Raises LogUnwritable, KeyReused, TooMuchJoined."""
         if self._ended:
             raise LogUnwritable("the intake is being ended: send the clicks again, with the same Idempotency-Key")
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -102,11 +102,12 @@ class GroupCommit:
         self.error = None
         if group:
             self._observe(time.monotonic() - began)
-        for (_, done), result in zip(group, results, strict=True):
+        self._waiting.extendleft(reversed(group[len(results) :]))
+        for (_, done), result in zip(group, results, strict=False):
             # A caller that has gone has an answer, too: its lines are there.
             if done.done():
                 continue
-            if isinstance(result, KeyReused):
-                done.set_exception(result)
-            else:
+            if isinstance(result, Appended):
                 done.set_result(result)
+            else:
+                done.set_exception(result)

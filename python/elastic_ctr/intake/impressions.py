@@ -1,5 +1,6 @@
 """Impressions that may still be clicked, in the log's own file: they come and go in the transaction of their lines."""
 
+import io
 import logging
 import sqlite3
 from typing import NamedTuple
@@ -8,11 +9,18 @@ from elastic_ctr.intake.join import Kind, LateClicks
 
 log = logging.getLogger(__name__)
 
+# Of the late clicks of one request: each is as long as its impression, which may be hundreds of times as long as its click.
+JOINED_BYTES = 16 << 20
+
 _SCHEMA = """
 create table if not exists impressions (
   key text primary key, at real not null, clicked integer not null, line blob not null) without rowid;
 create index if not exists impressions_by_time on impressions (at);
 """
+
+
+class TooMuchJoined(ValueError):
+    """The late clicks of a request would be longer together than one transaction should be."""
 
 
 class Joins(NamedTuple):
@@ -56,15 +64,19 @@ class Impressions:
         self._db.execute("delete from impressions where at < ?", (now - self._seconds,))
 
     def join(self, text: bytes, now: float) -> tuple[bytes, Joins]:
-        """The lines that are appended for those of a request. Within a transaction."""
-        lines = []
-        joined = unmatched = duplicate = 0
-        for line in text.split(b"\n")[:-1]:
+        """The lines that are appended for those of a request. Within a transaction.
+
+        Raises TooMuchJoined, and has changed something then.
+        """
+        lines = bytearray()
+        joined = unmatched = duplicate = size = 0
+        for whole in io.BytesIO(text):
+            line = whole[:-1]
             row = self._rules.row_of(line)
             if row.kind is not Kind.CLICK:
                 if row.kind is Kind.IMPRESSION:
                     self._remember(row.key, now, line, clicked=row.clicked)
-                lines.append(line + b"\n")
+                lines += whole
                 continue
             found = self._db.execute("select clicked, line from impressions where key = ?", (row.key,)).fetchone()
             if found is None:
@@ -74,12 +86,19 @@ class Impressions:
             else:
                 self._db.execute("update impressions set clicked = 1 where key = ?", (row.key,))
                 try:
-                    lines.append(self._rules.late_click_of(found[1]) + b"\n")
-                    joined += 1
+                    late = self._rules.late_click_of(found[1]) + b"\n"
                 except (RecursionError, ValueError):
                     # A column with thousands of brackets is no feature, and what is no row makes none.
                     unmatched += 1
-        return b"".join(lines), Joins(joined, unmatched, duplicate)
+                    continue
+                size += len(late)
+                if size > JOINED_BYTES and joined:
+                    raise TooMuchJoined(
+                        f"the request's clicks have impressions of more than {JOINED_BYTES} bytes together; send fewer clicks in one request"
+                    )
+                lines += late
+                joined += 1
+        return bytes(lines), Joins(joined, unmatched, duplicate)
 
     def _remember(self, key: str, now: float, line: bytes, *, clicked: bool) -> None:
         self._db.execute("insert or ignore into impressions values (?, ?, ?, ?)", (key, now, int(clicked), line))

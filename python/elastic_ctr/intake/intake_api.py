@@ -17,6 +17,7 @@ from starlette.routing import Route
 from elastic_ctr.config.role_files import IntakeFile
 from elastic_ctr.intake.click_log import ClickLog, KeyReused, LogUnwritable, Retention
 from elastic_ctr.intake.group_commit import GroupCommit
+from elastic_ctr.intake.impressions import TooMuchJoined
 from elastic_ctr.intake.intake_status import Counts, IntakeMetrics, status_of
 from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.request_lines import Clicks, ClicksRefused, clicks_of, key_of
@@ -82,6 +83,9 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         except KeyReused as reused:
             counts.refused += 1
             raise RequestRefused(422, str(reused)) from reused
+        except TooMuchJoined as refused:
+            counts.refused += 1
+            raise RequestRefused(413, str(refused)) from refused
         except LogUnwritable as failed:
             counts.refused += 1
             raise _later(str(failed)) from failed

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.intake.click_log import ClickLog, Retention
-from elastic_ctr.intake.impressions import Joins
+from elastic_ctr.intake import click_log, impressions
+from elastic_ctr.intake.click_log import Appended, ClickLog, Retention
+from elastic_ctr.intake.impressions import Joins, TooMuchJoined
 from elastic_ctr.intake.join import Kind, LateClicks, Row
 from elastic_ctr.intake.request_lines import clicks_of
 from intake.desk import desk, intake_file
@@ -193,6 +195,44 @@ def test_a_log_that_joins_no_more_keeps_no_impressions(tmp_path: Path) -> None:
         assert log.read(0, 2, 1000).text == impression(1) + click(1)
 
 
+def test_a_request_whose_impressions_are_too_much_together_is_refused_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(impressions, "JOINED_BYTES", 2 * len(late(1)))
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
+        log.append([clicks_of(impression(1) + impression(2) + impression(3), 1000)], 0.0)
+        much = clicks_of(impression(4) + click(1) + click(2) + click(3), 1000, "k")
+
+        refused, taken = log.append([much, clicks_of(click(4) + click(1), 1000)], 0.0)
+
+        assert isinstance(refused, TooMuchJoined)
+        assert str(refused).endswith("bytes together; send fewer clicks in one request")
+        assert (taken, log.joins) == (Appended(3, 4), Joins(joined=1, unmatched=1))
+        # In two requests they are taken, the second one under the key that was not used up.
+        log.append([clicks_of(click(2), 1000), clicks_of(impression(4) + click(3) + click(4), 1000, "k")], 0.0)
+        assert log.read(4, log.kept.end, 1000).text == late(2) + impression(4) + late(3) + late(4)
+
+
+def test_one_click_is_taken_however_long_its_impression_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(impressions, "JOINED_BYTES", 1)
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
+        log.append([clicks_of(impression(1) + click(1), 1000)], 0.0)
+
+        assert log.joins == Joins(joined=1)
+
+
+def test_requests_whose_impressions_are_much_together_are_several_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(click_log, "GROUP_BYTES", 2 * len(late(1)))
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
+        log.append([clicks_of(b"".join(map(impression, range(5))), 1000)], 0.0)
+        requests = [clicks_of(click(number), 1000) for number in range(5)]
+
+        assert log.append(requests, 0.0) == [Appended(5, 6), Appended(6, 7)]
+        assert log.append(requests[2:], 0.0) == [Appended(7, 8), Appended(8, 9)]
+
+
 CSV_ROW = b"1,0,1,x\n"
 
 
@@ -276,6 +316,30 @@ def test_a_killed_intake_neither_loses_nor_doubles_a_joined_click(tmp_path: Path
         if len(rest) % 2:
             assert json.loads(rest[-1])["id"] == str(acknowledged + 1 + len(rest) // 2)
             assert (acknowledged + 1 + len(rest) // 2) % 2 == 0
+
+
+def test_requests_that_a_transaction_has_no_room_for_are_in_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(click_log, "GROUP_BYTES", 2 * len(late(1)))
+    monkeypatch.setattr(impressions, "JOINED_BYTES", 3 * len(late(1)))
+    data = {
+        "slots": None, "format": "jsonl", "label": "click", "shows": "n",
+        "stream": {"lateClicks": True, "join": {"key": "id"}},
+    }  # fmt: skip
+    with desk(intake_file(tmp_path, data)) as door, ThreadPoolExecutor(20) as pool:
+        door.post(b"".join(map(impression, range(24))))
+        answers = list(pool.map(lambda number: door.post(click(number)), range(20)))
+        much = door.post(b"".join(map(click, range(20, 24))))
+
+        assert {each.status_code for each in answers} == {200}
+        ends = sorted((each.json()["first"], each.json()["end"]) for each in answers)
+        assert ends == [(number, number + 1) for number in range(24, 44)]
+        for number, each in enumerate(answers):
+            first = each.json()["first"]
+            assert door.client.get(f"/v1/log/lines?start={first}&stop={first + 1}").content == late(number)
+        assert (much.status_code, door.status()["refused"]) == (413, 1)
+        assert "send fewer clicks in one request" in much.json()["error"]
 
 
 def test_the_intake_joins_what_is_posted_and_says_how_much(tmp_path: Path) -> None:
