@@ -105,6 +105,23 @@ def test_only_who_trains_is_told_of_features_and_only_where_there_are_any(render
     assert of_clicks == []
 
 
+def test_an_intake_is_told_which_columns_an_impression_has(render: Renderer) -> None:
+    stream = {"lateClicks": True, "join": {"key": "id"}}
+    data = {
+        **CLICKS_BY_HTTP["data"],
+        "slots": None,
+        "format": "jsonl",
+        "label": "click",
+        "shows": "n",
+        "stream": stream,
+    }
+    case = {**CLICKS_BY_HTTP, "data": data, "features": {"user": {"type": "categorical"}}}
+
+    found: dict[str, Any] = files(render(below=case))
+
+    assert found["intake"].features == settings(Values, case, "values.yaml").features
+
+
 def test_statistics_are_told_to_the_master_alone_as_they_are(render: Renderer) -> None:
     text = Statistics(texts={}, numbers={}).to_json()
     values = merged(ROWS, {"statistics": text})

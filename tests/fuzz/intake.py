@@ -27,7 +27,7 @@ class IntakeRows:
 
     def __init__(self, seed: int) -> None:
         self._mutator = Mutator(seed)
-        self._rules = [LateClicks(form, COLUMNS, "id", "click", "n") for form in _GOLDENS]
+        self._rules = [LateClicks(form, COLUMNS, "id", "click", "n", frozenset({"city"})) for form in _GOLDENS]
 
     def batch(self, count: int) -> int:
         """How many rows were impressions."""

@@ -178,6 +178,7 @@ cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nind
 {{- define "elastic-ctr.config.intake" -}}
 {{ include "elastic-ctr.config.common" . }}
 data: {{- include "elastic-ctr.config.data" . | nindent 2 }}
+{{- include "elastic-ctr.config.features" . }}
 intake: {{- include "elastic-ctr.given" .Values.intake.config | nindent 2 }}
 {{- end }}
 

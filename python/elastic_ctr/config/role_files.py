@@ -161,7 +161,14 @@ class ScoringFile(RoleFile):
 
 
 class IntakeFile(RoleFile):
-    """The intake: `data` says what its lines are."""
+    """The intake: `data` says what its lines are, and `features` which of their columns a click alone has not."""
 
     data: Data
+    features: Features | None = None
     intake: IntakeConfig
+
+    @model_validator(mode="after")
+    def _knows_what_is_joined(self) -> "IntakeFile":
+        if self.data.stream.join is not None and self.features is None:
+            raise ValueError("features is missing; with data.stream.join, they say which columns an impression has")
+        return self

@@ -44,7 +44,7 @@ class Intake:
         self.config = config
         settings = config.intake
         retention = Retention(settings.retention_hours * 3600, settings.max_bytes)
-        rules, join = LateClicks.of(config.data), config.data.stream.join
+        rules, join = LateClicks.of(config.data, config.features), config.data.stream.join
         joined = None if rules is None or join is None else (rules, join.window_seconds)
         self.log = ClickLog(Path(settings.dir), retention, join=joined)
         self.counts = Counts()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from elastic_ctr.config.data import Data
+from elastic_ctr.config.features import Features
 
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 _SPACE = re.compile(r"[ \t\r]*")
@@ -30,7 +31,7 @@ class Kind(Enum):
 
 
 class Row(NamedTuple):
-    """What a line is to the join. `clicked`: an impression that was sent with its click."""
+    """What a line is to the join. `key`: empty where no impression can have it. `clicked`: an impression that was sent with its click."""
 
     kind: Kind
     key: str = ""
@@ -42,23 +43,26 @@ _OTHER = Row(Kind.OTHER)
 
 @dataclass(frozen=True)
 class LateClicks:
-    """The rules of one format: the columns that have the key, the label and the shows."""
+    """The rules of one format: the columns that have the key, the label and the shows, and `inputs`, those that features read."""
 
     format: str
     columns: tuple[str, ...]
     key: str
     label: str
     shows: str
+    inputs: frozenset[str]
 
     @classmethod
-    def of(cls, data: Data) -> "LateClicks | None":
+    def of(cls, data: Data, features: Features | None) -> "LateClicks | None":
         """None: nothing is joined."""
         join = data.stream.join
         if join is None:
             return None
         assert data.label is not None
         assert data.shows is not None
-        return cls(data.format, data.columns or (), join.key, data.label, data.shows)
+        assert features is not None
+        inputs = frozenset(column for _, column in features.columns()) - {join.key}
+        return cls(data.format, data.columns or (), join.key, data.label, data.shows, inputs)
 
     @property
     def digest(self) -> bytes:
@@ -72,15 +76,13 @@ class LateClicks:
         if cells is None:
             return _OTHER
         key = _key_of(cells.get(self.key))
-        if key is None:
+        clicks = _number_of(cells.get(self.label)) or 0.0
+        if clicks > 0 and all(_is_empty(cells.get(name)) for name in self.inputs):
+            # Whatever else it has: trained as it is, it would be a click of nothing.
+            return Row(Kind.CLICK, key if clicks == 1 else "")
+        if not key or self.label not in cells or self.shows not in cells or _is_zero(cells[self.shows]):
             return _OTHER
-        clicked = _is_one(cells.get(self.label))
-        rest = (value for name, value in cells.items() if name not in {self.key, self.label, self.shows})
-        if clicked and _is_zero(cells.get(self.shows)) and all(map(_is_empty, rest)):
-            return Row(Kind.CLICK, key)
-        if self.label not in cells or self.shows not in cells or _is_zero(cells[self.shows]):
-            return _OTHER
-        return Row(Kind.IMPRESSION, key, clicked)
+        return Row(Kind.IMPRESSION, key, clicks > 0)
 
     def late_click_of(self, impression: bytes) -> bytes:
         """The row of an impression's late click: the same features, shows 0 and clicks 1."""
@@ -156,12 +158,12 @@ def _past_space(text: str, at: int) -> int:
     return found.end()
 
 
-def _key_of(value: object) -> str | None:
-    """A key is a text or a whole number, which is the same as its text."""
+def _key_of(value: object) -> str:
+    """A key is a text, or a whole number of 64 bits, which is the same as its text. Larger numbers and fractions are rounded: none."""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        return None
+        return ""
     text = str(value)
-    return text if 0 < len(text) <= LONGEST_KEY else None
+    return text if len(text) <= LONGEST_KEY else ""
 
 
 def _number_of(value: object) -> float | None:
@@ -173,12 +175,8 @@ def _number_of(value: object) -> float | None:
         return None
 
 
-def _is_one(value: object) -> bool:
-    return _number_of(value) == 1
-
-
 def _is_zero(value: object) -> bool:
-    """An empty cell counts: a click that is sent alone has no shows."""
+    """Of an empty cell, too."""
     return _is_empty(value) or _number_of(value) == 0
 
 

@@ -226,7 +226,7 @@ def roles(places: Places) -> Iterator[Role]:
 
     if values.intake.enabled:
         intake = _copy(values.intake.config, dir=places.state("intake"))
-        file = IntakeFile(host=HOST, auth=places.auth, data=places.data, intake=intake)
+        file = IntakeFile(host=HOST, auth=places.auth, data=places.data, features=values.features, intake=intake)
         yield Role("ctr-intake-0", "intake", file, _well(intake.port))
 
     for index in range(pservers):

@@ -2,10 +2,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from config.test_values_file import INTAKE, values
 from elastic_ctr.config.load import ConfigRefused, dump, load
-from elastic_ctr.config.role_files import RoleFile, ScoringFile, TrainerFile
+from elastic_ctr.config.role_files import IntakeFile, RoleFile, ScoringFile, TrainerFile
 from elastic_ctr.config.section import EXACT
 from elastic_ctr.local.plan import Places, Role, roles
 
@@ -24,6 +25,15 @@ def test_a_role_file_that_is_written_is_read_back_the_same(tmp_path: Path, role:
 def test_every_kind_of_role_file_is_among_them() -> None:
     # A pod of scoring is a command on this machine.
     assert {type(role.file) for role in ROLES} == set(_leaves(RoleFile)) - {ScoringFile}
+
+
+def test_an_intake_that_joins_needs_the_features() -> None:
+    data = {
+        "source": {"url": "intake://"}, "start": "earliest", "format": "jsonl", "label": "click", "shows": "n",
+        "stream": {"lateClicks": True, "join": {"key": "id"}},
+    }  # fmt: skip
+    with pytest.raises(ValidationError, match=r"features is missing; with data\.stream\.join, they say which columns"):
+        IntakeFile.model_validate({"data": data, "intake": {}})
 
 
 def _leaves(kind: type[RoleFile]) -> list[type[RoleFile]]:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from elastic_ctr.config.data import Data
+from elastic_ctr.config.features import Features
 from elastic_ctr.config.role_files import IntakeFile
 from elastic_ctr.config.roles import IntakeConfig
 from elastic_ctr.intake.intake_api import Intake, intake_app
@@ -19,10 +20,13 @@ from elastic_ctr.runtime.http import serving
 TOKEN = "secret"
 
 
-def intake_file(folder: Path, data: dict[str, Any] | None = None, **changes: Any) -> IntakeFile:
+def intake_file(
+    folder: Path, data: dict[str, Any] | None = None, features: dict[str, Any] | None = None, **changes: Any
+) -> IntakeFile:
     source = {"source": {"url": "intake://"}, "start": "earliest", "slots": [0, 1]}
     config = IntakeConfig(dir=str(folder)).model_copy(update=changes)
-    return IntakeFile(data=Data.model_validate({**source, **(data or {})}), intake=config)
+    read = None if features is None else Features.model_validate(features)
+    return IntakeFile(data=Data.model_validate({**source, **(data or {})}), features=read, intake=config)
 
 
 class Desk:

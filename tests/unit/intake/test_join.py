@@ -23,9 +23,11 @@ from elastic_ctr.intake.request_lines import clicks_of
 from intake.desk import desk, intake_file
 
 COLUMNS = ("id", "click", "n", "city")
-JSONL = LateClicks("jsonl", (), "id", "click", "n")
-CSV = LateClicks("csv", COLUMNS, "id", "click", "n")
-TSV = LateClicks("tsv", COLUMNS, "id", "click", "n")
+CITY = frozenset({"city"})
+FEATURES = {"city": {"type": "categorical"}}
+JSONL = LateClicks("jsonl", (), "id", "click", "n", CITY)
+CSV = LateClicks("csv", COLUMNS, "id", "click", "n", CITY)
+TSV = LateClicks("tsv", COLUMNS, "id", "click", "n", CITY)
 FOR_EVER = Retention(1e9, 1 << 40)
 
 
@@ -37,19 +39,31 @@ FOR_EVER = Retention(1e9, 1 << 40)
         (JSONL, b'{"id": "a", "click": 1}', Row(Kind.CLICK, "a")),
         (JSONL, b'{"id": "a", "click": 1, "n": 0, "city": null, "tags": [], "more": ""}', Row(Kind.CLICK, "a")),
         (JSONL, b'{"id": "a", "click": "1"}', Row(Kind.CLICK, "a")),
+        # What no feature reads may be beside the id.
+        (JSONL, b'{"id": "a", "click": 1, "n": 0, "at": 1700000000, "city": ""}', Row(Kind.CLICK, "a")),
+        (JSONL, b'{"id": "a", "click": 1, "n": 1}', Row(Kind.CLICK, "a")),
         # A late click of the sender's own, a row of no shows, one without a key, and what is no row.
         (JSONL, b'{"id": "a", "click": 1, "n": 0, "city": "x"}', Row(Kind.OTHER)),
         (JSONL, b'{"id": "a", "click": 0}', Row(Kind.OTHER)),
-        (JSONL, b'{"id": "a", "click": 1, "n": 1}', Row(Kind.IMPRESSION, "a", clicked=True)),
-        (JSONL, b'{"id": "", "click": 1}', Row(Kind.OTHER)),
-        (JSONL, b'{"id": null, "click": 1}', Row(Kind.OTHER)),
-        (JSONL, b'{"id": 1.5, "click": 1}', Row(Kind.OTHER)),
-        (JSONL, b'{"id": true, "click": 1}', Row(Kind.OTHER)),
-        (JSONL, b'{"id": "' + b"a" * 256 + b'", "click": 1}', Row(Kind.OTHER)),
+        (JSONL, b'{"n": 1, "click": 0, "city": "x"}', Row(Kind.OTHER)),
         (JSONL, b'{"id": "a", "city": "x"}', Row(Kind.OTHER)),
         (JSONL, b"[1]", Row(Kind.OTHER)),
         (JSONL, b"\xff{", Row(Kind.OTHER)),
         (JSONL, b"no row", Row(Kind.OTHER)),
+        # Clicks of nothing: none of them is trained as it is.
+        (JSONL, b'{"id": "", "click": 1}', Row(Kind.CLICK)),
+        (JSONL, b'{"id": null, "click": 1}', Row(Kind.CLICK)),
+        (JSONL, b'{"click": 1, "n": 0}', Row(Kind.CLICK)),
+        (JSONL, b'{"id": 1.5, "click": 1}', Row(Kind.CLICK)),
+        (JSONL, b'{"id": true, "click": 1}', Row(Kind.CLICK)),
+        (JSONL, b'{"id": "' + b"a" * 256 + b'", "click": 1}', Row(Kind.CLICK)),
+        (JSONL, b'{"id": "a", "click": 2}', Row(Kind.CLICK)),
+        # Numbers that are rounded are keys neither of clicks nor of impressions.
+        (JSONL, b'{"id": 18446744073709551615, "click": 1}', Row(Kind.CLICK, "18446744073709551615")),
+        (JSONL, b'{"id": 18446744073709551616, "click": 1}', Row(Kind.CLICK)),
+        (JSONL, b'{"id": 18446744073709551616, "click": 0, "n": 1, "city": "x"}', Row(Kind.OTHER)),
+        (JSONL, b'{"id": 1.0, "click": 1}', Row(Kind.CLICK)),
+        (JSONL, b'{"id": 1.0, "click": 0, "n": 1, "city": "x"}', Row(Kind.OTHER)),
         (CSV, b"a,0,1,x", Row(Kind.IMPRESSION, "a")),
         (CSV, b"a,1,,\r", Row(Kind.CLICK, "a")),
         (CSV, b'"a,""b""",1,0,""', Row(Kind.CLICK, 'a,"b"')),
@@ -213,6 +227,17 @@ def test_a_request_whose_impressions_are_too_much_together_is_refused_and_change
         assert log.read(4, log.kept.end, 1000).text == late(2) + impression(4) + late(3) + late(4)
 
 
+def test_a_click_with_more_than_its_id_is_joined_and_one_that_cannot_be_is_counted(tmp_path: Path) -> None:
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
+        shown = impression(1) + b'{"id": 2.0, "city": "0", "n": 1, "click": 0}\n'
+        clicked = b'{"id": "1", "click": 1, "at": 1700000000}\n{"id": 2.0, "click": 1}\n{"click": 1}\n'
+
+        log.append([clicks_of(shown + clicked, 1000)], 0.0)
+
+        assert log.joins == Joins(joined=1, unmatched=2)
+        assert log.read(0, log.kept.end, 1000).text == shown + late(1)
+
+
 def test_one_click_is_taken_however_long_its_impression_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(impressions, "JOINED_BYTES", 1)
     with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
@@ -241,11 +266,16 @@ CSV_ROW = b"1,0,1,x\n"
     [
         (CSV, CSV_ROW, JSONL, click(1)),
         (JSONL, impression(1), CSV, b"1,1,,\n"),
-        (CSV, CSV_ROW, LateClicks("csv", COLUMNS[:3], "id", "click", "n"), b"1,1,\n"),
-        (CSV, CSV_ROW, LateClicks("csv", (*COLUMNS, "age"), "id", "click", "n"), b"1,1,,,\n"),
-        (JSONL, impression(1), LateClicks("jsonl", (), "id", "clicked", "n"), b'{"id": "1", "clicked": 1}\n'),
-        (JSONL, impression(1), LateClicks("jsonl", (), "id", "click", "shown"), click(1)),
-        (JSONL, impression(1), LateClicks("jsonl", (), "city", "click", "n"), b'{"city": "1", "click": 1}\n'),
+        (CSV, CSV_ROW, LateClicks("csv", COLUMNS[:3], "id", "click", "n", CITY), b"1,1,\n"),
+        (CSV, CSV_ROW, LateClicks("csv", (*COLUMNS, "age"), "id", "click", "n", CITY), b"1,1,,,\n"),
+        (JSONL, impression(1), LateClicks("jsonl", (), "id", "clicked", "n", CITY), b'{"id": "1", "clicked": 1}\n'),
+        (JSONL, impression(1), LateClicks("jsonl", (), "id", "click", "shown", CITY), click(1)),
+        (
+            JSONL,
+            impression(1),
+            LateClicks("jsonl", (), "city", "click", "n", frozenset({"user"})),
+            b'{"city": "1", "click": 1}\n',
+        ),
     ],
 )
 def test_impressions_of_an_earlier_configuration_are_forgotten_and_said(
@@ -276,7 +306,7 @@ from elastic_ctr.intake.click_log import ClickLog, Retention
 from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.request_lines import clicks_of
 
-rules = LateClicks("jsonl", (), "id", "click", "n")
+rules = LateClicks("jsonl", (), "id", "click", "n", frozenset({"city"}))
 log = ClickLog(Path(sys.argv[1]), Retention(1e9, 1 << 40), 1000, join=(rules, 1e9))
 number = int(sys.argv[2])
 print("began", flush=True)
@@ -327,7 +357,7 @@ def test_requests_that_a_transaction_has_no_room_for_are_in_the_next_one(
         "slots": None, "format": "jsonl", "label": "click", "shows": "n",
         "stream": {"lateClicks": True, "join": {"key": "id"}},
     }  # fmt: skip
-    with desk(intake_file(tmp_path, data)) as door, ThreadPoolExecutor(20) as pool:
+    with desk(intake_file(tmp_path, data, FEATURES)) as door, ThreadPoolExecutor(20) as pool:
         door.post(b"".join(map(impression, range(24))))
         answers = list(pool.map(lambda number: door.post(click(number)), range(20)))
         much = door.post(b"".join(map(click, range(20, 24))))
@@ -347,7 +377,7 @@ def test_the_intake_joins_what_is_posted_and_says_how_much(tmp_path: Path) -> No
         "slots": None, "format": "jsonl", "label": "click", "shows": "n",
         "stream": {"lateClicks": True, "join": {"key": "id", "windowSeconds": 60}},
     }  # fmt: skip
-    with desk(intake_file(tmp_path, data)) as door:
+    with desk(intake_file(tmp_path, data, FEATURES)) as door:
         shown = door.post(impression(1) + impression(2)).json()
         clicked = door.post(click(1) + click(1) + click(3), Idempotency_Key="k").json()
         repeated = door.post(click(1) + click(1) + click(3), Idempotency_Key="k").json()

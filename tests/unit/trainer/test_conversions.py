@@ -104,7 +104,7 @@ def test_a_click_that_an_intake_has_joined_is_the_record_of_its_impression_witho
         **form, "columns": columns, "slots": None, "label": "label", "shows": "n",
         "stream": {"lateClicks": True, "join": {"key": "id"}},
     }  # fmt: skip
-    file = intake_file(tmp_path / "log", data)
+    file = intake_file(tmp_path / "log", data, {"user": {"type": "categorical"}})
     settings = settings_of(tmp_path).model_copy(update={"data": file.data, "features": FEATURES})
     conversion = conversion_of(settings, feature_document(settings, None))
 
