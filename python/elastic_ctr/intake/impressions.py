@@ -101,7 +101,11 @@ class Impressions:
         return bytes(lines), Joins(joined, unmatched, duplicate)
 
     def _remember(self, key: str, now: float, line: bytes, *, clicked: bool) -> None:
-        self._db.execute("insert or ignore into impressions values (?, ?, ?, ?)", (key, now, int(clicked), line))
+        """The first row counts, and a click that came with any."""
+        self._db.execute(
+            "insert into impressions values (?, ?, ?, ?) on conflict (key) do update set clicked = max(clicked, excluded.clicked)",
+            (key, now, int(clicked), line),
+        )
 
 
 def forget_all(db: sqlite3.Connection) -> None:

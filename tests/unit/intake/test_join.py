@@ -151,7 +151,8 @@ class Oracle:
                 self.known[key] = (at, of, True)
         else:
             self.lines += impression(key, city, int(what == "clicked"))
-            self.known.setdefault(key, (now, city, what == "clicked"))
+            at, of, clicked = self.known.setdefault(key, (now, city, False))
+            self.known[key] = (at, of, bool(clicked) or what == "clicked")
 
 
 EVENT = st.tuples(st.sampled_from(["impression", "click", "click", "clicked"]), st.integers(0, 4), st.integers(0, 9))
@@ -198,6 +199,15 @@ def test_an_impression_is_forgotten_with_its_window(tmp_path: Path) -> None:
 
         assert log.joins == Joins(joined=1, unmatched=1)
         assert log._db.execute("select count(*) from impressions").fetchone() == (0,)
+
+
+def test_an_impression_that_comes_again_with_its_click_is_clicked_once(tmp_path: Path) -> None:
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
+        for text in (impression(1), impression(1, clicked=1), impression(1), click(1)):
+            log.append([clicks_of(text, 1000)], 0.0)
+
+        assert log.joins == Joins(duplicate=1)
+        assert log.kept.end == 3
 
 
 def test_a_log_that_joins_no_more_keeps_no_impressions(tmp_path: Path) -> None:
