@@ -32,6 +32,7 @@ create table if not exists remembered (
   number integer primary key, key text not null unique, first integer not null, end integer not null, digest blob not null);
 create table if not exists facts (name text primary key, value blob not null) without rowid;
 insert or ignore into places values (1, 0, 0);
+insert or ignore into facts values ('clock moved', 0.0);
 insert or ignore into facts values ('log', lower(hex(randomblob(4))));
 """
 
@@ -104,6 +105,17 @@ class ClickLog:
     def close(self) -> None:
         self._reader.close()
         self._db.close()
+
+    def clock_moved(self) -> float:
+        """Seconds by which the machine's clock was set while the log was written."""
+        with self._told():
+            [seconds] = self._db.execute("select value from facts where name = 'clock moved'").fetchone()
+        return float(seconds)
+
+    def move_clock(self, seconds: float) -> None:
+        """Raises LogUnwritable."""
+        with self._transaction():
+            self._db.execute("update facts set value = ? where name = 'clock moved'", (seconds,))
 
     def append(self, requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused | TooMuchJoined]:
         """The first requests, at least one, in one transaction, of each its offsets; what is too old goes in the same one.

@@ -26,8 +26,8 @@ class GroupCommit:
     def __init__(
         self,
         clicks: ClickLog,
-        observe: Callable[[float], None] = lambda _: None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
+        observe: Callable[[float], None],
     ) -> None:
         self.error: str | None = None
         self._log = clicks

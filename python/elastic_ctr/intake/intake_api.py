@@ -20,6 +20,7 @@ from elastic_ctr.intake.group_commit import GroupCommit
 from elastic_ctr.intake.impressions import TooMuchJoined
 from elastic_ctr.intake.intake_status import Counts, IntakeMetrics, status_of
 from elastic_ctr.intake.join import LateClicks
+from elastic_ctr.intake.log_clock import LogClock
 from elastic_ctr.intake.request_lines import Clicks, ClicksRefused, clicks_of, key_of
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.http import RequestRefused, application, read_body, require_token, serving
@@ -39,8 +40,13 @@ _OFFSETS = 2**63
 class Intake:
     """One log with its writer and what is counted of it."""
 
-    def __init__(self, config: IntakeFile, clock: Callable[[], float] = time.time) -> None:
-        """Raises LogUnwritable."""
+    def __init__(
+        self,
+        config: IntakeFile,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`steady` tells time that passes from a clock that is set. Raises LogUnwritable."""
         self.config = config
         settings = config.intake
         retention = Retention(settings.retention_hours * 3600, settings.max_bytes)
@@ -49,7 +55,7 @@ class Intake:
         self.log = ClickLog(Path(settings.dir), retention, join=joined)
         self.counts = Counts()
         self.metrics = IntakeMetrics(self.log, self.counts, lambda: self.commits.error)
-        self.commits = GroupCommit(self.log, self.metrics.observe_commit, clock)
+        self.commits = GroupCommit(self.log, LogClock(self.log, clock, steady), self.metrics.observe_commit)
         self._under_way = 0
 
     @contextmanager

@@ -55,8 +55,9 @@ class Desk:
 
 
 @contextmanager
-def desk(config: IntakeFile, port: int = 0, clock: Any = None) -> Iterator[Desk]:
-    intake = Intake(config) if clock is None else Intake(config, clock)
+def desk(config: IntakeFile, port: int = 0, clock: Any = None, steady: Any = None) -> Iterator[Desk]:
+    """`clock` is the machine's; it is never set unless `steady` says otherwise."""
+    intake = Intake(config) if clock is None else Intake(config, clock, steady or clock)
     ready, stop_here = threading.Event(), threading.Event()
     found: list[int] = []
 

@@ -246,6 +246,16 @@ def test_a_range_whose_beginning_has_gone_says_with_which_offset_it_begins(tmp_p
         }  # fmt: skip
 
 
+def test_a_clock_that_is_set_empties_no_log(tmp_path: Path) -> None:
+    now = [0.0]
+    with desk(intake_file(tmp_path, retention_hours=1), clock=lambda: now[0], steady=lambda: 0.0) as door:
+        door.post(b"a\nb\n")
+        now[0] = 80 * 3600.0
+        door.post(b"c\n")
+
+        assert door.client.get("/v1/log").json()["first"] == 0
+
+
 def test_status_and_metrics_count_what_came(door: Desk) -> None:
     door.post(b"a\nbc\n", Idempotency_Key="k")
     door.post(b"a\nbc\n", Idempotency_Key="k")
