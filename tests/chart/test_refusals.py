@@ -153,6 +153,10 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"data": {**FOLLOWED, "source": {"url": "kafka://alice:word@broker:9092/clicks"}}},
         ["data.source.url has credentials in it: leave them out, put them into a Secret"],
     ),
+    "a query for brokers": (
+        {"data": {**FOLLOWED, "source": {"url": "kafka://broker:9092/clicks?sasl.password=word"}}},
+        ["data.source.url has a query, which no broker is told: leave it out, and give TLS and SASL"],
+    ),
     "access to no broker": (
         {"data": {"source": {"kafka": {"tls": True}}}},
         ["data.source.kafka is of brokers, and data.source.url hdfs://namenode:9000 is no address of them"],

@@ -114,8 +114,10 @@ data.start {{ $data.start }} is of streams, and data.source.url {{ $data.source.
 {{- $files = append $files . }}
 {{- end }}
 {{- end }}
-{{- if regexMatch "^kafka://[^/]*@" $source.url -}}
+{{- if regexMatch "^kafka://.*@" $source.url -}}
 data.source.url has credentials in it: leave them out, put them into a Secret, and name its files by data.source.kafka.usernameFile and data.source.kafka.passwordFile
+{{- else if regexMatch "^kafka://.*[?#]" $source.url -}}
+data.source.url has a query, which no broker is told: leave it out, and give TLS and SASL by data.source.kafka
 {{- else if and (or $kafka.tls $kafka.saslMechanism $files) (not (hasPrefix "kafka://" $source.url)) -}}
 data.source.kafka is of brokers, and data.source.url {{ $source.url }} is no address of them: leave it out
 {{- else if and (not $kafka.tls) (or $kafka.caFile $kafka.certFile $kafka.keyFile) -}}

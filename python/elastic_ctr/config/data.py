@@ -1,9 +1,9 @@
 """`data:` in the values file: the click logs to train on."""
 
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, get_args
-from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
@@ -53,6 +53,12 @@ _START_SCHEMA: JsonDict = {"pattern": f"^({_SPLIT_PATTERN}|{'|'.join(_STARTS)})$
 _DIVIDES_A_DAY: list[JsonValue] = [minutes for minutes in range(1, _MINUTES_A_DAY + 1) if _MINUTES_A_DAY % minutes == 0]
 
 
+def _shown(url: str, quoted: Callable[[str], str] = str) -> str:
+    """An address as a sentence may have it: credentials stand before an `@`, or in a query."""
+    secret = "@" in url or ("?" in url and not url.startswith("file:///"))
+    return "the address" if secret else quoted(url)
+
+
 class Source(Section):
     """Where the click logs are."""
 
@@ -69,17 +75,26 @@ class Source(Section):
     @field_validator("url")
     @classmethod
     def _without_credentials(cls, url: str) -> str:
-        if url.startswith("kafka://") and "@" in urlsplit(url).netloc:
-            # The address is in the status and in logs; the refusal does not have it either.
+        scheme = url.strip().partition(":")[0].lower()
+        # The address is in the status and in logs; the refusal does not have it either.
+        if scheme in {"kafka", "intake"} and "@" in url:
+            way_out = ", and name mounted files by kafka.usernameFile and kafka.passwordFile" * (scheme == "kafka")
+            raise ValueError(f"the address has credentials in it; leave them out{way_out}")
+        if scheme == "kafka" and ("?" in url or "#" in url):
             raise ValueError(
-                "the address has credentials in it; leave them out, and name mounted files by kafka.usernameFile and kafka.passwordFile"
+                "the address has a query, which no broker is told; leave it out, and give TLS and SASL by source.kafka"
             )
         return url
+
+    @property
+    def shown(self) -> str:
+        """The address for a sentence."""
+        return _shown(self.url)
 
     @model_validator(mode="after")
     def _kafka_is_of_kafka(self) -> "Source":
         if self.kafka != Kafka() and not self.url.startswith("kafka://"):
-            raise ValueError(f"kafka is of brokers, and {self.url} is no address of them; leave it out")
+            raise ValueError(f"kafka is of brokers, and {self.shown} is no address of them; leave it out")
         return self
 
     @field_validator("url")
@@ -87,7 +102,7 @@ class Source(Section):
     def _known(cls, url: str) -> str:
         if not re.match(_SOURCE, url):
             raise ValueError(
-                f"{url!r} is none of file:///some/dir, hdfs://namenode:9000, kafka://broker:9092/topic, intake://, intake://host:port "
+                f"{_shown(url, repr)} is none of file:///some/dir, hdfs://namenode:9000, kafka://broker:9092/topic, intake://, intake://host:port "
                 "and file:///some/dir?follow"
             )
         return url
@@ -286,7 +301,7 @@ class Data(Section):
 
     def _check_stream(self) -> None:
         if self.start not in _STARTS or self.end is not None:
-            raise ValueError(f"{self.source.url} is a stream: start is `earliest` or `latest`, and there is no end")
+            raise ValueError(f"{self.source.shown} is a stream: start is `earliest` or `latest`, and there is no end")
         if self.format not in _OF_STREAMS:
             raise ValueError(f"format {self.format} is of whole files; a stream has {', '.join(_OF_STREAMS)}")
         if self.format in {"csv", "tsv"} and self.columns is None:
@@ -300,7 +315,7 @@ class Data(Section):
 
     def _check_join(self, join: Join) -> None:
         if not self.source.url.startswith("intake://"):
-            raise ValueError(f"stream.join is of the intake, and {self.source.url} is none; leave it out")
+            raise ValueError(f"stream.join is of the intake, and {self.source.shown} is none; leave it out")
         if not self.stream.late_clicks:
             raise ValueError("stream.join makes late clicks: set stream.lateClicks to true, or leave stream.join out")
         if self.format == "clicks":
@@ -318,13 +333,13 @@ class Data(Section):
             self._check_stream()
             return self
         if self.stream.join is not None:
-            raise ValueError(f"stream.join is of streams, and {self.source.url} is none; leave it out")
+            raise ValueError(f"stream.join is of streams, and {self.source.shown} is none; leave it out")
         if self.stream.late_clicks:
-            raise ValueError(f"stream.lateClicks is of streams, and {self.source.url} is none; leave it out")
+            raise ValueError(f"stream.lateClicks is of streams, and {self.source.shown} is none; leave it out")
         for name in ("start", "end"):
             if getattr(self, name) in _STARTS:
                 raise ValueError(
-                    f"{name} {getattr(self, name)} is of streams, and {self.source.url} is none; give a split, YYYYMMDD/HH"
+                    f"{name} {getattr(self, name)} is of streams, and {self.source.shown} is none; give a split, YYYYMMDD/HH"
                 )
         if _MINUTES_A_DAY % self.split_interval:
             raise ValueError(f"splitInterval {self.split_interval} does not divide a day; give 5, 10, 15, 30, 60 …")

@@ -229,7 +229,7 @@ class Values(Block):
             )
         if self.intake.enabled and url != OWN_INTAKE:
             raise ValueError(
-                f"intake.enabled is true, and data.source.url is {url}: nothing would read the clicks; set it to intake://, or "
+                f"intake.enabled is true, and data.source.url is {self.data.source.shown}: nothing would read the clicks; set it to intake://, or "
                 "turn the intake off"
             )
 

@@ -47,11 +47,48 @@ def test_kafka_is_for_brokers_alone() -> None:
     assert Source.model_validate({"url": "file:///logs?follow", "kafka": {"tls": False}}).kafka == Kafka()
 
 
-def test_credentials_in_an_address_are_refused_and_not_repeated() -> None:
-    said = refused({}, "kafka://alice:hunter2@broker:9092/clicks")
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (
+            "kafka://alice:hunter2@broker:9092/clicks",
+            "url: the address has credentials in it; leave them out, and name",
+        ),
+        (
+            "KAFKA://alice:hunter2@broker:9092/clicks",
+            "url: the address has credentials in it; leave them out, and name",
+        ),
+        (
+            " kafka://alice:hunter2@broker:9092/clicks",
+            "url: the address has credentials in it; leave them out, and name",
+        ),
+        ("kafka:/alice:hunter2@broker/clicks", "url: the address has credentials in it; leave them out, and name"),
+        (
+            "kafka://[alice:hunter2@broker:9092/clicks",
+            "url: the address has credentials in it; leave them out, and name",
+        ),
+        (
+            "kafka://alice:hunt/hunter2@broker/clicks",
+            "url: the address has credentials in it; leave them out, and name",
+        ),
+        (
+            "kafka://alice:hunter2\u2100@broker/clicks",
+            "url: the address has credentials in it; leave them out, and name",
+        ),
+        ("kafka://one,alice:hunter2@two/clicks", "url: the address has credentials in it; leave them out, and name"),
+        ("intake://alice:hunter2@host:8310", "url: the address has credentials in it; leave them out"),
+        ("kafka://broker/clicks?sasl.password=hunter2", "url: the address has a query, which no broker is told"),
+        ("kafka://broker/clicks#hunter2", "url: the address has a query, which no broker is told"),
+        ("kafk://alice:hunter2@broker:9092/clicks", "url: the address is none of file:///some/dir, hdfs://"),
+        ("intake://host:8310?token=hunter2", "url: the address is none of file:///some/dir, hdfs://"),
+        ("alice:hunter2@broker", "url: the address is none of file:///some/dir, hdfs://"),
+    ],
+)
+def test_credentials_in_an_address_are_refused_and_not_repeated(url: str, said: str) -> None:
+    found = refused({}, url)
 
-    assert said.startswith("url: the address has credentials in it; leave them out, and name mounted files")
-    assert "hunter2" not in said
+    assert found.startswith(said)
+    assert "hunter2" not in found
 
 
 @pytest.mark.parametrize(
