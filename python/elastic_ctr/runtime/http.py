@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -49,15 +49,19 @@ def require_token(request: Request, token: str | None) -> None:
 
 
 async def read_body(request: Request, limit: int = BODY_LIMIT) -> bytes:
-    """Raises RequestRefused (413) as soon as the body is longer than limit, whatever its header said."""
+    """Raises RequestRefused (413) as soon as the body is longer than limit, whatever its header said; 400 where it breaks off."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise RequestRefused(413, f"the body has {declared} bytes; {limit} are the most")
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise RequestRefused(413, f"the body has more than {limit} bytes")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise RequestRefused(413, f"the body has more than {limit} bytes")
+    except ClientDisconnect as gone:
+        # Nobody reads the answer; a fault of the role would be logged with its traceback.
+        raise RequestRefused(400, f"the connection ended after {len(body)} bytes of the body") from gone
     return bytes(body)
 
 

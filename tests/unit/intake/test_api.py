@@ -143,6 +143,21 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pyte
         assert door.intake.log.kept.end == 0
 
 
+def test_a_client_that_breaks_off_in_its_body_is_counted_as_refused(
+    door: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, _, port = door.netloc.partition(":")
+    with socket.create_connection((host, int(port))) as raw:
+        raw.sendall(
+            f"POST /v1/clicks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 10\r\n\r\n1 0".encode()
+        )
+    while door.status()["refused"] == 0:
+        pass
+
+    assert door.intake.log.kept.end == 0
+    assert [each for each in caplog.records if each.exc_info] == []
+
+
 def test_more_bodies_than_memory_is_for_are_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake_api, "UNDER_WAY_BYTES", 1000)
     with desk(intake_file(tmp_path)) as door:

@@ -1,5 +1,6 @@
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,34 @@ def door() -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"http://127.0.0.1:{thread.port}", headers=bearer("secret")) as client:
         yield client
     thread.stop()
+
+
+def test_a_client_that_breaks_off_in_its_body_is_no_fault_of_the_role(caplog: pytest.LogCaptureFixture) -> None:
+    ended, said = threading.Event(), []
+
+    async def noted(request: Request) -> Response:
+        try:
+            return await order(request)
+        except BaseException as why:
+            said.append(why)
+            raise
+        finally:
+            ended.set()
+
+    thread = HttpThread(application([Route("/order", noted, methods=["POST"])]), "127.0.0.1", 0).start()
+    try:
+        with socket.create_connection(("127.0.0.1", thread.port)) as raw:
+            raw.sendall(
+                b"POST /order HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\ncontent-length: 20\r\n\r\nabc"
+            )
+        assert ended.wait(30)
+    finally:
+        thread.stop()
+
+    [why] = said
+    assert isinstance(why, RequestRefused)
+    assert (why.status_code, why.detail) == (400, "the connection ended after 3 bytes of the body")
+    assert [each for each in caplog.records if each.exc_info] == []
 
 
 def test_every_role_says_how_it_is(door: httpx.Client) -> None:
