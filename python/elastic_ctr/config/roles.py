@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field, field_validator
 
-from elastic_ctr.config.section import EXACT, AutoCount, Count, OptionalPort, Port, Seconds, Section, Share
+from elastic_ctr.config.section import EXACT, AutoCount, Count, Hours, OptionalPort, Port, Seconds, Section, Share
 
 MAX_ABS_DIFF = 1e-5
 """Above the rounding differences between machines for the same sample."""
@@ -305,7 +305,7 @@ class IntakeConfig(Section):
 
     port: Port = Field(default=8310, description="Clicks, the log, health, metrics and status (HTTP).")
     dir: str = Field(default="/var/lib/elastic-ctr/intake", description="Where the log is kept.")
-    retention_hours: Seconds = Field(
+    retention_hours: Hours = Field(
         default=72, description="Hours that a click is kept. What training has not read by then is lost to it."
     )
     max_bytes: int = Field(

@@ -13,6 +13,7 @@ ALTERNATIVE = "alternative:"
 
 Count = Annotated[int, Field(ge=1, le=EXACT)]
 Seconds = Annotated[float, Field(gt=0, le=EXACT)]
+Hours = Annotated[float, Field(gt=0, le=EXACT)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 OptionalPort = Annotated[int, Field(ge=0, le=65535)]
 Share = Annotated[float, Field(ge=0, le=1)]
