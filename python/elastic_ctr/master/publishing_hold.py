@@ -5,7 +5,7 @@ import logging
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import HoldRow, PassRow
-from elastic_ctr.master.quality_gate import LOOKED_AT, limits_of, loss_after_live
+from elastic_ctr.master.quality_gate import LOOKED_AT, abrupt_loss, limits_of, loss_after_live
 
 log = logging.getLogger(__name__)
 
@@ -16,8 +16,8 @@ def is_held(ledger: Ledger, current: PassRow, config: MasterConfig, now: float, 
     if facts.hold is not None:
         return True
     windows = ledger.windows(current.ordinal, facts.compared_from, LOOKED_AT)
-    limits = limits_of(config.max_quality_loss, late_clicks), limits_of(config.max_live_loss, late_clicks)
-    found = loss_after_live(windows, *limits)
+    abrupt = abrupt_loss(config.max_quality_loss, config.max_live_loss)
+    found = loss_after_live(windows, limits_of(abrupt, late_clicks), limits_of(config.max_live_loss, late_clicks))
     if found is None:
         return False
     log.error("publishing is held: %s", found.reason)

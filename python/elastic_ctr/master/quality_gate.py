@@ -51,6 +51,12 @@ class Lost(NamedTuple):
     chance: float
 
 
+def abrupt_loss(before_live: QualityLoss, after_live: LiveLoss) -> QualityLoss:
+    """The limits of an abrupt loss: those of a version before live, unless those after live are wider, as where they say never."""
+    wider = {name: max(getattr(before_live, name), getattr(after_live, name)) for name in ("auc", "calibration")}
+    return before_live.model_copy(update=wider)
+
+
 def limits_of(limits: AnyLoss, late_clicks: bool) -> AnyLoss:
     """With late clicks the AUC alone is compared. A window has its own impressions, and clicks of earlier ones: its calibration follows
     the traffic, for as long as clicks take to come.

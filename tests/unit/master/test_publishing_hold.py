@@ -16,6 +16,7 @@ from elastic_ctr.master.ledger_quality import Window, WindowQuality
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.quality_gate import (
     LossAfterLive,
+    abrupt_loss,
     auc_deviation,
     auc_error,
     limits_of,
@@ -228,6 +229,11 @@ def test_other_traffic_moves_the_calibration_of_late_clicks_and_holds_nothing(fa
             moved = moved or loss_after_live(newest[:150], ABRUPT, LASTING) is not None
 
     assert moved
+
+
+def test_limits_after_live_that_say_never_count_for_an_abrupt_loss_too() -> None:
+    assert abrupt_loss(ABRUPT, LASTING) == ABRUPT
+    assert abrupt_loss(ABRUPT, LiveLoss(auc=1, calibration=1000)) == QualityLoss(auc=1, calibration=1000)
 
 
 def test_limits_without_late_clicks_are_as_they_were_set() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elastic_ctr.config.roles import LiveLoss
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master import checkpointing
 from elastic_ctr.master.ledger_touched import Touched
@@ -212,6 +213,9 @@ def test_what_a_refused_version_had_is_in_the_next_one_which_is_no_base(tmp_path
 
 def test_a_micro_pass_that_is_foretold_far_worse_than_those_before_it_makes_no_version(tmp_path: Path) -> None:
     one = stream(tmp_path)
+    # So many clicks would hold publishing.
+    one.config = one.config.model_copy(update={"max_live_loss": LiveLoss(auc=1, calibration=1000)})
+    one.start_master()
     for number in (2, 3):
         one.append(1000)
         one.done(number)
