@@ -129,7 +129,7 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Laptop:
 # -- the shared release --------------------------------------------------------------------------------------------------
 
 
-def small_values(hadoop: Hadoop, path: str) -> Values:
+def small_values(url: str, path: str) -> Values:
     """All roles, small enough for two cores; what tests wait for is set short."""
     grace = {"terminationGracePeriodSeconds": 60}
 
@@ -139,7 +139,7 @@ def small_values(hadoop: Hadoop, path: str) -> Values:
     return {
         "image": {"tag": IMAGE_TAG},
         "data": {
-            "source": {"url": hadoop.url, "user": "root"},
+            "source": {"url": url, "user": "root"},
             "path": path,
             "start": "20200401/00",
             "sleepSeconds": 2,
@@ -175,7 +175,7 @@ def _image(reference: str) -> Values:
 
 @pytest.fixture(scope="session")
 def base_values(hadoop: Hadoop, clicks: ClickLogs) -> Values:
-    return small_values(hadoop, clicks.path)
+    return small_values(hadoop.url, clicks.path)
 
 
 @pytest.fixture(scope="session")

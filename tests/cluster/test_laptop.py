@@ -24,7 +24,7 @@ def test_a_version_of_the_laptop_answers_the_same_in_the_cluster(
 ) -> None:
     kube.namespace(NAMESPACE, RESTRICTED)
     off: Values = {"serving": {"service": {"type": "ClusterIP", "nodePort": None}}, "training": {"enabled": False}}
-    values = merged(merged(small_values(hadoop, "/none"), SHARED), off)
+    values = merged(merged(small_values(hadoop.url, "/none"), SHARED), off)
 
     with released(Release(kube, "laptop", NAMESPACE, BUILD / "values"), values) as release:
         server = name_of(eventually("the store is up", lambda: _pod(release), 120))

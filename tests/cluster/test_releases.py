@@ -50,7 +50,7 @@ def trained(kube: Kube, hadoop: Hadoop, laptop: Laptop, installed: Release, base
     kube.namespace(NAMESPACE, RESTRICTED)
     other = Release(kube, "ctr", NAMESPACE, BUILD / "values")
     try:
-        other.upgrade(merged(merged(small_values(hadoop, "/laptop"), SHARED), changes))
+        other.upgrade(merged(merged(small_values(hadoop.url, "/laptop"), SHARED), changes))
         status, _ = other.wait_trained(HOURS[-1])
         yield Trained(other, status, live, before)
     finally:

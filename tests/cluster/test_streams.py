@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from cluster.conftest import BUILD, CUBE_IMAGE, SEED
+from cluster.conftest import BUILD, CUBE_IMAGE, SEED, small_values
 from cluster.kube import Kube, eventually, name_of
 from cluster.load import all_right, asked
 from cluster.release import Release, Values, ledger_adds_up, merged, released
@@ -22,10 +22,10 @@ TRUTH = Truth(PRESETS["easy"], SEED)
 LINES, PAUSE = 100, 0.4
 
 
-def stream_values(base: Values) -> Values:
+def stream_values() -> Values:
     changes: Values = {
         "data": {
-            "source": {"url": "intake://"}, "path": "/", "start": "earliest", "slots": TRUTH.slots.names, "stream": {"windowMs": 1000},
+            "start": "earliest", "slots": TRUTH.slots.names, "stream": {"windowMs": 1000},
         },
         "model": {"partitions": 12},
         "intake": {
@@ -36,7 +36,7 @@ def stream_values(base: Values) -> Values:
         "cube": {"config": {"shards": 1}},
         "serving": {"service": {"type": "ClusterIP", "nodePort": None}},
     }  # fmt: skip
-    return merged(base, changes)
+    return merged(small_values("intake://", "/"), changes)
 
 
 class Sender:
@@ -93,7 +93,7 @@ def clicks_posted(release: Release) -> Iterator[Sender]:
 
 @pytest.mark.timeout(900)
 def test_trainers_and_shards_change_under_a_stream_and_every_answer_is_right(
-    kube: Kube, base_values: Values, workers: list[str], tell: Callable[..., None]
+    kube: Kube, workers: list[str], tell: Callable[..., None]
 ) -> None:
     release = Release(kube, "clicks", NAMESPACE, BUILD / "values")
 
@@ -104,7 +104,7 @@ def test_trainers_and_shards_change_under_a_stream_and_every_answer_is_right(
         release.wait_rolled_out()
         tell(**{what: round(time.time() - start, 1)})
 
-    with released(release, stream_values(base_values)), clicks_posted(release) as sender:
+    with released(release, stream_values()), clicks_posted(release) as sender:
         release.wait_live()
         release.wait_rolled_out()
         with asked(release, CUBE_IMAGE, workers[-1]) as load:
