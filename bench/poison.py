@@ -1,6 +1,6 @@
 """Poisoned clicks: seconds until the release has gone back by itself, and what answers then.
 
-    .venv/bin/python -m bench.poison [--kinds labels column] [--seconds 40] [--rate 2000] [--write]
+    .venv/bin/python -m bench.poison [--kinds labels column] [--seconds 40] [--rate 2000]
 
 `elastic-ctr local`'s own processes train a stream whose truth drifts, which must not hold publishing. Then the clicks are poisoned, one way
 after the other, each on a run of its own:
@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,7 +30,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.method import Results, Row
-from bench.page import with_table
 from bench.stream import Prober, Producer, Stream
 from bench.stream_demo import DriftingTruth
 from bench.stream_log import ClickLog, click_log
@@ -40,7 +38,6 @@ from elastic_ctr.features.synthetic import Lines, Preset
 # Each of few slots says much.
 PRESET = Preset(slots=3, keys=300, spread=0.9)
 Kind = Literal["labels", "column"]
-PAGE = Path(__file__).parents[1] / "docs" / "streams.md"
 # The bound of the release's way back.
 MOST_SECONDS = 30.0
 DRIFT_SECONDS = 200.0
@@ -156,7 +153,6 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=get_args(Kind), default=get_args(Kind))
     parser.add_argument("--seconds", type=float, default=40, help="of a drift before the clicks are poisoned")
     parser.add_argument("--rate", type=int, default=2000, help="clicks a second")
-    parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE}")
     parser.add_argument("--json", action="store_true", help="the whole document on stdout")
     parser.add_argument("--keep", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -180,25 +176,7 @@ def main() -> int:
         name = f"poisoned {each['kind']}: seconds until the release is back"
         Results().put(Row(name, took, took, took, MOST_SECONDS, bound="at most"), each)
     Console(highlight=False).print(table)
-    if given.write:
-        PAGE.write_text(with_table(PAGE.read_text(), "docs/streams.md", "poison", page_table(found, given)))
     return 0 if all(map(is_right, found)) else 1
-
-
-def page_table(found: list[dict[str, Any]], given: argparse.Namespace) -> list[str]:
-    """Of docs/streams.md."""
-    names = {"labels": "every label is turned round", "column": "one slot has one feasign in every line"}
-    return [
-        "| poison | the release is back after, s | answers of refused versions after that | wrong answers |",
-        "|---|---|---|---|",
-        *(
-            f"| {names[each['kind']]} | {each['secondsBack']:.1f} | {len(each['refused'])} | {each['wrong']} of {each['asked']:,} |"
-            for each in found
-        ),
-        "",
-        f"{given.rate:,} clicks a second, {PRESET.slots} slots, a truth that drifts by a quarter circle in {DRIFT_SECONDS:g} s, which held nothing.",
-        f"Measured {datetime.now(timezone.utc):%Y-%m-%d}.",
-    ]
 
 
 if __name__ == "__main__":
