@@ -1,5 +1,6 @@
 """How a training process with Paddle in it ends: with the exit code that was meant, and when its supervisor tells it to."""
 
+import os
 import subprocess
 import sys
 import time
@@ -38,10 +39,10 @@ class Master:
         pass
     def call(self, method, request, give_up=None):
         if method == "JoinTrainer":
-            return control.JoinReply(verdict=control.JoinReply.JOIN, trainer_id=1, generation=1, model_digest=sys.argv[4])
+            return control.JoinReply(verdict=control.JoinReply.JOIN, trainer_id=1, generation=1, model_digest=sys.argv[5])
         if give_up is not None and give_up():
             return None
-        if request.prefetch and sys.argv[3] == "rejoin":
+        if request.prefetch and sys.argv[4] == "rejoin":
             return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason="generation 1 is over")
         task = control.Task(id=f"l-1-{int(request.prefetch)}", attempt="x", phase=control.TRAIN, path="log", records=1, batch_size=16)
         return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
@@ -100,4 +101,5 @@ def command(folder: Path, ending: str) -> list[str]:
     )
     file = folder / "settings.json"
     file.write_text(settings.model_dump_json(by_alias=True))
-    return [sys.executable, "-c", PROGRAM, str(file), "trainer-0", ending, digest_of_model(Model(), settings.input)]
+    given = ["trainer-0", str(os.getpid()), ending, digest_of_model(Model(), settings.input)]
+    return [sys.executable, "-c", PROGRAM, str(file), *given]
