@@ -170,8 +170,7 @@ def _step(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Release
         strange = _other_shape(view, chosen, state.live)
         if strange is not None:
             return refuse(state, chosen, strange)
-        state = with_times(state, {chosen: {"candidate": view.now}})
-        return state.model_copy(update={"candidate": chosen, "restoring": False, "complete_since": None})
+        return _with_candidate(state, chosen, view.now)
     if lacking(state, view, rules):
         return state.model_copy(update={"complete_since": None})
     # In the future only when the clock was set back.
@@ -279,11 +278,21 @@ def _promoted(state: ReleaseState, version: int) -> ReleaseState:
     )
 
 
+def restorable(state: ReleaseState, view: View) -> list[int]:
+    """Versions that a rollback may go to, that which was live first before the others."""
+    return [v for v in state.was_live if v in view.built and v not in state.refused and v != state.live]
+
+
+def _with_candidate(state: ReleaseState, version: int, now: float, *, restoring: bool = False) -> ReleaseState:
+    state = with_times(state, {version: {"candidate": now}})
+    return state.model_copy(update={"candidate": version, "restoring": restoring, "complete_since": None})
+
+
 def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransferConfig) -> ReleaseState:
     """Make a version live again, at once or as soon as it is loaded, and pause promotion. It was live before, so it is
     not validated again. While it is loaded, the present version stays live. Raises RollbackRefused.
     """
-    possible = [v for v in state.was_live if v in view.built and v not in state.refused and v != state.live]
+    possible = restorable(state, view)
     ways_out = f"possible are {', '.join(map(str, reversed(possible)))}" if possible else "no other version is possible"
     if version in state.refused:
         raise RollbackRefused(f"version {version} is refused ({state.refused[version]}); {ways_out}")
@@ -294,9 +303,8 @@ def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransf
     if version == state.live:
         # Keep the live version.
         return state.model_copy(update={"promotion_paused": True, **_NO_CANDIDATE})
-    state = with_times(state, {version: {"candidate": view.now}})
-    update = {"promotion_paused": True, "candidate": version, "restoring": True, "complete_since": None}
-    return advance(state.model_copy(update=update), view, rules)
+    state = _with_candidate(state, version, view.now, restoring=True)
+    return advance(state.model_copy(update={"promotion_paused": True}), view, rules)
 
 
 def obeyed(state: ReleaseState, hold: Hold, view: View, rules: CubeTransferConfig) -> ReleaseState:
@@ -314,11 +322,10 @@ def _below_suspects(state: ReleaseState, view: View) -> ReleaseState:
     hold, live = state.held, state.live
     if hold is None or hold.suspects is None or state.restoring or live is None or not hold.suspects_version(live):
         return state
-    below = [v for v in state.was_live if v < hold.suspects[0] and v in view.built and v not in state.refused]
+    below = [version for version in restorable(state, view) if version < hold.suspects[0]]
     if not below:
         return state
-    state = with_times(state, {max(below): {"candidate": view.now}})
-    return state.model_copy(update={"candidate": max(below), "restoring": True, "complete_since": None})
+    return _with_candidate(state, max(below), view.now, restoring=True)
 
 
 def kept_for_holds(state: ReleaseState) -> set[int]:
