@@ -19,7 +19,7 @@ REMEMBERED_KEYS = 100_000
 # A batch is read as a whole. A joined click is longer than what was sent.
 BATCH_BYTES = 4 << 20
 # A transaction ends with the request with which it has so many: joined clicks are longer than what was sent.
-GROUP_BYTES = 16 << 20
+TRANSACTION_BYTES = 16 << 20
 # Of one transaction: what is dropped beyond them goes with the next one.
 _DROPPED_AT_ONCE = 1000
 _NEWLINE = 10
@@ -132,7 +132,7 @@ class ClickLog:
             [first] = self._db.execute("select end from places").fetchone()
             end = first
             for each in requests:
-                if size >= GROUP_BYTES:
+                if size >= TRANSACTION_BYTES:
                     break
                 known = self._known(each)
                 if known is not None:

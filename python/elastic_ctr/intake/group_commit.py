@@ -13,7 +13,7 @@ from elastic_ctr.runtime.lifecycle import wait_event
 
 log = logging.getLogger(__name__)
 
-# Of one transaction.
+# Handed to the log at once, as they were sent.
 GROUP_BYTES = 4 << 20
 GROUP_REQUESTS = 5_000
 # What is too old goes even if nothing comes.

@@ -259,7 +259,7 @@ def test_one_click_is_taken_however_long_its_impression_is(tmp_path: Path, monke
 def test_requests_whose_impressions_are_much_together_are_several_transactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(click_log, "GROUP_BYTES", 2 * len(late(1)))
+    monkeypatch.setattr(click_log, "TRANSACTION_BYTES", 2 * len(late(1)))
     with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
         log.append([clicks_of(b"".join(map(impression, range(5))), 1000)], 0.0)
         requests = [clicks_of(click(number), 1000) for number in range(5)]
@@ -361,7 +361,7 @@ def test_a_killed_intake_neither_loses_nor_doubles_a_joined_click(tmp_path: Path
 def test_requests_that_a_transaction_has_no_room_for_are_in_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(click_log, "GROUP_BYTES", 2 * len(late(1)))
+    monkeypatch.setattr(click_log, "TRANSACTION_BYTES", 2 * len(late(1)))
     monkeypatch.setattr(impressions, "JOINED_BYTES", 3 * len(late(1)))
     data = {
         "slots": None, "format": "jsonl", "label": "click", "shows": "n",
