@@ -7,7 +7,7 @@ from collections.abc import Callable
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.publishing_hold import end_hold
 from elastic_ctr.store import Store
-from elastic_ctr.versions.holds import Hold, is_resumed, write_hold
+from elastic_ctr.versions.holds import is_resumed, write_hold
 
 _LOOK_SECONDS = 2.0
 
@@ -24,19 +24,16 @@ class HoldAnnouncer:
     def step(self) -> None:
         """Raises StoreError: try again later."""
         with self._coordinator.locked() as ledger:
-            hold = ledger.facts.hold
+            row = ledger.facts.hold
         now = self._clock()
-        if hold is None or now - self._looked_at < _LOOK_SECONDS:
+        if row is None or now - self._looked_at < _LOOK_SECONDS:
             return
         # Before the store is asked: one that is away must not keep the master from its other work at each turn.
         self._looked_at = now
-        if not hold.announced:
-            write_hold(
-                self._store,
-                Hold(number=hold.number, suspects=hold.suspects, reason=hold.reason, held_at=hold.held_at),
-            )
+        if not row.announced:
+            write_hold(self._store, row.hold)
             with self._coordinator.locked() as ledger:
-                ledger.set_facts(hold=hold.model_copy(update={"announced": True}))
-        elif is_resumed(self._store, hold.number):
+                ledger.set_facts(hold=row.model_copy(update={"announced": True}))
+        elif is_resumed(self._store, row.hold.number):
             with self._coordinator.locked() as ledger:
                 end_hold(ledger)

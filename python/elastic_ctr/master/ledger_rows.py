@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Json
 
 from elastic_ctr.features.statistics.drift import Drift
+from elastic_ctr.versions.holds import Hold
 
 Histogram = npt.NDArray[np.float64]
 Columns = Mapping[str, Any]
@@ -96,11 +97,8 @@ class StreamPlaces(_Checked):
 class HoldRow(_Checked):
     """Publishing is held since pass `since`. `announced`: the store has it."""
 
-    number: int
+    hold: Hold
     since: int
-    suspects: tuple[int, int] | None
-    reason: str
-    held_at: float
     announced: bool = False
 
 

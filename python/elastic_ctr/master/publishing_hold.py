@@ -6,6 +6,7 @@ from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import HoldRow, PassRow
 from elastic_ctr.master.quality_gate import LOOKED_AT, abrupt_loss, limits_of, loss_after_live
+from elastic_ctr.versions.holds import Hold
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +24,8 @@ def is_held(ledger: Ledger, current: PassRow, config: MasterConfig, now: float, 
     log.error("publishing is held: %s", found.reason)
     # The clock may be set back, and numbers only grow.
     number = max(int(now * 1000), facts.last_hold + 1)
-    hold = HoldRow(number=number, since=current.ordinal, suspects=found.suspects, reason=found.reason, held_at=now)
-    ledger.set_facts(hold=hold, last_hold=number)
+    hold = Hold(number=number, suspects=found.suspects, reason=found.reason, held_at=now)
+    ledger.set_facts(hold=HoldRow(hold=hold, since=current.ordinal), last_hold=number)
     return True
 
 

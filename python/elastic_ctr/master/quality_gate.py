@@ -33,12 +33,34 @@ MOST_REFUSED = 3
 # After live, the newest windows are on trial: as few as have so many clicks, or else all that are looked at. An abrupt loss shows in
 # few clicks, by the limits of a version before live; a smaller one that lasts needs more of them.
 _ABRUPT_CLICKS, _LASTING_CLICKS = (100, 1000), (3000, 10_000)
-# cube-transfer remembers the last 64 versions that were live, and one before the trial must be among them.
-# Fewer clicks than the second number must be of at least so many windows; of so many, the worst is left out.
+# A trial of fewer clicks than the larger number of an abrupt loss has at least so many windows. Of so many, the worst is left out.
 _FEWEST_WINDOWS = 3
-_MOST_ON_TRIAL, _MOST_COMPARED = 50, 100
-LOOKED_AT = _MOST_ON_TRIAL + _MOST_COMPARED
-"""Windows that a trial reads at most."""
+MOST_ON_TRIAL = 50
+"""Windows on trial, at most. cube-transfer must remember a version from before them."""
+_MOST_COMPARED = 100
+LOOKED_AT = MOST_ON_TRIAL + _MOST_COMPARED
+"""Windows that are read at most: those on trial, and those that they are compared with."""
+
+
+def auc_error(quality: Compared) -> float:
+    """Bound of an AUC's standard error: its variance is at most AUC (1 - AUC) / min(clicks, shows without click) (van Dantzig
+    1951), and so at most 1/4 of that, which few impressions with an AUC of 1 cannot hide. 0 without an AUC.
+    """
+    return 0.0 if quality.auc is None else 0.5 / math.sqrt(min(quality.clicks, quality.shows - quality.clicks))
+
+
+def auc_deviation(quality: Compared) -> float:
+    """An AUC's standard error, of many clicks: Hanley and McNeil 1982. Closer than the bound of `auc_error`, and 0 for an AUC of 1."""
+    if quality.auc is None:
+        return 0.0
+    auc, clicks, others = quality.auc, quality.clicks, max(quality.shows - quality.clicks, 1)
+    above, below = auc / (2 - auc) - auc**2, 2 * auc**2 / (1 + auc) - auc**2
+    return math.sqrt((auc * (1 - auc) + (clicks - 1) * above + (others - 1) * below) / (clicks * others))
+
+
+def calibration_error(quality: Compared) -> float:
+    """Bound of a calibration's standard error: that of so many clicks, if each impression were clicked by chance alone."""
+    return 0.0 if quality.calibration is None else quality.calibration / math.sqrt(quality.clicks)
 
 
 class Lost(NamedTuple):
@@ -49,6 +71,14 @@ class Lost(NamedTuple):
     before: float
     limit: float
     chance: float
+
+    def words(self, now: str, before: str, setting: str) -> str:
+        """The part of a sentence that has the figures: `now` and `before` say what they are of."""
+        name, worse = ("AUC", "lower") if self.figure == "auc" else ("calibration", "farther from 1")
+        return (
+            f"{name} {self.now:.4f} of {now} is {worse} than the {self.before:.4f} {before} by more than "
+            f"{setting}.{self.figure} {self.limit:g} and {self.chance:.4f} for chance"
+        )
 
 
 def abrupt_loss(before_live: QualityLoss, after_live: LiveLoss) -> QualityLoss:
@@ -68,12 +98,9 @@ def lost(
     now: Compared,
     before: Compared,
     limits: QualityLoss | LiveLoss,
-    error: Callable[[Compared], float] | None = None,
+    error: Callable[[Compared], float] = auc_error,
 ) -> Lost | None:
-    """The first figure that is worse; None, too, where one of them is undefined. `error`: the standard error of an AUC, `auc_error` unless
-    given.
-    """
-    error = error or auc_error
+    """The first figure that is worse; None, too, where one of them is undefined. `error`: the standard error of an AUC."""
     if now.auc is not None and before.auc is not None:
         chance = _CHANCE * math.hypot(error(now), error(before))
         if before.auc - now.auc > limits.auc + chance:
@@ -89,11 +116,9 @@ def refuse_worse(current: PassRow, after: Quality | None, expected: Expected | N
     """Raises PublishRefused. Nothing is compared without a published version, records or clicks."""
     if after is None or expected is None or (found := lost(after, expected.quality, limits)) is None:
         return
-    name, worse = ("AUC", "lower") if found.figure == "auc" else ("calibration", "farther from 1")
     raise PublishRefused(
-        f"{name} {found.now:.4f} of pass {current.id} after training is {worse} than the {found.before:.4f} {expected.of} by more "
-        f"than maxQualityLoss.{found.figure} {found.limit:g} and {found.chance:.4f} for chance; mend the data or lower the learning "
-        f"rates of model.table and model.dense, or raise master.config.maxQualityLoss.{found.figure}"
+        f"{found.words(f'pass {current.id} after training', expected.of, 'maxQualityLoss')}; mend the data or lower the learning rates of "
+        f"model.table and model.dense, or raise master.config.maxQualityLoss.{found.figure}"
     )
 
 
@@ -118,68 +143,42 @@ def loss_after_live(windows: Sequence[Window], abrupt: QualityLoss, lasting: Liv
 
     A window tells what the pass before it has made, so that pass's version is the oldest suspect.
     """
-    limits: list[tuple[int, QualityLoss | LiveLoss]] = [(clicks, abrupt) for clicks in _ABRUPT_CLICKS]
-    limits += [(clicks, lasting) for clicks in _LASTING_CLICKS]
-    for clicks, limit in limits:
-        count = _on_trial([each.quality.clicks for each in windows[:_MOST_ON_TRIAL]], clicks)
+    for clicks in (*_ABRUPT_CLICKS, *_LASTING_CLICKS):
+        few = clicks in _ABRUPT_CLICKS
+        count = _on_trial(windows, clicks)
         before = [each.quality for each in windows[count:] if each.version is not None][:_MOST_COMPARED]
         if not count or not before:
             continue
         trial = windows[:count]
-        error = auc_deviation if limit is lasting else auc_error
-        loss = lost(without_worst([each.quality for each in trial]), together(before), limit, error)
+        now = without_worst([each.quality for each in trial])
+        loss = lost(now, together(before), abrupt if few else lasting, auc_error if few else auc_deviation)
         if loss is not None:
-            of = [
-                each.version for each in windows if each.version is not None and each.ordinal >= trial[-1].ordinal - 1
-            ]
-            setting = "maxLiveLoss" if limit is lasting else "maxQualityLoss"
-            return LossAfterLive(_reason(loss, count, len(before), setting), (min(of), max(of)) if of else None)
+            first = trial[-1].ordinal - 1
+            suspects = [each.version for each in windows if each.version is not None and each.ordinal >= first]
+            return LossAfterLive(_reason(loss, count, len(before), lasting), _ends(suspects))
     return None
+
+
+def _ends(versions: Sequence[int]) -> tuple[int, int] | None:
+    return (min(versions), max(versions)) if versions else None
+
+
+def _reason(loss: Lost, count: int, compared: int, lasting: LiveLoss) -> str:
+    trial = "window" if count == 1 else f"{count} windows{'' if count < _FEWEST_WINDOWS else ' without the worst'}"
+    setting = "maxLiveLoss" if loss.limit == getattr(lasting, loss.figure) else "maxQualityLoss"
+    words = loss.words(f"the last {trial}", f"of the {compared} published before", setting)
+    return f"{words}; mend the clicks or the settings, then say `elastic-ctr rollback --resume`"
 
 
 def newest_windows(windows: Sequence[Window]) -> tuple[int, WindowQuality] | None:
     """The newest windows of some ten thousand clicks as one, and how many they are. A micro-pass alone is small, and its AUC is noise."""
-    count = _on_trial([each.quality.clicks for each in windows[:_MOST_ON_TRIAL]], _LASTING_CLICKS[-1])
+    count = _on_trial(windows, _LASTING_CLICKS[-1])
     return (count, together([each.quality for each in windows[:count]])) if count else None
 
 
-def _on_trial(clicks: Sequence[float], wanted: int) -> int:
-    """How many windows, of these clicks, the newest first, have as many clicks as wanted; 0 where too few have too few."""
-    enough = np.flatnonzero(np.cumsum(clicks) >= wanted)
-    count = int(enough[0]) + 1 if len(enough) else len(clicks)
-    return (
-        count
-        if count >= _FEWEST_WINDOWS or sum(clicks[:count]) >= _ABRUPT_CLICKS[-1]
-        else min(_FEWEST_WINDOWS, len(clicks))
-    )
-
-
-def _reason(loss: Lost, count: int, compared: int, setting: str) -> str:
-    name, worse = ("AUC", "lower") if loss.figure == "auc" else ("calibration", "farther from 1")
-    trial = "window" if count == 1 else f"{count} windows{'' if count < _FEWEST_WINDOWS else ' without the worst'}"
-    return (
-        f"{name} {loss.now:.4f} of the last {trial} is {worse} than the {loss.before:.4f} of the {compared} published before by more than "
-        f"{setting}.{loss.figure} {loss.limit:g} and {loss.chance:.4f} for chance; mend the clicks or the settings, then say "
-        "`elastic-ctr rollback --resume`"
-    )
-
-
-def auc_error(quality: Compared) -> float:
-    """Bound of an AUC's standard error: its variance is at most AUC (1 - AUC) / min(clicks, shows without click) (van Dantzig
-    1951), and so at most 1/4 of that, which few impressions with an AUC of 1 cannot hide. 0 without an AUC.
-    """
-    return 0.0 if quality.auc is None else 0.5 / math.sqrt(min(quality.clicks, quality.shows - quality.clicks))
-
-
-def auc_deviation(quality: Compared) -> float:
-    """An AUC's standard error, of many clicks: Hanley and McNeil 1982. Closer than the bound of `auc_error`, and 0 for an AUC of 1."""
-    if quality.auc is None:
-        return 0.0
-    auc, clicks, others = quality.auc, quality.clicks, max(quality.shows - quality.clicks, 1)
-    above, below = auc / (2 - auc) - auc**2, 2 * auc**2 / (1 + auc) - auc**2
-    return math.sqrt((auc * (1 - auc) + (clicks - 1) * above + (others - 1) * below) / (clicks * others))
-
-
-def calibration_error(quality: Compared) -> float:
-    """Bound of a calibration's standard error: that of so many clicks, if each impression were clicked by chance alone."""
-    return 0.0 if quality.calibration is None else quality.calibration / math.sqrt(quality.clicks)
+def _on_trial(windows: Sequence[Window], clicks: int) -> int:
+    """How many of the windows, the newest first, are on trial: as few as have so many clicks."""
+    sums = np.cumsum([each.quality.clicks for each in windows[:MOST_ON_TRIAL]])
+    count = min(int(np.searchsorted(sums, clicks)) + 1, len(sums))
+    few = count and sums[count - 1] < _ABRUPT_CLICKS[-1]
+    return min(max(count, _FEWEST_WINDOWS), len(sums)) if few else count

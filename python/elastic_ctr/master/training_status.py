@@ -99,14 +99,9 @@ def window_of(ledger: Ledger) -> dict[str, Any] | None:
     return None if found is None else {"passes": found[0], **found[1]._asdict()}
 
 
-def _hold(hold: HoldRow, names: Mapping[int, str]) -> dict[str, Any]:
+def _hold(row: HoldRow, names: Mapping[int, str]) -> dict[str, Any]:
     """Why no version is published, and since when."""
-    return {
-        "reason": hold.reason,
-        "heldAt": hold.held_at,
-        "since": names.get(hold.since),
-        "suspects": None if hold.suspects is None else list(hold.suspects),
-    }
+    return {**row.hold.model_dump(mode="json", by_alias=True), "since": names.get(row.since)}
 
 
 def _last_drift(drifts: Mapping[int, DriftRow], names: Mapping[int, str]) -> dict[str, Any] | None:

@@ -11,10 +11,12 @@ import pytest
 
 from elastic_ctr.config.roles import LiveLoss, QualityLoss
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.cube.transfer.state import REMEMBERED, ReleaseState, kept_for_holds
 from elastic_ctr.master.hold_announcer import HoldAnnouncer
 from elastic_ctr.master.ledger_quality import Window, WindowQuality
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.quality_gate import (
+    MOST_ON_TRIAL,
     LossAfterLive,
     abrupt_loss,
     auc_deviation,
@@ -98,6 +100,14 @@ def test_the_standard_error_of_an_auc_is_close_above_that_of_repeated_draws() ->
     # Hanley and McNeil's scores are exponential, and these are normal.
     assert np.std(found) < auc_deviation(quality) < 1.3 * np.std(found)
     assert auc_deviation(quality) < auc_error(quality)
+
+
+def test_cube_transfer_keeps_a_version_from_before_the_longest_trial() -> None:
+    # The version before the first window on trial is a suspect, too.
+    for newest in range(1000, 1004):
+        was_live = tuple(range(newest - REMEMBERED + 1, newest + 1))
+        suspects = set(was_live[-(MOST_ON_TRIAL + 1) :])
+        assert kept_for_holds(ReleaseState(generation=1, was_live=was_live)) - suspects
 
 
 def test_a_calibration_that_is_too_low_counts_as_one_that_is_too_high() -> None:
@@ -337,7 +347,7 @@ def test_numbers_of_holds_grow_though_the_clock_was_set_back(tmp_path: Path) -> 
     go_on(one, 16)
 
     assert one.ledger.facts.hold is not None
-    assert one.ledger.facts.hold.number == one.ledger.facts.last_hold == ahead + 1
+    assert one.ledger.facts.hold.hold.number == one.ledger.facts.last_hold == ahead + 1
 
 
 def test_passes_are_trained_though_the_store_is_away_when_a_hold_is_to_be_announced(tmp_path: Path) -> None:
