@@ -119,6 +119,12 @@ def line_of(features: list[tuple[int, str]]) -> str:
     return " ".join(f"{feasign}:{slot}" for feasign, slot in features)
 
 
+def lines_of(features: list[list[tuple[int, str]]]) -> dict[str, Any]:
+    """A request of the Open Inference Protocol."""
+    data = [line_of(each) for each in features]
+    return {"inputs": [{"name": "line", "shape": [len(features)], "datatype": "BYTES", "data": data}]}
+
+
 def put_version(
     store: FileStore, exported: Exported, *, off: float = 0.0, samples: int = 40, at: int | None = None
 ) -> VersionManifest:
@@ -328,15 +334,7 @@ class Running:
         raise AssertionError(f"it never said {error!r} but {answer.text!r}")
 
     async def lines(self, features: list[list[tuple[int, str]]]) -> httpx.Response:
-        inputs = [
-            {
-                "name": "line",
-                "shape": [len(features)],
-                "datatype": "BYTES",
-                "data": [line_of(each) for each in features],
-            }
-        ]
-        return await self.hot("POST", "/v2/models/ctr/infer", json={"inputs": inputs})
+        return await self.hot("POST", "/v2/models/ctr/infer", json=lines_of(features))
 
     async def hot(self, method: str, path: str, **what: Any) -> httpx.Response:
         return await self._client.request(method, f"http://127.0.0.1:{self.port}{path}", **what)

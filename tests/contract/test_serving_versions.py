@@ -25,10 +25,12 @@ from contract.serving_world import (
     Running,
     Transfer,
     expected,
+    lines_of,
     probabilities,
     put_version,
     serving,
 )
+from elastic_ctr.config.roles import Canary
 from elastic_ctr.runtime import process_pool
 from elastic_ctr.serving.worker_pool import Worker, WorkerPool
 from elastic_ctr.store import FileStore
@@ -105,6 +107,69 @@ async def test_under_load_every_answer_belongs_to_the_version_it_names_while_ver
 
     assert wrong == []
     assert min(seen.values()) > 100
+
+
+async def test_under_load_the_candidate_answers_the_same_share_of_the_requests_in_every_worker(
+    exports: dict[int, Exported], cube: Cube, store: FileStore, transfer: Transfer, scratch: Path
+) -> None:
+    """Lines and the source's requests, from one connection each; several of a user together in the native frontend's batches."""
+    for version in (FIRST, SECOND):
+        put_version(store, exports[version])
+    holders = {version: cube.holders() for version in (FIRST, SECOND)}
+    wanted = {"wanted": (FIRST, SECOND), "holders": holders}
+    truth = {version: [exports[version].probability(each) for each in FEATURES] for version in (FIRST, SECOND)}
+    answered: dict[int, set[int]] = {place: set() for place in range(len(FEATURES))}
+    wrong: list[Any] = []
+    counted = 0
+
+    async def ask(running: Running, shift: int) -> None:
+        nonlocal counted
+        for turn in range(40):
+            place = (shift + turn) % len(FEATURES)
+            answer = await (running.lines([FEATURES[place]]) if turn % 2 else running.infer([FEATURES[place]]))
+            if answer.status_code != 200:
+                wrong.append(answer.text)
+                continue
+            if turn % 2:
+                probability, version = (each["data"][0] for each in answer.json()["outputs"])
+            else:
+                # It does not say its version; the probabilities of the two differ.
+                probability = answer.json()["predictions"][0]["prob1"]
+                version = min(truth, key=lambda each: abs(truth[each][place] - probability))
+            answered[place].add(version)
+            counted += 1
+            if abs(probability - truth[version][place]) > TOLERANCE:
+                wrong.append((place, probability, version))
+
+    async with serving(store, transfer, scratch, workers=2, canary=Canary(share=0.5, feature="0")) as running:
+        await transfer.publish(live=FIRST, candidate=SECOND, canary=True, **wanted)
+        await running.until(lambda: [each.canary for each in running.process.workers.in_order()] == [SECOND, SECOND])
+        await asyncio.gather(*(ask(running, shift) for shift in range(0, 60, 3)))
+        during = dict(answered)
+        metrics = (await running.admin("/metrics")).text
+        only_live = await running.hot("POST", f"/v2/models/ctr/versions/{FIRST}/infer", json=lines_of(FEATURES))
+        # Refused: it answers nothing more.
+        document = await transfer.publish(
+            live=FIRST, refused={SECOND: "it was worse"}, wanted=(FIRST,), holders=holders
+        )
+        await running.until(lambda: running.process.release_client.document == document)
+        await running.until(lambda: running.process.rollout.canary is None)
+        answered = {place: set() for place in answered}
+        await asyncio.gather(*(ask(running, shift) for shift in range(0, 60, 3)))
+
+    assert wrong == []
+    assert counted == 1600
+    # Each request by one version, whichever worker answered and however it was asked.
+    assert all(len(versions) <= 1 for versions in during.values())
+    assert {version for versions in during.values() for version in versions} == {FIRST, SECOND}
+    first_keys = [frozenset(key for key, slot in each if slot == "0") for each in FEATURES]
+    by_user = [
+        {v for place, keys in enumerate(first_keys) if keys == user for v in during[place]} for user in set(first_keys)
+    ]
+    assert all(len(versions) <= 1 for versions in by_user)
+    assert f"elastic_ctr_serving_canary_version {SECOND}.0" in metrics
+    assert only_live.status_code == 200
+    assert {version for versions in answered.values() for version in versions} == {FIRST}
 
 
 async def test_a_version_whose_weights_were_changed_is_refused_and_the_old_one_stays(

@@ -166,6 +166,11 @@ store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nindent 2 }}
 shards: {{ int .Values.cube.config.shards }}
 replicasPerShard: {{ int .Values.cube.replicasPerShard }}
+{{- with .Values.serving.config.canary }}
+{{- if .share }}
+canaryMinutes: {{ toYaml .minutes }}
+{{- end }}
+{{- end }}
 cubeDomain: {{ include "elastic-ctr.podDomain" (dict "root" . "service" (include "elastic-ctr.cube.fullname" .)) }}
 {{- end }}
 

@@ -153,15 +153,26 @@ data.slots has blank lines alone: name at least one slot
 {{- end }}
 
 {{- define "elastic-ctr.validate.group" -}}
-{{- with .Values.data.group }}
-{{- $group := kindIs "string" . | ternary . (int64 . | toString) }}
-{{- if $.Values.features }}
-{{- if not (has (get $.Values.features $group | default dict).type (list "categorical" "bucketized" "crossed" "text")) -}}
-data.group {{ quote $group }} is no feature with keys: name one that is categorical, bucketized, crossed or text
+{{- include "elastic-ctr.validate.hasKeys" (dict "root" . "setting" "data.group" "name" .Values.data.group) }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.canary" -}}
+{{- $name := (.Values.serving.config.canary | default dict).feature }}
+{{- include "elastic-ctr.validate.hasKeys" (dict "root" . "setting" "serving.config.canary.feature" "name" $name) }}
+{{- end }}
+
+{{/* root, setting, name: of a slot or feature */}}
+{{- define "elastic-ctr.validate.hasKeys" -}}
+{{- $values := .root.Values }}
+{{- if .name }}
+{{- $name := kindIs "string" .name | ternary .name (int64 .name | toString) }}
+{{- if $values.features }}
+{{- if not (has (get $values.features $name | default dict).type (list "categorical" "bucketized" "crossed" "text")) -}}
+{{ .setting }} {{ quote $name }} is no feature with keys: name one that is categorical, bucketized, crossed or text
 {{ end }}
-{{- else if $.Values.data.slots }}
-{{- if not (has $group (include "elastic-ctr.slots" $ | fromJsonArray)) -}}
-data.group {{ quote $group }} is no slot of data.slots: name one of them
+{{- else if $values.data.slots }}
+{{- if not (has $name (include "elastic-ctr.slots" .root | fromJsonArray)) -}}
+{{ .setting }} {{ quote $name }} is no slot of data.slots: name one of them
 {{ end }}
 {{- end }}
 {{- end }}

@@ -39,6 +39,10 @@ def _slot_name(given: object) -> object:
     return _slot_names([given])[0] if isinstance(given, int) and not isinstance(given, bool) else given
 
 
+SlotName = Annotated[str, BeforeValidator(_slot_name)]
+# The chart's schema of it.
+SLOT_NAME: JsonDict = {"type": ["string", "integer"], "maximum": EXACT}
+
 # The chart's schema of fields whose validators are code.
 _SLOTS_SCHEMA: JsonDict = {
     "type": ["array", "string", "null"],
@@ -229,11 +233,11 @@ class Data(Section):
         description="Share of the records, chosen by their features, that are never trained. Quality before and after training is measured on them, "
         "and `trainer.config.epochs: auto` stops by them.",
     )
-    group: Annotated[str, BeforeValidator(_slot_name)] = Field(
+    group: SlotName = Field(
         default="",
         description="Slot or feature, such as a user, by whose values the AUC is also measured: GAUC, the mean of the groups' AUCs by "
         "their impressions. Empty: none.",
-        json_schema_extra={"type": ["string", "integer"], "maximum": EXACT},
+        json_schema_extra=SLOT_NAME,
     )
     shuffle: bool | None = Field(
         default=None,

@@ -428,18 +428,16 @@ def input_of(data: Data, features: Features | None) -> ModelInput:
     return ModelInput(features.slots, features.averaged, features.numeric, definition)
 
 
-def check_group(data: Data, features: Features | None) -> None:
-    """Raises ValueError where `data.group` names nothing that has keys."""
+def check_has_keys(setting: str, name: str, data: Data, features: Features | None) -> None:
+    """Raises ValueError where a setting names nothing that has keys; empty, it names nothing."""
     slots = input_of(data, features).slots
-    if not data.group or data.group in slots:
+    if not name or name in slots:
         return
     shown = ", ".join(slots[:_SHOWN]) + (f" and {len(slots) - _SHOWN} more" if len(slots) > _SHOWN else "")
-    if features is not None and data.group in features.numeric:
-        raise ValueError(
-            f"data.group {data.group!r} is a number, which has no groups; bucketize it, or take one of {shown}"
-        )
+    if features is not None and name in features.numeric:
+        raise ValueError(f"{setting} {name!r} is a number, which has no keys; bucketize it, or take one of {shown}")
     what = "slot of data.slots" if features is None else "feature"
-    raise ValueError(f"data.group {data.group!r} is no {what}; there are {shown}")
+    raise ValueError(f"{setting} {name!r} is no {what}; there are {shown}")
 
 
 def check_late_clicks(data: Data, model: Model) -> None:

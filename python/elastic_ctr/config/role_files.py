@@ -130,6 +130,9 @@ class CubeTransferFile(RoleFile):
     cube_transfer: CubeTransferConfig
     shards: Count
     replicas_per_shard: Count
+    canary_minutes: float = Field(
+        default=0, ge=0, description="How long a candidate answers a share of the requests before it goes live."
+    )
     cube_domain: str | None = Field(default=None, description="Cube addresses must end in it; absent: 127.0.0.1 alone.")
 
 

@@ -4,6 +4,7 @@ import re
 
 from pydantic import Field, field_validator
 
+from elastic_ctr.config.data import SLOT_NAME, SlotName
 from elastic_ctr.config.section import EXACT, AutoCount, Count, Hours, OptionalPort, Port, Seconds, Section, Share
 
 MAX_ABS_DIFF = 1e-5
@@ -266,6 +267,29 @@ class CubeTransferConfig(Section):
     overlay_share: Share = Field(default=0.02, description="A larger delta is merged into full parts.")
 
 
+class Canary(Section):
+    """A share of the requests is answered by the candidate before it goes live."""
+
+    share: float = Field(
+        default=0,
+        ge=0,
+        le=0.5,
+        description="The share of requests; 0: none, and a candidate goes live as soon as it is validated.",
+    )
+    minutes: float = Field(
+        default=10,
+        gt=0,
+        le=1440,
+        description="How long the candidate answers its share. All other answers learn of clicks so much later.",
+    )
+    feature: SlotName = Field(
+        default="",
+        description="The slot or feature of a request's first instance that chooses, such as a user: requests with equal values are "
+        "answered by the same version. Empty: all of them together.",
+        json_schema_extra=SLOT_NAME,
+    )
+
+
 class ServingConfig(Section):
     """Predictions."""
 
@@ -289,6 +313,7 @@ class ServingConfig(Section):
         default=MAX_ABS_DIFF, gt=0, lt=1, description="How far a served sample may be from the trained one."
     )
     scratch_dir: str = Field(default="/var/lib/elastic-ctr/serving", description="Fetched dense networks.")
+    canary: Canary = Canary()
 
 
 class ScoringConfig(Section):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.features import ALTERNATIVES, Features, check_features, check_group, check_late_clicks
+from elastic_ctr.config.features import ALTERNATIVES, Features, check_features, check_has_keys, check_late_clicks
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, refusal
 from elastic_ctr.config.own_network import OWN, OwnNetwork
@@ -197,7 +197,11 @@ class Values(Block):
     @model_validator(mode="after")
     def _together(self) -> "Values":
         check_features(self.data, self.features, self.model)
-        check_group(self.data, self.features)
+        for setting, name in (
+            ("data.group", self.data.group),
+            ("serving.config.canary.feature", self.serving.config.canary.feature),
+        ):
+            check_has_keys(setting, name, self.data, self.features)
         check_late_clicks(self.data, self.model)
         check_statistics(self.features, self.statistics)
         self._check_intake()

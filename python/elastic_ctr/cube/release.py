@@ -52,7 +52,7 @@ class ReleaseDocument(Record):
 
     `generation` rises when transfer starts without its state, `revision` with every change, over generations too.
     `wanted` is live, previous and candidate. `holders`: version -> address of a cube-server -> what it answers.
-    `refused`: version -> reason, final.
+    `refused`: version -> reason, final. `canary`: serving pods that have validated the candidate answer a share of the requests with it.
     """
 
     generation: Generation
@@ -60,6 +60,8 @@ class ReleaseDocument(Record):
     placement: Placement
     wanted: tuple[VersionId, ...] = ()
     candidate: VersionId | None = None
+    # Left out when it is not set: readers of an older release refuse a key that they do not know.
+    canary: bool = Field(default=False, exclude_if=lambda canary: not canary)
     live: VersionId | None = None
     previous: VersionId | None = None
     promotion_paused: bool = Field(default=False, description="After a rollback nothing is promoted until `--resume`.")

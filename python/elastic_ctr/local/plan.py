@@ -219,7 +219,9 @@ def roles(places: Places) -> Iterator[Role]:
         scratch_dir=places.scratch("cube-builder"),
         state_recovery_seconds=min(values.cube_transfer.config.state_recovery_seconds, 2),
     )
-    file = CubeTransferFile(**common, cube_transfer=transfer, shards=shards, replicas_per_shard=copies)
+    canary = values.serving.config.canary
+    of_cube = {"shards": shards, "replicas_per_shard": copies, "canary_minutes": canary.minutes if canary.share else 0}
+    file = CubeTransferFile(**common, cube_transfer=transfer, **of_cube)
     yield Role("ctr-cube-transfer-0", "cube-transfer", file, _well(transfer.port))
     file = CubeBuilderFile(**common, cube_transfer=transfer)
     yield Role("ctr-cube-builder-0", "cube-builder", file, _well(transfer.builder_port))

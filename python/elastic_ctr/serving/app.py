@@ -125,6 +125,7 @@ class ServingProcess:
             "version": rollout.serving,
             "live": None if document is None else document.live,
             "candidate": None if document is None else document.candidate,
+            "canary": rollout.canary,
             "eventTimeMax": self.event_time_max(),
             "freshnessSeconds": self.freshness_seconds(),
             # Of the records of a stream, over the last five minutes.
@@ -167,6 +168,8 @@ class ServingProcess:
         yield requests
         for name, what in _TOTALS.items():
             yield CounterMetricFamily(f"elastic_ctr_serving_{name}", what, value=counted.totals[name])
+        for name, what in _SUMS.items():
+            yield CounterMetricFamily(f"elastic_ctr_serving_{name}", what, value=counted.sums[name])
         for name, (what, _) in HISTOGRAMS.items():
             yield _histogram(name, what, counted.histograms[name])
         what = "From a stream record's arrival to the first answer of this pod that has learned from it."
@@ -175,6 +178,7 @@ class ServingProcess:
         ready = sum(worker.answering for worker in self.workers.in_order())
         for name, what, value in (
             ("version", "The version that is answered with; 0 before the first.", version),
+            ("canary_version", "The candidate that answers its share; 0 when there is none.", self.rollout.canary or 0),
             ("workers_ready", "Workers that accept requests.", ready),
             ("refused_versions", "Versions that were refused here.", len(self.rollout.refused)),
             ("freshness_seconds", "Seconds since the newest event that the answering version has learned.", age),
@@ -192,12 +196,19 @@ def _histogram(name: str, what: str, given: Histogram) -> HistogramMetricFamily:
 _TOTALS = {
     "rows": "Instances answered.",
     "batches": "Batches: one lookup and one call of the network each.",
+    "canary_rows": "Of the instances, those answered with the candidate as a canary.",
     "keys": "Distinct keys looked up.",
     "missing_keys": "Of these, keys that the version does not know.",
     "ignored_features": "Features of slots that the model has not, in lines; training ignores them, too.",
     "switches": "Changes of the version that a worker answers with.",
     "retried_batches": "Batches asked again at live because cube no longer held their version.",
     "worker_restarts": "Workers started again after they ended.",
+}
+
+
+_SUMS = {
+    "predicted_clicks": "Sum of the answered click probabilities; over the instances it is the predicted click-through rate.",
+    "canary_predicted_clicks": "Of this sum, what the candidate has answered as a canary.",
 }
 
 

@@ -83,6 +83,12 @@ class Rollout:
         worker.send("stage", stage=self.stage)
         self.changed.set()
 
+    @property
+    def canary(self) -> int | None:
+        """The candidate, while a worker answers its share of the requests with it."""
+        answering = {worker.canary for worker in self._workers.in_order() if worker.listening} - {None}
+        return max((version for version in answering if version is not None), default=None)
+
     def ready(self) -> tuple[bool, str]:
         """Before any version has been live: runs. Afterwards: answers with the live version."""
         document = self.document
@@ -289,6 +295,11 @@ class Rollout:
             return worker.listening
         if ahead is not None and ahead not in worker.loaded:
             return await self._load(worker, ahead)
+        canary = ahead if document.canary and worker.pinned == document.live else None
+        if worker.canary != canary:
+            await worker.send("canary", version=canary)
+            worker.canary = canary
+            return True
         return False
 
     async def _load(self, worker: Worker, version: int) -> bool:
@@ -316,6 +327,9 @@ class Rollout:
                 worker.send("keep", versions=sorted(kept))
                 worker.kept = set(kept)
                 worker.loaded &= kept
+                if worker.canary not in kept:
+                    # As the worker does itself.
+                    worker.canary = None
         loading = {version for worker in self._workers.in_order() if not worker.is_updated for version in worker.kept}
         for version in [each for each in self._fetches if each not in kept | loading]:
             self._forget(version)

@@ -218,7 +218,10 @@ class Routes:
                 return body, JSON_TYPE
             return body, _BINARY_TYPE + b"inference-header-content-length: %d\r\n" % json_length
 
-        self._predict(request, parse, answered, lambda refusal: error_body(refusal.sentence), reply)
+        only_live = asked is not None
+        self._predict(
+            request, parse, answered, lambda refusal: error_body(refusal.sentence), reply, only_live=only_live
+        )
 
     def _rows(self, request: Request, reply: Reply, _version: str | None) -> None:
         def parse(schema: Schema) -> Instances:
@@ -246,7 +249,13 @@ class Routes:
 
         # A small body becomes many instances.
         self._predict(
-            request, parse, answered, lambda refusal: error_body(refusal.sentence), reply, size=PARSED_INLINE + 1
+            request,
+            parse,
+            answered,
+            lambda refusal: error_body(refusal.sentence),
+            reply,
+            size=PARSED_INLINE + 1,
+            only_live=True,
         )
 
     def _predict(
@@ -258,6 +267,7 @@ class Routes:
         reply: Reply,
         *,
         size: int | None = None,
+        only_live: bool = False,
     ) -> None:
         """`size`: what the request is taken for, if not for its body."""
 
@@ -276,10 +286,13 @@ class Routes:
         if size is None:
             # The size of a compressed body is known once it is decoded.
             size = len(request.body) if not request.encoding else PARSED_INLINE + 1
-        self.predict(size, parse, done)
+        self.predict(size, parse, done, only_live=only_live)
 
-    def predict(self, size: int, parse: Parse, done: Done) -> None:
-        """Submit the instances that `parse` makes of a request of so many bytes; `done` is called once. Never raises."""
+    def predict(self, size: int, parse: Parse, done: Done, *, only_live: bool = False) -> None:
+        """Submit the instances that `parse` makes of a request of so many bytes; `done` is called once. Never raises.
+
+        `only_live`: the request is not one of the canary's.
+        """
         started = time.perf_counter()
 
         def timed(outcome: Floats | Exception, version: int) -> None:
@@ -287,10 +300,14 @@ class Routes:
                 self.counters.histograms["request_seconds"].observe(time.perf_counter() - started)
             done(outcome, version)
 
+        def submit(instances: Instances) -> None:
+            version = None if only_live else self.batcher.version_for(instances, schema)
+            self.batcher.submit(parse, instances, schema, timed, version)
+
         try:
             schema = self.batcher.current().schema
             if size <= PARSED_INLINE:
-                self.batcher.submit(parse, parse(schema), schema, timed)
+                submit(parse(schema))
                 return
         except Exception as error:  # noqa: BLE001 (whatever it is, the client gets its answer)
             done(error, 0)
@@ -299,7 +316,7 @@ class Routes:
         def parsed(future: asyncio.Future[Instances]) -> None:
             self._under_way.discard(future)
             try:
-                self.batcher.submit(parse, future.result(), schema, timed)
+                submit(future.result())
             except Exception as error:  # noqa: BLE001 (as above)
                 done(error, 0)
 

@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class Worker(process_pool.Worker):
-    """One process, and its state: the versions it has `loaded`, those it may keep, the pinned one, whether it listens.
+    """One process, and its state: the versions it has `loaded`, those it may keep, the pinned one, whether it listens, the candidate that
+    answers its share.
 
     `updating` is the task that gives it orders. `on_not_held` is called when cube no longer holds the pinned version.
     """
@@ -28,6 +29,7 @@ class Worker(process_pool.Worker):
         self.kept: set[int] = set()
         self.updating: asyncio.Task[None] | None = None
         self.pinned: int | None = None
+        self.canary: int | None = None
         self.listening = False
         self.counts = Counters().snapshot()
         self._on_not_held = on_not_held

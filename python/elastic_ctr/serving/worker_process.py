@@ -38,6 +38,7 @@ from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit, wait_event
 from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
+from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import Instances, instances_of, joined
 from elastic_ctr.serving.batching.pooling import NOT_AVERAGED
 from elastic_ctr.serving.batching.schema import Schema, schema_of
@@ -74,7 +75,13 @@ class Worker:
         self._counters = Counters()
         # Only this thread calls Paddle, or the loop in its place: two calls at once have crashed.
         self._paddle = InlineExecutor("paddle")
-        self._batcher = Batcher(self._paddle, self._newest_live, self._counters, max_rows=serving.max_batch_rows)
+        self._batcher = Batcher(
+            self._paddle,
+            self._newest_live,
+            self._counters,
+            max_rows=serving.max_batch_rows,
+            canary_rule=CanaryRule(serving.canary.share, serving.canary.feature),
+        )
         self._routes = routes = Routes(
             self._batcher,
             self._counters,
@@ -172,6 +179,8 @@ class Worker:
             self._batcher.stage = order["stage"]
         elif order["do"] == "pin":
             self._batcher.pin(order["version"])
+        elif order["do"] == "canary":
+            self._batcher.canary = order["version"]
         elif order["do"] == "keep":
             self._batcher.keep(set(order["versions"]))
         elif order["do"] == "stop":

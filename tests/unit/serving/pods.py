@@ -41,6 +41,7 @@ class Scripted:
         self.kept: set[int] = set()
         self.updating: asyncio.Task[None] | None = None
         self.pinned: int | None = None
+        self.canary: int | None = None
         self.listening = False
         self.silent = False
         self.killed = 0

@@ -96,8 +96,8 @@ class Running:
         self.batcher.add(ModelVersion(version, Schema(slots), None, 1, network, self.table))
         return network
 
-    def ask(self, *rows: list[list[int]]) -> "asyncio.Future[tuple[list[float], int]]":
-        """Answers and their version, later."""
+    def ask(self, *rows: list[list[int]], version: int | None = None) -> "asyncio.Future[tuple[list[float], int]]":
+        """Answers and their version, later; of `version` if it is held."""
         answered: asyncio.Future[tuple[list[float], int]] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Floats | Exception, version: int) -> None:
@@ -110,7 +110,7 @@ class Running:
             slots = schema.slots
             return instances_of([row[: len(slots)] for row in rows], len(slots))
 
-        self.batcher.submit(parse, parse(Schema(SLOTS)), Schema(SLOTS), done)
+        self.batcher.submit(parse, parse(Schema(SLOTS)), Schema(SLOTS), done, version)
         return answered
 
     def ask_until_refused(self) -> "list[asyncio.Future[tuple[list[float], int]]]":

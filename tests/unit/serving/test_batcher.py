@@ -9,6 +9,7 @@ import pytest
 
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import Instances, instances_of
 from elastic_ctr.serving.batching.pooling import MOST_INLINE
 from elastic_ctr.serving.batching.schema import Schema
@@ -432,3 +433,65 @@ async def test_what_was_refused_before_the_lookup_failed_is_answered_once() -> N
 
         assert await other == ([5 + 6 + 400.0], 2)
         assert [type(each) for each in outcomes] == [RequestError]
+
+
+ALL = CanaryRule(1)
+
+
+async def test_requests_of_the_candidate_and_of_the_live_version_are_different_batches() -> None:
+    async with running(canary_rule=ALL) as it:
+        it.add(1)
+        it.add(2)
+        it.batcher.pin(1)
+        it.batcher.canary = 2
+        version = it.batcher.version_for(SAMPLES, Schema(SLOTS))
+
+        answers = [await each for each in (it.ask([[5], []]), it.ask([[5], []], version=version), it.ask([[6], []]))]
+
+    assert answers == [([105.0], 1), ([205.0], 2), ([106.0], 1)]
+    assert (it.counters.totals["rows"], it.counters.totals["canary_rows"]) == (3, 1)
+    assert it.counters.sums == {"predicted_clicks": 416.0, "canary_predicted_clicks": 205.0}
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+async def test_a_candidate_that_cube_no_longer_holds_is_answered_for_by_the_live_version(rows: int) -> None:
+    """In a batch and in parts."""
+    async with running(live=1, max_rows=2) as it:
+        it.add(1)
+        it.add(2)
+        it.batcher.pin(1)
+        it.table.held = {1}
+
+        answer = await it.ask(*[[[5], []]] * rows, version=2)
+
+    assert answer == ([105.0] * rows, 1)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+async def test_a_candidate_that_was_unloaded_meanwhile_is_answered_for_by_the_live_version(rows: int) -> None:
+    async with running(max_rows=2) as it:
+        it.add(1)
+        network = it.add(2)
+        it.batcher.pin(1)
+        it.batcher.canary = 2
+        asked = it.ask(*[[[5], []]] * rows, version=2)
+        it.batcher.keep({1})
+
+        answer = await asked
+
+    assert answer == ([105.0] * rows, 1)
+    assert network.closed
+    assert it.batcher.canary is None
+
+
+async def test_a_candidate_that_goes_live_has_no_share_any_more() -> None:
+    async with running(canary_rule=ALL) as it:
+        it.add(1)
+        it.add(2)
+        it.batcher.pin(1)
+        it.batcher.canary = 2
+
+        it.batcher.pin(2)
+
+    assert it.batcher.version_for(SAMPLES, Schema(SLOTS)) is None
+    assert it.batcher.pinned == 2

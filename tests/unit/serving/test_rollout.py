@@ -268,3 +268,42 @@ async def test_when_workers_are_kept_no_longer_the_following_of_releases_ends_wi
 
     with pytest.raises(RuntimeError, match="a keeper has failed"):
         await following
+
+
+async def test_a_checked_candidate_answers_its_share_while_the_document_says_so(tmp_path: Path) -> None:
+    async with pod(tmp_path, live=1) as it:
+        it.document(live=1, candidate=2)
+        await it.until(lambda: all(2 in each.loaded for each in it.in_order()))
+        before = it.did("canary")
+        it.document(live=1, candidate=2, canary=True)
+        await it.until(lambda: {each.canary for each in it.in_order()} == {2})
+        during = it.rollout.canary, [each.pinned for each in it.in_order()]
+        it.document(live=2, previous=1)
+        await it.until(lambda: it.rollout.serving == 2 and {each.canary for each in it.in_order()} == {None})
+
+    assert before == []
+    assert during == (2, [1, 1])
+    assert it.rollout.canary is None
+
+
+async def test_a_canary_that_is_gone_from_the_document_answers_nothing_more(tmp_path: Path) -> None:
+    async with pod(tmp_path, live=1) as it:
+        it.document(live=1, candidate=2, canary=True)
+        await it.until(lambda: {each.canary for each in it.in_order()} == {2})
+
+        it.document(live=1, refused={2: "it was worse"})
+        await it.until(lambda: {each.canary for each in it.in_order()} == {None})
+        it.start_anew(0)
+        await it.until(lambda: it.running[0].pinned == 1)
+
+    assert it.rollout.serving == 1
+    assert it.running[0].canary is None
+
+
+async def test_a_candidate_that_fails_here_answers_no_share_here(tmp_path: Path) -> None:
+    async with pod(tmp_path, live=1) as it:
+        it.checker.outcome[2] = {"refused": "version 2 answers wrongly"}
+        it.document(live=1, candidate=2, canary=True)
+        await it.until(lambda: 2 in it.rollout.refused)
+
+    assert it.did("canary") == []

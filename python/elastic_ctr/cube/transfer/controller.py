@@ -232,6 +232,7 @@ class CubeTransfer:
             agents=reports,
             placement=self._placement_now(),
             listened=time.monotonic() - self._began >= self.rules.state_recovery_seconds,
+            canary_seconds=60 * self.config.canary_minutes,
         )
 
     def _holders(self) -> Mapping[int, Mapping[str, Holder]]:
@@ -492,5 +493,7 @@ def _tell(before: ReleaseState | None, after: ReleaseState) -> None:
         log.info("version %s is live%s", after.live, "" if took is None else f", {took:.3f} s after it was published")
     if after.candidate is not None and after.candidate != before.candidate:
         log.info("version %s is the candidate", after.candidate)
+    if after.canary_since is not None and before.canary_since is None:
+        log.info("version %s answers a share of the requests", after.candidate)
     for version in after.refused.keys() - before.refused.keys():
         log.warning("version %s is refused: %s", version, after.refused[version])

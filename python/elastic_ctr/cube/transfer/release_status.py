@@ -119,6 +119,7 @@ def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
     waits: list[str] = []
     missing: tuple[int, ...] = ()
     silent: tuple[str, ...] = ()
+    canary = state.canary_since is not None
     if view is not None:
         missing = rules_of.lacking(state, view, transfer.rules)
         replicas = transfer.rules.min_ready_replicas
@@ -134,9 +135,14 @@ def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
             silent = rules_of.validation_verdict(state, view, transfer.rules).silent
             if silent:
                 waits.append(f"no answer yet from serving pods {', '.join(silent)}")
+            if canary:
+                waits.append(
+                    f"it answers a share of the requests for {rules_of.canary_seconds_left(state, view):.0f} s more"
+                )
     return {
         "version": state.candidate,
         "restoring": state.restoring,
+        "canary": canary,
         "waitsFor": waits,
         "missingPartitions": list(missing),
         "silentReaders": list(silent),

@@ -23,7 +23,7 @@ from elastic_ctr.versions.manifest import DictionaryManifest, Record, VersionId,
 # Number of past versions whose times and names are kept.
 REMEMBERED = 64
 _NEWEST_KEPT = 16
-_NO_CANDIDATE: dict[str, Any] = {"candidate": None, "restoring": False, "complete_since": None}
+_NO_CANDIDATE: dict[str, Any] = {"candidate": None, "restoring": False, "complete_since": None, "canary_since": None}
 
 
 class RollbackRefused(ValueError):
@@ -55,6 +55,7 @@ class ReleaseState(Record):
 
     Attributes:
         restoring: the candidate is the target of a rollback and needs no validation.
+        canary_since: when the candidate began to answer its share of the requests.
         hold: the newest publishing hold that was obeyed.
         resumed: the number of the newest one that an operator has ended.
         spared: the version that was live then: no suspect any more.
@@ -67,6 +68,7 @@ class ReleaseState(Record):
     restoring: bool = False
     promotion_paused: bool = False
     complete_since: float | None = None
+    canary_since: float | None = None
     refused: dict[VersionId, str] = Field(default_factory=dict)
     was_live: tuple[VersionId, ...] = ()
     deleted: tuple[VersionId, ...] = ()
@@ -88,7 +90,7 @@ class ReleaseState(Record):
 
 class View(NamedTuple):
     """The present observations. `holders` is made of the reports of `agents`. `listened`: every pod has had time to
-    report since the start.
+    report since the start. `canary_seconds`: how long a candidate is to answer its share.
     """
 
     now: float
@@ -99,6 +101,7 @@ class View(NamedTuple):
     agents: Collection[AgentReport]
     placement: Placement
     listened: bool = True
+    canary_seconds: float = 0.0
 
 
 def document_of(
@@ -110,6 +113,7 @@ def document_of(
         placement=placement,
         wanted=state.wanted,
         candidate=state.candidate,
+        canary=state.canary_since is not None,
         live=state.live,
         previous=state.previous,
         promotion_paused=state.promotion_paused,
@@ -172,7 +176,7 @@ def _step(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Release
             return refuse(state, chosen, strange)
         return _with_candidate(state, chosen, view.now)
     if lacking(state, view, rules):
-        return state.model_copy(update={"complete_since": None})
+        return state.model_copy(update={"complete_since": None, "canary_since": None})
     # In the future only when the clock was set back.
     if state.complete_since is None or state.complete_since > view.now:
         state = with_times(state, {candidate: {"complete": view.now}})
@@ -186,6 +190,9 @@ def _step(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Release
         or lagging_pods(state, view, rules)
     ):
         return state
+    if canary_seconds_left(state, view) > 0:
+        begins = state.canary_since is None or state.canary_since > view.now
+        return state.model_copy(update={"canary_since": view.now}) if begins else state
     return _promoted(with_times(state, {candidate: {"live": view.now}}), candidate)
 
 
@@ -222,6 +229,14 @@ def validation_verdict(state: ReleaseState, view: View, rules: CubeTransferConfi
     """The validation of the candidate by serving pods."""
     assert state.candidate is not None
     return readers_verdict(state.candidate, view.readers, _waited(state, view), rules.validation_timeout_seconds)
+
+
+def canary_seconds_left(state: ReleaseState, view: View) -> float:
+    """How long the candidate, which is validated, has still to answer its share. Of a rollback, and of the first version, none."""
+    if state.restoring or state.live is None:
+        return 0.0
+    since = view.now if state.canary_since is None else min(state.canary_since, view.now)
+    return max(0.0, since + view.canary_seconds - view.now)
 
 
 def _waited(state: ReleaseState, view: View) -> float:
@@ -285,7 +300,7 @@ def restorable(state: ReleaseState, view: View) -> list[int]:
 
 def _with_candidate(state: ReleaseState, version: int, now: float, *, restoring: bool = False) -> ReleaseState:
     state = with_times(state, {version: {"candidate": now}})
-    return state.model_copy(update={"candidate": version, "restoring": restoring, "complete_since": None})
+    return state.model_copy(update={**_NO_CANDIDATE, "candidate": version, "restoring": restoring})
 
 
 def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransferConfig) -> ReleaseState:
@@ -377,8 +392,10 @@ def with_clock_moved(state: ReleaseState, seconds: float) -> ReleaseState:
         else each.model_copy(update={name: at + seconds for name in own if (at := getattr(each, name)) is not None})
         for version, each in state.times.items()
     }
-    since = state.complete_since
-    return state.model_copy(update={"times": times, "complete_since": None if since is None else since + seconds})
+    waits = {
+        name: at + seconds for name in ("complete_since", "canary_since") if (at := getattr(state, name)) is not None
+    }
+    return state.model_copy(update={"times": times, **waits})
 
 
 def forgotten(state: ReleaseState, deleted: Iterable[int]) -> ReleaseState:

@@ -3,7 +3,8 @@
 Two batches are under way when there is much to do: one computes on Paddle's thread while the next is gathered and looked up. A
 batch that waits long for cube is detached: it does not count any more, and others start beside it. The asyncio and gRPC frontends
 send their answers at once; the native frontend sends in the order of submission. A batch, and so every answer, has one version of
-network and embeddings, also when the pinned version changes meanwhile.
+network and embeddings, also when the pinned version changes meanwhile. While a canary answers, the requests that its rule chooses get
+the candidate.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.runtime.inline_executor import InlineExecutor
+from elastic_ctr.serving.batching.canary import NO_CANARY, CanaryRule
 from elastic_ctr.serving.batching.instances import Instances, Lengths, joined
 from elastic_ctr.serving.batching.pooling import MOST_INLINE, NOT_AVERAGED, Floats, UniqueKeys, pooled, unique_keys
 from elastic_ctr.serving.batching.schema import Schema
@@ -83,7 +85,7 @@ class PendingRequest:
     """One request, or a part of a large one. `done` is called once, with probabilities and their version.
 
     `parse` is called again if the batch's version has another schema than `schema`. Without a `version` the request gets the
-    pinned one.
+    pinned one, and instead of one that is not held. `only`: it has `version` and no other.
     """
 
     parse: Parse
@@ -91,6 +93,7 @@ class PendingRequest:
     instances: Instances
     version: int | None
     done: Done
+    only: bool = False
     finished: bool = False
 
 
@@ -109,9 +112,13 @@ class Batcher:
         *,
         max_rows: int = 8192,
         shared_rows: int = 1024,
+        canary_rule: CanaryRule = NO_CANARY,
     ) -> None:
         self.versions: dict[int, ModelVersion] = {}
         self.pinned: int | None = None
+        # The candidate, while it answers its share.
+        self.canary: int | None = None
+        self.canary_rule = canary_rule
         self.stage = "the process has just started"
         self.max_rows = max_rows
         self.shared_rows = shared_rows
@@ -145,10 +152,14 @@ class Batcher:
         assert version in self.versions
         if version != self.pinned:
             self._counters.totals["switches"] += 1
+        if version == self.canary:
+            self.canary = None
         self.pinned = version
 
     def keep(self, versions: set[int]) -> None:
         """Unload all others, each as soon as no request needs it."""
+        if self.canary not in versions:
+            self.canary = None
         self._unloading = self.versions.keys() - versions - {self.pinned}
         for version in list(self._unloading):
             self._unload(version)
@@ -177,8 +188,20 @@ class Batcher:
             raise RequestError(503, f"no version is live yet: {self.stage}")
         return self.versions[self.pinned]
 
-    def submit(self, parse: Parse, instances: Instances, schema: Schema, done: Done) -> None:
-        """Answer later through `done`. Raises RequestError (503) when too much is waiting already."""
+    def version_for(self, instances: Instances, schema: Schema) -> int | None:
+        """The candidate where the canary's rule chooses this request, else None."""
+        if self.canary is None or not instances.rows:
+            return None
+        chosen = self.canary_rule.chosen(instances, schema.slots.names, np.zeros(1, np.int64))
+        return self.canary if chosen[0] else None
+
+    def submit(
+        self, parse: Parse, instances: Instances, schema: Schema, done: Done, version: int | None = None
+    ) -> None:
+        """Answer later through `done`, with `version` if it can still be answered with, else with the pinned one.
+
+        Raises RequestError (503) when too much is waiting already.
+        """
         large = instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS
         waiting = self.waiting_rows + sum(self._detached.values())
         if large:
@@ -188,7 +211,7 @@ class Batcher:
             raise RequestError(503, f"{waiting} instances are waiting already; ask again later")
         self._counters.totals["ignored_features"] += instances.ignored
         if not large:
-            self._enqueue(PendingRequest(parse, schema, instances, None, done))
+            self._enqueue(PendingRequest(parse, schema, instances, version, done))
             return
 
         def answered(outcome: Floats | Exception, version: int) -> None:
@@ -196,7 +219,7 @@ class Batcher:
             self._large.pop(task, None)
             done(outcome, version)
 
-        task = asyncio.create_task(self._predict_in_parts(parse, instances, schema, answered))
+        task = asyncio.create_task(self._predict_in_parts(parse, instances, schema, answered, version))
         self._large[task] = instances.rows
         task.add_done_callback(lambda task: self._large.pop(task, None))
 
@@ -233,13 +256,15 @@ class Batcher:
         request = asyncio.current_task()
         assert request is not None
         self._large[request] -= part.rows
-        self._enqueue(PendingRequest(lambda _schema: part, model.schema, part, model.version, done))
+        self._enqueue(PendingRequest(lambda _schema: part, model.schema, part, model.version, done, only=True))
         try:
             return await answered
         finally:
             self._large[request] += part.rows
 
-    async def _predict_in_parts(self, parse: Parse, instances: Instances, schema: Schema, done: Done) -> None:
+    async def _predict_in_parts(
+        self, parse: Parse, instances: Instances, schema: Schema, done: Done, version: int | None
+    ) -> None:
         """A request larger than a batch: all its parts have one version."""
 
         async def answer(model: ModelVersion) -> None:
@@ -247,7 +272,7 @@ class Batcher:
             done(await self._in_parts(read, model, self._submit_part), model.version)
 
         try:
-            model = self.current()
+            model = self.versions.get(version or 0) or self.current()
             try:
                 await answer(model)
             except VersionNotHeld as not_held:
@@ -358,7 +383,7 @@ class Batcher:
             except VersionNotHeld as not_held:
                 # A part of a large request has this version and no other: its request decides.
                 for request in requests:
-                    if request.version is not None:
+                    if request.only:
                         _resolve(request, not_held, version)
                 if free := [request for request in requests if not request.finished]:
                     live = await self._await_dependency(self._live_instead(version, not_held))
@@ -380,16 +405,13 @@ class Batcher:
         """
         alone = not self._under_way and self.waiting_rows >= self.shared_rows
         most = min(self.max_rows, -(-self.waiting_rows // 2) if alone else self.waiting_rows)
-        first = self._waiting[0]
-        version = self.pinned if first.version is None else first.version
-        assert version is not None
+        version = self._wanted(self._waiting[0])
         taken: list[PendingRequest] = []
         left: list[PendingRequest] = []
         rows = feasigns = 0
         while self._waiting and rows < most and feasigns < _MAX_FEASIGNS:
             request = self._waiting.popleft()
-            wanted = self.pinned if request.version is None else request.version
-            if wanted != version:
+            if self._wanted(request) != version:
                 left.append(request)
             elif taken and rows + request.instances.rows > self.max_rows:
                 left.append(request)
@@ -401,6 +423,12 @@ class Batcher:
         self._waiting.extendleft(reversed(left))
         self.waiting_rows -= rows
         return taken, version
+
+    def _wanted(self, request: PendingRequest) -> int:
+        """A candidate may have been unloaded since the request came."""
+        version = request.version if request.version in self.versions else self.pinned
+        assert version is not None
+        return version
 
     async def _live_instead(self, version: int, not_held: VersionNotHeld) -> ModelVersion:
         live = await self._newest_live()
@@ -460,6 +488,11 @@ class Batcher:
         counters.histograms["batch_rows"].observe(instances.rows)
         counters.totals["batches"] += 1
         counters.totals["rows"] += instances.rows
+        clicks = float(probabilities.sum())
+        counters.sums["predicted_clicks"] += clicks
+        if model.version == self.canary:
+            counters.totals["canary_rows"] += instances.rows
+            counters.sums["canary_predicted_clicks"] += clicks
         counters.totals["keys"] += len(missing)
         counters.totals["missing_keys"] += int(np.count_nonzero(missing))
         return probabilities

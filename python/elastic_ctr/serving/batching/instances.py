@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,19 @@ class Instances:
             end = min(max(begin + 1, fitting), begin + max_rows, self.rows)
             yield self.part(begin, end)
             begin = end
+
+    def cut(self, rows: Sequence[int]) -> Iterator[Instances]:
+        """Cut at these rows, of which the first is 0 and the last the number of rows; without a copy."""
+        slots = len(self.lengths) // self.rows
+        ends = np.concatenate(([0], np.cumsum(self.lengths.reshape(self.rows, slots).sum(axis=1)))).tolist()
+        for begin, end in pairwise(rows):
+            yield Instances(
+                self.feasigns[ends[begin] : ends[end]],
+                self.lengths[begin * slots : end * slots],
+                end - begin,
+                known=self.known,
+                numbers=None if self.numbers is None else self.numbers[begin:end],
+            )
 
     def part(self, begin: int, end: int) -> Instances:
         """Rows `begin` to `end`, without a copy."""

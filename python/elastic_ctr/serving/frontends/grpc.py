@@ -247,7 +247,7 @@ class GrpcFrontend:
         def parse(schema: Any) -> Instances:
             return inference.instances(schema, self._service.max_instances)
 
-        self._service.predict(len(request), parse, done)
+        self._service.predict(len(request), parse, done, only_live=bool(asked.model_version))
         probabilities, version = await answered
         if asked.model_version and asked.model_version != str(version):
             raise RequestError(404, f"the live version changed to {version} meanwhile; leave model_version empty")

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -93,6 +94,16 @@ class SubmittedBatch:
     def requests(self) -> NDArray[np.int64]:
         """[requests, REQUEST_WIDTH]."""
         return self.batch.requests[self.begin : self.end]
+
+    def runs(self, flags: NDArray[np.bool_]) -> list[SubmittedBatch]:
+        """Cut wherever the flag of a request, bool [requests], differs from that of the one before it."""
+        cuts = [0, *(np.flatnonzero(flags[1:] != flags[:-1]) + 1).tolist(), len(flags)]
+        rows = np.concatenate(([0], np.cumsum(self.requests[:, http_batches.REQUEST_ROWS])))
+        parts = self.instances.cut(rows[cuts].tolist())
+        return [
+            replace(self, begin=self.begin + begin, end=self.begin + end, instances=part)
+            for (begin, end), part in zip(pairwise(cuts), parts, strict=True)
+        ]
 
     def halves(self) -> list[SubmittedBatch]:
         """Two of about as many rows; one, if one request has most of them."""
@@ -328,14 +339,25 @@ class NativeHttpFrontend:
             self._under_way.append(whole)
             self._resubmit_each(whole)
             return
-        pieces = whole.halves() if instances.rows >= self.batcher.shared_rows else [whole]
-        self._under_way.extend(pieces)
-        for piece in pieces:
+        pieces = self._pieces(whole, model.schema)
+        self._under_way.extend(piece for piece, _ in pieces)
+        for piece, version in pieces:
             done = partial(self._on_result, piece)
             try:
-                self.batcher.submit(_read_again, piece.instances, model.schema, done)
+                self.batcher.submit(_read_again, piece.instances, model.schema, done, version)
             except RequestError as refusal:
                 done(refusal, 0)
+
+    def _pieces(self, whole: SubmittedBatch, schema: Schema) -> list[tuple[SubmittedBatch, int | None]]:
+        """What is submitted as one request, and the candidate where the canary's rule chooses it."""
+        candidate = self.batcher.canary
+        if candidate is not None:
+            rows = whole.requests[:, http_batches.REQUEST_ROWS]
+            flags = self.batcher.canary_rule.chosen(whole.instances, schema.slots.names, np.cumsum(rows) - rows)
+            if flags.any():
+                return [(piece, candidate if flags[piece.begin] else None) for piece in whole.runs(flags)]
+        halves = whole.halves() if whole.instances.rows >= self.batcher.shared_rows else [whole]
+        return [(piece, None) for piece in halves]
 
     def _on_result(self, piece: SubmittedBatch, outcome: Floats | Exception, version: int) -> None:
         if isinstance(outcome, _SlotsChanged):
