@@ -13,7 +13,7 @@ import yaml
 
 from chart.cases import CLICKS_BY_HTTP
 from chart.edges import INTAKE, METRICS
-from chart.rendering import CHART, ROOT, Object, Rendered, Renderer
+from chart.rendering import CHART, ROOT, Object, Rendered, Renderer, merged
 
 ALL_ON: dict[str, Any] = {
     "metrics": {
@@ -157,12 +157,19 @@ def test_every_panel_asks_for_something_and_says_what() -> None:
         assert all(named(target["expr"]) for target in panel["targets"]), panel["title"]
 
 
-@pytest.mark.parametrize(("window", "limit"), [(300, "11.5"), (1000, "15"), (60_000, "310")])
-def test_the_limit_of_stale_clicks_follows_the_window(render: Renderer, window: int, limit: str) -> None:
-    [stale] = [
-        rule
-        for rule in rules(render(**ALL_ON, data={"stream": {"windowMs": window}}))
-        if rule["alert"] == "ElasticCtrClicksStale"
-    ]
+@pytest.mark.parametrize(
+    ("window", "canary", "limit"),
+    [
+        (300, {}, "11.5"),
+        (1000, {"share": 0.0, "minutes": 7}, "15"),
+        (1000, {"share": 0.1, "minutes": 2.5}, "165"),
+        (60_000, {}, "310"),
+    ],
+)
+def test_the_limit_of_stale_clicks_follows_the_window_and_the_canary(
+    render: Renderer, window: int, canary: dict[str, float], limit: str
+) -> None:
+    values = {"data": {"stream": {"windowMs": window}}, "serving": {"config": {"canary": canary}}}
+    [stale] = [rule for rule in rules(render(**merged(ALL_ON, values))) if rule["alert"] == "ElasticCtrClicksStale"]
 
     assert stale["expr"].endswith(f"> {limit}")

@@ -117,6 +117,10 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"data": {"slots": [1, 2], "group": 3}},
         ['data.group "3" is no slot of data.slots: name one of them'],
     ),
+    "a canary by a slot that is none": (
+        {"serving": {"config": {"canary": {"feature": "user"}}}},
+        ['serving.config.canary.feature "user" is no slot of data.slots: name one of them'],
+    ),
     "start after end": (
         {"data": {"start": "20200401/05"}},
         ["data.end 20200401/03", "data.start 20200401/05"],
@@ -413,6 +417,10 @@ BETWEEN_ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "n-grams turned round": ({"features": {"x": {"type": "text", "ngrams": [2, 1]}}}, ["features.x.ngrams does not rise"]),
     "a group of numbers": (
         {"data": {"group": "p"}, "features": {"p": {"type": "numeric"}}}, ['data.group "p" is no feature with keys'],
+    ),
+    "a canary by a number": (
+        {"serving": {"config": {"canary": {"feature": "p"}}}, "features": {"p": {"type": "numeric"}}},
+        ['serving.config.canary.feature "p" is no feature with keys'],
     ),
     "a group of no feature": ({"data": {"group": "town"}}, ['data.group "town" is no feature with keys']),
     "two scales": ({"features": {"x": {"type": "numeric", "transform": ["minMax", "standardize"]}}}, ["features.x.transform has standardize and minMax"]),

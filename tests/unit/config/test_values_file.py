@@ -175,6 +175,14 @@ def test_the_empty_file_says_what_is_missing() -> None:
             "trainer.config.epochs: 'often' is neither auto nor a whole number from 1 to 2^53",
         ),
         ("data: {slots: [a, b], group: user}", "data.group 'user' is no slot of data.slots; there are a, b"),
+        (
+            "data: {slots: [a, b]}\nserving: {config: {canary: {feature: user}}}",
+            "serving.config.canary.feature 'user' is no slot of data.slots; there are a, b",
+        ),
+        (
+            "serving: {config: {canary: {share: 0.7}}}",
+            "serving.config.canary.share: input should be less than or equal to 0.5, not 0.7",
+        ),
         ("data: {group: [a]}", "data.group: input should be a valid string, not ['a']"),
         ("data: {group: 9007199254740993}", "data.group: the slot 9007199254740993 is not below 2^53"),
         ("data: {holdout: 1}", "data.holdout: input should be less than 1, not 1"),
