@@ -25,20 +25,21 @@ SLOTS = SlotList(("a", "b"))
 
 
 class Table:
-    """A key's value is the key. Waits at its gate; raises what it is told to."""
+    """A key's value is the key, and what is `added` for a version. Waits at its gate; raises what it is told to."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.gate.set()
         self.wrong: Exception | None = None
         self.lookups = 0
+        self.added: dict[int, float] = {}
 
-    async def lookup(self, _version: int, keys: npt.NDArray[np.uint64], /) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    async def lookup(self, version: int, keys: npt.NDArray[np.uint64], /) -> tuple[Floats, npt.NDArray[np.bool_]]:
         self.lookups += 1
         await self.gate.wait()
         if self.wrong is not None:
             raise self.wrong
-        return keys.astype(np.float32)[:, None], np.zeros(len(keys), np.bool_)
+        return keys.astype(np.float32)[:, None] + np.float32(self.added.get(version, 0)), np.zeros(len(keys), np.bool_)
 
 
 DoorKind = TypeVar("DoorKind")
@@ -55,8 +56,11 @@ class Standing(Generic[DoorKind]):
         self.port = port
         self.address = f"127.0.0.1:{port}"
 
-    def release(self, version: int, slots: SlotList = SLOTS) -> None:
+    def add(self, version: int, slots: SlotList = SLOTS) -> None:
         self.batcher.add(ModelVersion(version, Schema(slots), None, 1, Sum(), self.table))
+
+    def release(self, version: int, slots: SlotList = SLOTS) -> None:
+        self.add(version, slots)
         self.batcher.pin(version)
 
 

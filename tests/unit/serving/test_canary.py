@@ -23,7 +23,8 @@ def mixed(word: int) -> int:
 
 
 def chosen(rule: CanaryRule, instances: Instances, *first: int) -> list[bool]:
-    return rule.chosen(instances, SLOTS, np.array(first, np.int64)).tolist()
+    found: list[bool] = rule.chosen(instances, SLOTS, np.array(first, np.int64)).tolist()
+    return found
 
 
 @given(rows, st.sampled_from(["", "user", "ad"]), st.data())

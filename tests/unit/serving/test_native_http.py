@@ -3,15 +3,18 @@
 import asyncio
 import functools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.batching.canary import CanaryRule
+from elastic_ctr.serving.batching.instances import instances_of
 from elastic_ctr.serving.frontends.asyncio_http import Limits
 from elastic_ctr.serving.frontends.native_http import NativeLimits
 from elastic_ctr.serving.routes import SOURCE_PATH
-from serving.frontends import HTTP_KINDS, http_standing
+from serving.frontends import HTTP_KINDS, SLOTS, http_standing
 from serving.http_peer import (
     EVERYDAY,
     Frontends,
@@ -76,6 +79,32 @@ async def test_many_connections_each_get_their_own_answer(kind: str) -> None:
         answers = await asyncio.gather(*(ask(it, 100 * number) for number in range(150)))
 
         assert answers == [[100.0 * number + again for again in range(20)] for number in range(150)]
+
+
+@pytest.mark.parametrize("other_slots", [False, True])
+async def test_a_share_of_the_requests_is_answered_by_the_candidate_whole_and_in_order(
+    kind: str, other_slots: bool
+) -> None:
+    """Of one connection, so that the native frontend reads many at once; the second instance of each belongs to another user."""
+    rule = CanaryRule(0.3, "a")
+    asked = instances_of([[[user], [1]] for user in range(400)], 2)
+    expected = rule.chosen(asked, ("a", "b"), np.arange(400)).tolist()
+    async with http_standing(kind) as it, peer(it) as (reader, writer):
+        it.batcher.canary_rule = rule
+        it.table.added = {8: 1000}
+        # With other slots the requests are read again for the candidate.
+        it.add(8, SlotList(("b", "a")) if other_slots else SLOTS)
+        it.batcher.canary = 8
+        writer.write(b"".join(request({"a": [user], "b": [1]}, {"a": [user + 1]}) for user in range(400)))
+        found = [probabilities(await reader.readuntil(b'"err_code":0}')) for _ in range(400)]
+
+        assert it.counters.totals["canary_rows"] == 2 * sum(expected)
+
+    # A key of the candidate is worth a thousand more: two of the first instance, one of the second.
+    assert found == [
+        [user + 1 + 2000 * candidate, user + 1 + 1000 * candidate] for user, candidate in enumerate(expected)
+    ]
+    assert 0 < sum(expected) < 400
 
 
 PIECES = (
