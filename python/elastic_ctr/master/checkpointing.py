@@ -166,7 +166,8 @@ class Checkpointing(Part):
 
     def _save_is_old(self) -> bool:
         last = max((row["at"] for row in self._ledger.checkpoints() if not row["stands_on"]), default=0.0)
-        return self._clock() - last >= self._settings.data.stream.checkpoint_seconds
+        # In the future only where the clock was set back while no master ran.
+        return not 0 <= self._clock() - last < self._settings.data.stream.checkpoint_seconds
 
     def lost_versions(self, published: Collection[int]) -> list[int]:
         """Versions that the next delta would depend on and the store, which holds `published`, has lost: a base is due then."""
@@ -427,7 +428,7 @@ class Checkpointing(Part):
         """The checkpoint by log that this delta by key completes, unless the last checkpoint is young or its log has a gap."""
         newest = max((row["at"] for row in self._ledger.checkpoints()), default=0.0)
         plan = self._log()
-        if plan is None or not save.keeps_table or save.version is None or self._clock() - newest < _LOG_SECONDS:
+        if plan is None or not save.keeps_table or save.version is None or 0 <= self._clock() - newest < _LOG_SECONDS:
             return None
         return LogPlan(plan.stands_on, (*plan.versions, save.version))
 

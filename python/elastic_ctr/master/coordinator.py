@@ -4,7 +4,6 @@ turns that into a recovery, or into the next step of the pass. Calls are short.
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -21,19 +20,23 @@ from elastic_ctr.master.store_queries import Pending, StoreQueries
 from elastic_ctr.master.stream_schedule import StreamSchedule
 from elastic_ctr.master.tasks import EpochRunner, Tasks
 from elastic_ctr.master.windows import Window, pieces
+from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import StoreError
 
 log = logging.getLogger(__name__)
 
 _OVER = "every hour is trained"
+# Seconds; less is slewed.
+_CLOCK_JUMP = 2.0
 
 
 class Coordinator(Part):
     """The master's decisions. Every public method may be called from any thread."""
 
     def __init__(
-        self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float] = time.time
+        self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: SteadyClock | None = None
     ) -> None:
+        self._machine = clock = clock or SteadyClock(ledger.facts.clock_moved, _CLOCK_JUMP)
         super().__init__(ledger, settings, store, clock)
         self._training = settings.training
         self._lock = threading.RLock()
@@ -488,6 +491,8 @@ class Coordinator(Part):
         """The consequences of time, in one transaction."""
         with self._locked(), self._ledger:
             now = self._clock()
+            if self._machine.moved != self._ledger.facts.clock_moved:
+                self._ledger.set_facts(clock_moved=self._machine.moved)
             self._tasks.expire(now)
             self._initialisation.expire(now)
             if lost := self._saves.expire(now):

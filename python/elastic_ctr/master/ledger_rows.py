@@ -122,6 +122,7 @@ class Facts(_Checked):
         hold: publishing is held; None: it is not.
         last_hold: the number of the last hold.
         compared_from: the first pass whose figures count in comparisons of quality: the first one after the last hold.
+        clock_moved: seconds by which the machine's clock was set while a master ran. Every time in the ledger is that much behind it.
         dropped, dropped_passes: counts of the passes that the ledger has dropped, and how many they are.
     """
 
@@ -158,6 +159,7 @@ class Facts(_Checked):
     hold: HoldRow | None = None
     last_hold: int = 0
     compared_from: int = 0
+    clock_moved: float = 0
     dropped: dict[str, int] = {}
     dropped_passes: int = 0
 

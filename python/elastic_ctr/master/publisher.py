@@ -178,7 +178,8 @@ class Publisher:
             base=save.version if is_base else facts.base,
             parent=None if is_base else facts.follows,
             pass_id=current.id,
-            event_time_max=current.event_time_max,
+            # The window of a stream ends at a time of the ledger.
+            event_time_max=current.event_time_max + (round(facts.clock_moved) if self._settings.data.is_stream else 0),
             created_at=round(time.time(), 3),
             partitions=model.partitions,
             dim=model.embedding_dim,

@@ -78,6 +78,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
                 figures.get(each.ordinal) or dict.fromkeys(MOMENTS),
                 learned[each.ordinal],
                 tables.get(each.ordinal),
+                facts.clock_moved,
             )
             for each in shown
         ],
@@ -124,6 +125,7 @@ def _pass(
     quality: Figures,
     learned: PassLearning,
     table: Tables | None,
+    clock_moved: float,
 ) -> dict[str, Any]:
     version = versions.get(each.version) if each.version is not None else None
     return {
@@ -138,8 +140,8 @@ def _pass(
         "learning": learned.model_dump(mode="json", by_alias=True),
         # By pserver.
         "table": None if table is None else [part.model_dump() for part in table],
-        "trainedAt": each.trained_at,
-        "doneAt": each.done_at,
+        "trainedAt": None if each.trained_at is None else each.trained_at + clock_moved,
+        "doneAt": None if each.done_at is None else each.done_at + clock_moved,
         "seconds": each.seconds or {},
         "drift": None if drift is None else [_drift(column) for column in drift.worst(_WORST)],
         "version": each.version,

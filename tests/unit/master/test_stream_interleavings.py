@@ -27,6 +27,10 @@ class StreamInterleavings(Interleavings):
     def lines_are_appended(self, lines: int, file: str) -> None:
         self.world.append(lines, file)
 
+    @rule(seconds=st.sampled_from([-7200.0, -30.0, 30.0, 7200.0]))
+    def the_clock_is_set(self, seconds: float) -> None:
+        self.world.clock_set += seconds
+
     def _finish(self) -> None:
         world = self.world
         logging.disable(logging.NOTSET)

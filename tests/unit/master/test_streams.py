@@ -14,6 +14,7 @@ from elastic_ctr.store import RetryPolicy, StoreUnavailable
 from elastic_ctr.streams.followed_folder import FollowedFolder
 from elastic_ctr.streams.intake import IntakeLog
 from elastic_ctr.streams.interface import Kept, Lines
+from elastic_ctr.versions.manifest import read_version
 from intake.desk import desk, intake_file
 from master.stream_world import LINE, StreamWorld
 from master.world import LEASE
@@ -298,6 +299,76 @@ def test_the_first_pass_of_a_day_ends_the_day_before(tmp_path: Path) -> None:
 
     assert [each.ends_day for each in one.ledger.passes()[:3]] == [False, False, True]
     assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "base"]
+
+
+@pytest.mark.parametrize("jump", [7200.0, -7200.0])
+def test_a_clock_that_is_set_repeats_no_record_and_delays_no_checkpoint(
+    tmp_path: Path, jump: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = StreamWorld(tmp_path, stream={"checkpoint_seconds": 60.0})
+    one.append(10)
+    one.done(1)
+    one.append(10)
+    trainer = one.until_trained()
+    one.clock_set += jump
+    one.done(2)
+    assert trainer in one.trainers
+    before = len(one.ledger.checkpoints())
+
+    # A checkpoint by log comes after a few seconds, a whole one after a minute; also after a restart of the master.
+    for passes in range(3, 9):
+        one.now += 15
+        one.append(3)
+        one.done(passes)
+        if passes == 5:
+            one.start_master()
+
+    checkpoints = one.ledger.checkpoints()
+    assert len(checkpoints) > before
+    assert checkpoints[-1]["pass"] >= 7
+    assert one.in_the_table() == one.appended()
+    assert one.coordinator.counted()["repeated"] == 0
+    assert one.ledger.recoveries() == []
+    assert caplog.text.count(f"this machine's clock was set by {jump:+.1f} s") == 1
+    # What others compare with their clocks is of the machine's.
+    newest = read_version(one.store, one.ledger.versions()[-1]["id"])
+    assert abs(newest.event_time_max - (one.now + one.clock_set)) < 10
+    assert abs(status_of_ledger(one.ledger)["passes"][-2]["doneAt"] - (one.now + one.clock_set)) < 60
+
+
+def test_a_midnight_that_the_clock_shows_twice_ends_one_day(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    # 1,600,000,000 is 12:26:40; to 23:59:50.
+    one.now += 41_590
+    one.append(10)
+    one.done(1)
+    for passes in range(2, 6):
+        one.now += 15
+        if passes == 3:
+            one.clock_set -= 30
+        one.append(10)
+        one.done(passes)
+
+    assert [each.ends_day for each in one.ledger.passes()].count(True) == 1
+
+
+def test_a_backlog_of_an_hour_is_trained_in_the_largest_passes_and_every_line_once(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path, stream={"max_bytes": 4000 * len(LINE)})
+    one.append(36_000)
+
+    lags = []
+    for passes in range(1, 10):
+        one.append(2)
+        one.done(passes)
+        lags.append(one.finder.lag())
+    one.append(1)
+    one.done(10)
+
+    assert lags[:7] == sorted(lags[:7], reverse=True)
+    assert max(lags[7:]) < 20 * len(LINE)
+    assert [one.ledger.records(ordinal) for ordinal in range(1, 10)] == [4000] * 9
+    assert one.in_the_table() == one.appended()
+    assert one.coordinator.counted()["trained"] == 36_019
 
 
 def test_a_ledger_of_a_thousand_micro_passes_keeps_the_last_ones_and_every_count(

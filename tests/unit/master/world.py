@@ -25,6 +25,7 @@ from elastic_ctr.master.recovery import VERIFY
 from elastic_ctr.master.statistics import PassStatistics, pin_given
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
+from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import FileStore, Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint
@@ -371,6 +372,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.now = 1_600_000_000.0
+        # By how much the machine's clock was set.
+        self.clock_set = 0.0
         self.lives = 0
         self.tables: dict[int, Table] = {}
         self.checkpoints: dict[str, Table] = {}
@@ -422,7 +425,8 @@ class World:
             model=self.model,
         )
         pin_given(self.ledger, self.store, self.features, self.given_statistics)
-        self.coordinator = Coordinator(self.ledger, self.settings, Asked(self), lambda: self.now)
+        clock = SteadyClock(self.ledger.facts.clock_moved, 2.0, lambda: self.now + self.clock_set, lambda: self.now)
+        self.coordinator = Coordinator(self.ledger, self.settings, Asked(self), clock)
         self.publisher = Publisher(self.coordinator, self.store, self.settings)
         self.statistics = PassStatistics(self.coordinator, self.store, self.features)
 
