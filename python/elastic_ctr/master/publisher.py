@@ -19,6 +19,7 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.quality_gate import MOST_REFUSED, limits_of, refuse_worse
 from elastic_ctr.master.start import trained_model
+from elastic_ctr.master.stream_schedule import following_after
 from elastic_ctr.master.windows import ranges_in
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
@@ -27,6 +28,7 @@ from elastic_ctr.versions.manifest import (
     Arrival,
     CheckpointManifest,
     ManifestDamaged,
+    StreamPosition,
     VersionManifest,
     is_orphan,
     published_versions,
@@ -211,10 +213,12 @@ class Publisher:
         with self._coordinator.locked() as ledger:
             follows, base, offset = ledger.facts.follows, ledger.facts.base, ledger.facts.offset or 0.0
             shift, mid = ledger.learning(current.ordinal).shift, self._coordinator.in_mid_pass(save)
+            following = following_after(ledger, current.ordinal)
         with_version = save.kind == "base" and save.stage == "scored" and not refused
         if with_version:
             follows = base = save.version
         folder = layout.checkpoint_folder(save.checkpoint)
+        data = self._settings.data
         mine = [each for each in results_of(save) if any(f.path.startswith(folder + "/") for f in each.files)]
         manifest = CheckpointManifest(
             name=save.checkpoint,
@@ -230,6 +234,7 @@ class Publisher:
             offset=offset,
             shift=shift,
             model=trained_model(self._settings.model, self._settings.input),
+            stream=StreamPosition(url=data.source.url, following=following) if data.is_stream else None,
         )
         self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
         if not with_version:

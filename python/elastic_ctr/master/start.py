@@ -25,7 +25,8 @@ from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import StartedFrom
+from elastic_ctr.master.ledger_rows import StartedFrom, StreamPlaces
+from elastic_ctr.master.stream_schedule import is_same_stream
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.layout import NETWORK, NETWORK_FOLDER
@@ -176,7 +177,7 @@ def begin(ledger: Ledger, settings: MasterFile, own: Store, other: Store, genera
         shift=checkpoint.shift,
         taken_over="all of it, with its optimizer's state" if dense else "",
     )
-    ledger.set_facts(started_from=started, offset=checkpoint.offset)
+    ledger.set_facts(started_from=started, offset=checkpoint.offset, stream=_places(settings, checkpoint))
     _inherit_statistics(ledger, settings, own, _statistics_of(other, version), started)
     added, dropped = _moved(version.slots, given.slots), _moved(given.slots, version.slots)
     log.info(
@@ -184,6 +185,20 @@ def begin(ledger: Ledger, settings: MasterFile, own: Store, other: Store, genera
         version.version, other.url, checkpoint.name, sum(checkpoint.rows.values()), added, dropped,
         "is the same" if dense else "is another",
     )  # fmt: skip
+
+
+def _places(settings: MasterFile, checkpoint: CheckpointManifest) -> StreamPlaces | None:
+    """Where a stream that the checkpoint has read goes on: its records are neither learned again nor left out."""
+    url, position = settings.data.source.url, checkpoint.stream
+    if not settings.data.is_stream or position is None:
+        return None
+    if not is_same_stream(url, position.url):
+        log.info(
+            "%s is not the stream that the model has learned, %s: it is read from data.start on", url, position.url
+        )
+        return None
+    log.info("the stream goes on behind the offsets that the model has learned")
+    return StreamPlaces(following=position.following)
 
 
 def begin_again(ledger: Ledger, settings: MasterFile, own: Store, other: Store) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from elastic_ctr.config.data import Data
@@ -69,6 +70,23 @@ class StreamSchedule(Schedule):
 
     def _day(self, moment: float) -> str:
         return datetime.fromtimestamp(moment, ZoneInfo(self._data.time_zone)).strftime("%Y%m%d")
+
+
+def following_after(ledger: Ledger, ordinal: int) -> dict[str, int]:
+    """By partition, the offset after the last one that this pass or an earlier one has."""
+    places = ledger.facts.stream
+    following = {} if places is None else dict(places.following)
+    for later in sorted(ledger.passes(), key=lambda each: each.ordinal, reverse=True):
+        if later.ordinal <= ordinal:
+            break
+        following.update({name: start for name, start, _ in ranges_in(later.splits)})
+    return following
+
+
+def is_same_stream(one: str, other: str) -> bool:
+    """Whether two addresses are of one topic, folder or intake: brokers and hosts may have moved."""
+    here, there = urlsplit(one), urlsplit(other)
+    return (here.scheme, here.path) == (there.scheme, there.path)
 
 
 def schedule_of(ledger: Ledger, data: Data, clock: Callable[[], float]) -> Schedule:

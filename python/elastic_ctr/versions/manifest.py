@@ -249,6 +249,13 @@ class Origin(Record):
     )
 
 
+class StreamPosition(Record):
+    """The offsets of a stream that a checkpoint has: all before `following`, by partition."""
+
+    url: str
+    following: dict[str, Whole]
+
+
 class CheckpointManifest(Record):
     """Paddle's own checkpoint, and the state of the ledger when it was taken."""
 
@@ -274,6 +281,8 @@ class CheckpointManifest(Record):
         "`follows_version`. All their files are among `files`.",
     )
     log: tuple[VersionId, ...] = Field(default=(), description="Versions in their order.")
+    # Left out of hours: readers of an older release refuse a key that they do not know.
+    stream: StreamPosition | None = Field(default=None, exclude_if=lambda position: position is None)
 
 
 def digest_of(path: Path) -> tuple[int, str]:

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.start_from import StartFrom
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.document import NumberStatistics, Statistics
 from elastic_ctr.master import start
@@ -24,6 +26,7 @@ from elastic_ctr.versions.manifest import (
     CheckpointManifest,
     FileEntry,
     Origin,
+    StreamPosition,
     VersionManifest,
     published_versions,
     read_checkpoint,
@@ -311,6 +314,33 @@ def test_a_named_version_whose_checkpoint_is_gone_names_the_way_out_which_works(
         if version == 4:
             assert again.copy()
         again.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "following"),
+    [
+        ("kafka://other:9093/clicks", {"0": 40, "1": 7}),
+        ("kafka://broker:9092/shows", None),
+        ("file:///clicks?follow", None),
+    ],
+)
+def test_a_stream_goes_on_behind_what_the_other_model_has_learned(
+    tmp_path: Path, other: OtherModel, url: str, following: dict[str, int] | None
+) -> None:
+    """The brokers may have moved; another topic is another stream."""
+    other.publish(4, "base", 4, checkpoint=False)
+    position = StreamPosition(url="kafka://broker:9092/clicks", following={"0": 40, "1": 7})
+    other.checkpoint("20200401-04-g1", 4, 4, stream=position)
+    settings = settings_of(
+        data=data_of(slots=list(SLOTS), source={"url": url}, start="latest", end=None),
+        model=MODEL.model_copy(update={"start_from": StartFrom(version="latest")}),
+    )
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        with ledger:
+            start.begin(ledger, settings, FileStore(tmp_path / "own"), other.store, 1)
+        begins = ledger.facts.stream
+
+    assert (None if begins is None else begins.following) == following
 
 
 def test_an_existing_ledger_ignores_another_wish_and_says_so(tmp_path: Path, other: OtherModel, begun: Begun) -> None:

@@ -8,13 +8,13 @@ import pytest
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master import checkpointing, stream_schedule
 from elastic_ctr.master.finder import WindowFinder
-from elastic_ctr.master.stream_schedule import StreamSchedule
+from elastic_ctr.master.stream_schedule import StreamSchedule, following_after, is_same_stream
 from elastic_ctr.master.training_status import status_of_ledger
 from elastic_ctr.store import RetryPolicy, StoreUnavailable
 from elastic_ctr.streams.followed_folder import FollowedFolder
 from elastic_ctr.streams.intake import IntakeLog
 from elastic_ctr.streams.interface import Kept, Lines
-from elastic_ctr.versions.manifest import read_version
+from elastic_ctr.versions.manifest import read_checkpoint, read_version
 from intake.desk import desk, intake_file
 from master.stream_world import LINE, StreamWorld
 from master.world import LEASE
@@ -334,6 +334,23 @@ def test_a_clock_that_is_set_repeats_no_record_and_delays_no_checkpoint(
     newest = read_version(one.store, one.ledger.versions()[-1]["id"])
     assert abs(newest.event_time_max - (one.now + one.clock_set)) < 10
     assert abs(status_of_ledger(one.ledger)["passes"][-2]["doneAt"] - (one.now + one.clock_set)) < 60
+
+
+def test_a_checkpoint_says_which_offsets_it_has_whatever_was_begun_since(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    one.append(4, "others")
+    one.done(1)
+    first = one.ledger.checkpoints()[-1]["name"]
+    one.append(5)
+    one.done(2)
+
+    position = read_checkpoint(one.store, first).stream
+    assert position is not None
+    assert is_same_stream(position.url, one.settings.data.source.url)
+    assert position.following == {"clicks": 10 * len(LINE), "others": 4 * len(LINE)}
+    assert following_after(one.ledger, 1) == position.following
+    assert following_after(one.ledger, 2) == {"clicks": 15 * len(LINE), "others": 4 * len(LINE)}
 
 
 def test_a_midnight_that_the_clock_shows_twice_ends_one_day(tmp_path: Path) -> None:
