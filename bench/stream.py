@@ -170,8 +170,9 @@ class Stream:
     """A run over a log of clicks."""
 
     def __init__(
-        self, folder: Path, log: ClickLog, truth: Truth, stream: dict[str, Any], master: dict[str, Any]
-    ) -> None:
+        self, folder: Path, log: ClickLog, truth: Truth, stream: dict[str, Any], master: dict[str, Any],
+        model: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.log = log
         given = {
             "data": {
@@ -179,6 +180,7 @@ class Stream:
                 "stream": stream,
             },
             "trainer": {"replicas": 1}, "pserver": {"replicas": 1}, "master": {"config": master}, "cube": {"config": {"shards": 1}},
+            "model": model or {},
         }  # fmt: skip
         self.session = Session(at_free_ports(folder / "run", given))
         self.store = open_store(self.session.places.store_url)
