@@ -46,6 +46,8 @@ SECONDS = 600.0
 PROBES = 16
 MOST_DIFF = 1e-5
 FIRST_PORT, LAST_PORT, PORTS = 8300, 28_000, 1000
+# Seconds of freshness, by clicks a second, keys and slots.
+GOALS = {(2000, 1_000_000, 8): {"p50": 1.2, "p99": 4.0}, (10_000, 1_000_000, 8): {"p99": 6.0}}
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 Floats = npt.NDArray[np.float64]
 
@@ -417,13 +419,21 @@ def main() -> int:
     else:
         show(found)
     fresh = found["freshness"]
-    goal = {(2000, 1_000_000, 8): 1.2, (10_000, 1_000_000, 8): None}.get((given.rate, given.keys, given.slots))
-    name = f"stream: freshness p50 s, {given.rate:,} clicks/s, {given.slots} slots, {given.keys:,} keys"
+    goals = GOALS.get((given.rate, given.keys, given.slots), {})
+    name = f"{given.rate:,} clicks/s, {given.slots} slots, {given.keys:,} keys"
     if found["recovery"]:
         return 1 if found["wrong"] or found["refused"] else 0
-    Results(quick=given.quick).put(
-        Row(name, fresh["p50"], fresh["p50"], fresh["max"], goal, f"p99 {fresh['p99']}", "at most"), found
-    )
+    for which in ("p50", "p99"):
+        row = Row(
+            f"stream: freshness {which} s, {name}",
+            fresh[which],
+            fresh["p50"],
+            fresh["max"],
+            goals.get(which),
+            "",
+            "at most",
+        )
+        Results(quick=given.quick).put(row, found)
     return 1 if found["wrong"] or found["refused"] else 0
 
 
