@@ -121,6 +121,17 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"serving": {"config": {"canary": {"feature": "user"}}}},
         ['serving.config.canary.feature "user" is no slot of data.slots: name one of them'],
     ),
+    "a canary by slot 0 that is none": (
+        {"data": {"slots": [1, 2]}, "serving": {"config": {"canary": {"feature": 0}}}},
+        ['serving.config.canary.feature "0" is no slot of data.slots: name one of them'],
+    ),
+    "a canary without a cube-transfer of its own": (
+        {
+            "cubeTransfer": {"enabled": False, "address": "other:8300"},
+            "serving": {"config": {"canary": {"share": 0.1}}},
+        },
+        ["serving.config.canary.share 0.1 needs serving and cube-transfer in one release"],
+    ),
     "start after end": (
         {"data": {"start": "20200401/05"}},
         ["data.end 20200401/03", "data.start 20200401/05"],

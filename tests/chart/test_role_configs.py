@@ -250,6 +250,25 @@ def test_transfer_is_told_shards_and_copies_and_the_master_is_told_pservers(rend
     assert found["master"].pservers == found["pserver"].pservers == 4
 
 
+@pytest.mark.parametrize(
+    ("canary", "minutes"),
+    [
+        ({}, 0),
+        ({"minutes": 3}, 0),
+        ({"share": 0.1}, 10),
+        ({"share": 0.1, "minutes": 2.5}, 2.5),
+        ({"share": 0.1, "minutes": None}, 10),
+    ],
+)
+def test_transfer_is_told_how_long_a_candidate_answers_the_share_that_serving_is_told(
+    render: Renderer, canary: dict[str, Any], minutes: float
+) -> None:
+    found: dict[str, Any] = files(render(serving={"config": {"canary": canary}}))
+
+    assert found["cube-transfer"].canary_minutes == minutes
+    assert found["serving"].serving.canary.share == canary.get("share", 0)
+
+
 def test_the_store_is_the_file_server_of_the_release_unless_a_url_is_given(render: Renderer) -> None:
     own: dict[str, Any] = files(render(fileServer={"service": {"port": 9090}}))
     other: dict[str, Any] = files(

@@ -168,7 +168,7 @@ shards: {{ int .Values.cube.config.shards }}
 replicasPerShard: {{ int .Values.cube.replicasPerShard }}
 {{- with .Values.serving.config.canary }}
 {{- if .share }}
-canaryMinutes: {{ toYaml .minutes }}
+canaryMinutes: {{ .minutes | default 10 | toYaml }}
 {{- end }}
 {{- end }}
 cubeDomain: {{ include "elastic-ctr.podDomain" (dict "root" . "service" (include "elastic-ctr.cube.fullname" .)) }}

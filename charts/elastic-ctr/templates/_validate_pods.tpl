@@ -157,14 +157,17 @@ data.slots has blank lines alone: name at least one slot
 {{- end }}
 
 {{- define "elastic-ctr.validate.canary" -}}
-{{- $name := (.Values.serving.config.canary | default dict).feature }}
-{{- include "elastic-ctr.validate.hasKeys" (dict "root" . "setting" "serving.config.canary.feature" "name" $name) }}
+{{- $canary := .Values.serving.config.canary | default dict }}
+{{- include "elastic-ctr.validate.hasKeys" (dict "root" . "setting" "serving.config.canary.feature" "name" $canary.feature) }}
+{{- if and $canary.share (not (and .Values.serving.enabled .Values.cubeTransfer.enabled)) -}}
+serving.config.canary.share {{ $canary.share }} needs serving and cube-transfer in one release: the one answers with the candidate while the other waits; set it to 0, or enable both
+{{ end }}
 {{- end }}
 
 {{/* root, setting, name: of a slot or feature */}}
 {{- define "elastic-ctr.validate.hasKeys" -}}
 {{- $values := .root.Values }}
-{{- if .name }}
+{{- if not (or (kindIs "invalid" .name) (eq (toString .name) "")) }}
 {{- $name := kindIs "string" .name | ternary .name (int64 .name | toString) }}
 {{- if $values.features }}
 {{- if not (has (get $values.features $name | default dict).type (list "categorical" "bucketized" "crossed" "text")) -}}

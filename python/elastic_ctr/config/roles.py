@@ -280,12 +280,12 @@ class Canary(Section):
         default=10,
         gt=0,
         le=1440,
-        description="How long the candidate answers its share. All other answers learn of clicks so much later.",
+        description="How long the candidate answers its share. All other answers learn of clicks once or twice as much later.",
     )
     feature: SlotName = Field(
         default="",
         description="The slot or feature of a request's first instance that chooses, such as a user: requests with equal values are "
-        "answered by the same version. Empty: all of them together.",
+        "answered by the same version. Empty, and where a request has none of it: all features together.",
         json_schema_extra=SLOT_NAME,
     )
 

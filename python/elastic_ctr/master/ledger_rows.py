@@ -87,11 +87,13 @@ class StreamPlaces(_Checked):
         following: by partition, the offset after the last one that a pass has.
         gone: offsets that the stream no longer kept when their pass was begun.
         arrivals: of the last passes.
+        day: the newest day of the passes, YYYYMMDD.
     """
 
     following: dict[str, int]
     gone: int = 0
     arrivals: tuple[Came, ...] = ()
+    day: str = ""
 
 
 class HoldRow(_Checked):

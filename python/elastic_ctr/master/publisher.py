@@ -135,8 +135,11 @@ class Publisher:
         deltas = [
             file for each in versions.values() for file in (*each.cube_files, *([each.counts] if each.counts else ()))
         ]
+        with self._coordinator.locked() as ledger:
+            following = following_after(ledger, current.ordinal)
         manifest = saved.model_copy(
             update={
+                "stream": StreamPosition(url=self._settings.data.source.url, following=following),
                 "name": checkpoint_name(current, save.generation),
                 "pass_id": current.id,
                 "pass_ordinal": current.ordinal,
@@ -234,7 +237,8 @@ class Publisher:
             offset=offset,
             shift=shift,
             model=trained_model(self._settings.model, self._settings.input),
-            stream=StreamPosition(url=data.source.url, following=following) if data.is_stream else None,
+            # In mid pass some of its offsets are in the table.
+            stream=StreamPosition(url=data.source.url, following=following) if data.is_stream and not mid else None,
         )
         self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
         if not with_version:

@@ -24,7 +24,7 @@ def is_held(ledger: Ledger, current: PassRow, config: MasterConfig, now: float, 
     log.error("publishing is held: %s", found.reason)
     # The clock may be set back, and numbers only grow.
     number = max(int(now * 1000), facts.last_hold + 1)
-    hold = Hold(number=number, suspects=found.suspects, reason=found.reason, held_at=now)
+    hold = Hold(number=number, suspects=found.suspects, reason=found.reason, held_at=now + facts.clock_moved)
     ledger.set_facts(hold=HoldRow(hold=hold, since=current.ordinal), last_hold=number)
     return True
 

@@ -193,7 +193,7 @@ def _places(settings: MasterFile, checkpoint: CheckpointManifest) -> StreamPlace
     if not settings.data.is_stream or position is None:
         return None
     if not is_same_stream(url, position.url):
-        log.info(
+        log.warning(
             "%s is not the stream that the model has learned, %s: it is read from data.start on", url, position.url
         )
         return None

@@ -51,15 +51,23 @@ class StreamSchedule(Schedule):
             return ranges_in(one.splits)
         now, before = int(self._clock()), self._ledger.facts.stream
         last = self._ledger.pass_before(one.ordinal)
-        # The first pass after midnight ends the day.
-        ends_day = last is not None and self._day(last.event_time_max) != self._day(now)
+        # The first pass after midnight ends the day, by the clock as it is now.
+        moved = self._ledger.facts.clock_moved
+        known = (
+            before.day
+            if before is not None and before.day
+            else ""
+            if last is None
+            else self._day(last.event_time_max + moved)
+        )
+        day, ends_day = day_after(known, self._day(now + moved))
         self._ledger.begin_micro_pass(one.ordinal, text_of(window.ranges), now, ends_day=ends_day)
         stops = {name: stop for name, _, stop in window.ranges}
         gone = window.gone + (0 if before is None else before.gone)
         arrivals = () if before is None else before.arrivals
         arrivals += tuple(Came(one.ordinal, *each) for each in joined(came, _SPANS_OF_A_PASS))
         self._ledger.set_facts(
-            stream=StreamPlaces(following={**following, **stops}, gone=gone, arrivals=arrivals[-_ARRIVALS:])
+            stream=StreamPlaces(following={**following, **stops}, gone=gone, arrivals=arrivals[-_ARRIVALS:], day=day)
         )
         if window.gone:
             log.error(
@@ -83,10 +91,25 @@ def following_after(ledger: Ledger, ordinal: int) -> dict[str, int]:
     return following
 
 
+def day_after(known: str, today: str) -> tuple[str, bool]:
+    """The newest day of the passes, YYYYMMDD, and whether it has just ended. A clock that is set back shows a midnight twice, which ends
+    one day; days that it showed by mistake are forgotten.
+    """
+    if not known or today <= known:
+        mistaken = bool(known) and _days(today, known) > 1
+        return (today if mistaken or not known else known), False
+    return today, True
+
+
+def _days(first: str, last: str) -> int:
+    one, other = (datetime.strptime(each, "%Y%m%d") for each in (first, last))  # noqa: DTZ007 (days alone)
+    return (other - one).days
+
+
 def is_same_stream(one: str, other: str) -> bool:
-    """Whether two addresses are of one topic, folder or intake: brokers and hosts may have moved."""
+    """Whether two addresses are the same. Of other brokers or another host, a topic or an intake may be another one of that name."""
     here, there = urlsplit(one), urlsplit(other)
-    return (here.scheme, here.path) == (there.scheme, there.path)
+    return (here.scheme, here.netloc, here.path.rstrip("/")) == (there.scheme, there.netloc, there.path.rstrip("/"))
 
 
 def schedule_of(ledger: Ledger, data: Data, clock: Callable[[], float]) -> Schedule:

@@ -48,7 +48,8 @@ def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
 
 def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
     """The part of the status that outlives the master."""
-    versions = {row["id"]: row for row in ledger.versions()}
+    moved = ledger.facts.clock_moved
+    versions = {row["id"]: row for row in _by_the_clock(ledger.versions(), moved)}
     passes = ledger.passes()
     shown = passes[-_SHOWN_PASSES:]
     first = shown[0].ordinal if shown else 1
@@ -78,7 +79,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
                 figures.get(each.ordinal) or dict.fromkeys(MOMENTS),
                 learned[each.ordinal],
                 tables.get(each.ordinal),
-                facts.clock_moved,
+                moved,
             )
             for each in shown
         ],
@@ -89,8 +90,13 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
         "versions": list(versions.values()),
         "ledger": ledger.counted(),
         "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.damaged_checkpoints()],
-        "recoveries": ledger.recoveries(),
+        "recoveries": _by_the_clock(ledger.recoveries(), moved),
     }
+
+
+def _by_the_clock(rows: list[dict[str, Any]], moved: float) -> list[dict[str, Any]]:
+    """Rows of the ledger with the machine's time `at`, which others compare with theirs."""
+    return [{**row, "at": row["at"] + moved} for row in rows]
 
 
 def window_of(ledger: Ledger) -> dict[str, Any] | None:

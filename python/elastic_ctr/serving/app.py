@@ -168,8 +168,8 @@ class ServingProcess:
         yield requests
         for name, what in _TOTALS.items():
             yield CounterMetricFamily(f"elastic_ctr_serving_{name}", what, value=counted.totals[name])
-        for name, what in _SUMS.items():
-            yield CounterMetricFamily(f"elastic_ctr_serving_{name}", what, value=counted.sums[name])
+        for name, (what, millionths) in _SUMS.items():
+            yield CounterMetricFamily(f"elastic_ctr_serving_{name}", what, value=counted.totals[millionths] / 1e6)
         for name, (what, _) in HISTOGRAMS.items():
             yield _histogram(name, what, counted.histograms[name])
         what = "From a stream record's arrival to the first answer of this pod that has learned from it."
@@ -207,8 +207,14 @@ _TOTALS = {
 
 
 _SUMS = {
-    "predicted_clicks": "Sum of the answered click probabilities; over the instances it is the predicted click-through rate.",
-    "canary_predicted_clicks": "Of this sum, what the candidate has answered as a canary.",
+    "predicted_clicks": (
+        "Sum of the answered click probabilities; over the instances it is the predicted click-through rate.",
+        "predicted_millionths",
+    ),
+    "canary_predicted_clicks": (
+        "Of this sum, what the candidate has answered as a canary.",
+        "canary_predicted_millionths",
+    ),
 }
 
 

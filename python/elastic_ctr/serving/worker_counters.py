@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any
 
 SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -45,7 +45,6 @@ class Counters:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.totals: Counter[str] = Counter()
-        self.sums: defaultdict[str, float] = defaultdict(float)
         self.histograms = {name: Histogram(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
 
     def snapshot(self) -> dict[str, Any]:
@@ -53,7 +52,6 @@ class Counters:
         return {
             "requests": [[endpoint, code, count] for (endpoint, code), count in self.requests.items()],
             "totals": dict(self.totals),
-            "sums": dict(self.sums),
             "histograms": {name: [each.counts, each.sum] for name, each in self.histograms.items()},
         }
 
@@ -62,8 +60,6 @@ class Counters:
         for endpoint, code, count in snapshot["requests"]:
             self.requests[endpoint, code] += count
         self.totals.update(snapshot["totals"])
-        for name, value in snapshot["sums"].items():
-            self.sums[name] += value
         for name, (counts, total) in snapshot["histograms"].items():
             histogram = self.histograms[name]
             histogram.counts = [a + b for a, b in zip(histogram.counts, counts, strict=True)]

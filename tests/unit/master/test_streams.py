@@ -8,7 +8,7 @@ import pytest
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master import checkpointing, stream_schedule
 from elastic_ctr.master.finder import WindowFinder
-from elastic_ctr.master.stream_schedule import StreamSchedule, following_after, is_same_stream
+from elastic_ctr.master.stream_schedule import StreamSchedule, day_after, following_after, is_same_stream
 from elastic_ctr.master.training_status import status_of_ledger
 from elastic_ctr.store import RetryPolicy, StoreUnavailable
 from elastic_ctr.streams.followed_folder import FollowedFolder
@@ -333,7 +333,9 @@ def test_a_clock_that_is_set_repeats_no_record_and_delays_no_checkpoint(
     # What others compare with their clocks is of the machine's.
     newest = read_version(one.store, one.ledger.versions()[-1]["id"])
     assert abs(newest.event_time_max - (one.now + one.clock_set)) < 10
-    assert abs(status_of_ledger(one.ledger)["passes"][-2]["doneAt"] - (one.now + one.clock_set)) < 60
+    status = status_of_ledger(one.ledger)
+    assert abs(status["passes"][-2]["doneAt"] - (one.now + one.clock_set)) < 60
+    assert abs(status["versions"][-1]["at"] - (one.now + one.clock_set)) < 60
 
 
 def test_a_checkpoint_says_which_offsets_it_has_whatever_was_begun_since(tmp_path: Path) -> None:
@@ -342,9 +344,17 @@ def test_a_checkpoint_says_which_offsets_it_has_whatever_was_begun_since(tmp_pat
     one.append(4, "others")
     one.done(1)
     first = one.ledger.checkpoints()[-1]["name"]
-    one.append(5)
-    one.done(2)
+    for passes in range(2, 6):
+        one.now += 15
+        one.append(5)
+        one.done(passes)
 
+    by_log = [each for each in one.ledger.checkpoints() if each["stands_on"]]
+    assert by_log
+    for each in by_log:
+        of_log = read_checkpoint(one.store, each["name"]).stream
+        assert of_log is not None
+        assert of_log.following == following_after(one.ledger, each["pass"])
     position = read_checkpoint(one.store, first).stream
     assert position is not None
     assert is_same_stream(position.url, one.settings.data.source.url)
@@ -367,6 +377,53 @@ def test_a_midnight_that_the_clock_shows_twice_ends_one_day(tmp_path: Path) -> N
         one.done(passes)
 
     assert [each.ends_day for each in one.ledger.passes()].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "today", "expected"),
+    [
+        ("", "20200914", ("20200914", False)),
+        ("20200914", "20200914", ("20200914", False)),
+        ("20200914", "20200915", ("20200915", True)),
+        ("20200914", "20200918", ("20200918", True)),
+        # Set back over midnight: the day has ended already.
+        ("20200915", "20200914", ("20200915", False)),
+        ("20201001", "20200930", ("20201001", False)),
+        # The clock was wrong, and is right now.
+        ("20300101", "20200914", ("20200914", False)),
+    ],
+)
+def test_a_day_ends_once_and_days_of_a_wrong_clock_are_forgotten(
+    known: str, today: str, expected: tuple[str, bool]
+) -> None:
+    assert day_after(known, today) == expected
+
+
+def test_after_a_jump_a_day_ends_at_midnight_of_the_clock_as_it_is(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    one.done(1)
+    # A machine that slept: the clock goes on by ten hours and no time has passed, to 22:26.
+    one.clock_set += 36_000
+    for passes in range(2, 5):
+        one.append(10)
+        one.done(passes)
+    before = [each.ends_day for each in one.ledger.passes()]
+    one.start_master()
+    one.now += 6000
+    for passes in range(5, 8):
+        one.append(10)
+        one.done(passes)
+
+    assert not any(before)
+    assert [each.ends_day for each in one.ledger.passes()].count(True) == 1
+
+
+def test_only_the_same_address_is_the_same_stream() -> None:
+    assert is_same_stream("file:///d/clicks?follow", "file:///d/clicks/?follow")
+    assert is_same_stream("kafka://a:9092,b:9092/clicks", "kafka://a:9092,b:9092/clicks")
+    assert not is_same_stream("kafka://a:9092/clicks", "kafka://b:9092/clicks")
+    assert not is_same_stream("intake://a:8310", "intake://b:8310")
 
 
 def test_a_backlog_of_an_hour_is_trained_in_the_largest_passes_and_every_line_once(tmp_path: Path) -> None:

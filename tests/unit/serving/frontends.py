@@ -33,10 +33,13 @@ class Table:
         self.wrong: Exception | None = None
         self.lookups = 0
         self.added: dict[int, float] = {}
+        self.stands_still: set[int] = set()
 
     async def lookup(self, version: int, keys: npt.NDArray[np.uint64], /) -> tuple[Floats, npt.NDArray[np.bool_]]:
         self.lookups += 1
         await self.gate.wait()
+        if version in self.stands_still:
+            await asyncio.Event().wait()
         if self.wrong is not None:
             raise self.wrong
         return keys.astype(np.float32)[:, None] + np.float32(self.added.get(version, 0)), np.zeros(len(keys), np.bool_)

@@ -39,12 +39,13 @@ class Table:
         self.gate.set()
         self.behind: Callable[[int, list[int]], bool] = lambda _version, _keys: True
         self.down = False
+        self.fails: set[int] = set()
 
     async def lookup(self, version: int, keys: Keys, /) -> tuple[Floats, npt.NDArray[np.bool_]]:
         self.asked.append((version, keys.tolist()))
         if self.behind(version, keys.tolist()):
             await self.gate.wait()
-        if self.down:
+        if self.down or version in self.fails:
             raise CubeUnavailable("nobody answers")
         if version not in self.held:
             raise VersionNotHeld(version, "the test has taken it")

@@ -305,5 +305,7 @@ async def test_a_candidate_that_fails_here_answers_no_share_here(tmp_path: Path)
         it.checker.outcome[2] = {"refused": "version 2 answers wrongly"}
         it.document(live=1, candidate=2, canary=True)
         await it.until(lambda: 2 in it.rollout.refused)
+        it.document(live=1, previous=3, candidate=2, canary=True)
+        await it.until(lambda: 3 in it.running[0].kept)
 
     assert it.did("canary") == []

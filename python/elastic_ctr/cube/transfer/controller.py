@@ -493,7 +493,10 @@ def _tell(before: ReleaseState | None, after: ReleaseState) -> None:
         log.info("version %s is live%s", after.live, "" if took is None else f", {took:.3f} s after it was published")
     if after.candidate is not None and after.candidate != before.candidate:
         log.info("version %s is the candidate", after.candidate)
-    if after.canary_since is not None and before.canary_since is None:
+    if after.canary_since is not None and (after.candidate, after.canary_since) != (
+        before.candidate,
+        before.canary_since,
+    ):
         log.info("version %s answers a share of the requests", after.candidate)
     for version in after.refused.keys() - before.refused.keys():
         log.warning("version %s is refused: %s", version, after.refused[version])

@@ -68,7 +68,8 @@ class ReleaseState(Record):
     restoring: bool = False
     promotion_paused: bool = False
     complete_since: float | None = None
-    canary_since: float | None = None
+    # Left out when it is not set, as in the document.
+    canary_since: float | None = Field(default=None, exclude_if=lambda since: since is None)
     refused: dict[VersionId, str] = Field(default_factory=dict)
     was_live: tuple[VersionId, ...] = ()
     deleted: tuple[VersionId, ...] = ()

@@ -4,7 +4,7 @@ Two batches are under way when there is much to do: one computes on Paddle's thr
 batch that waits long for cube is detached: it does not count any more, and others start beside it. The asyncio and gRPC frontends
 send their answers at once; the native frontend sends in the order of submission. A batch, and so every answer, has one version of
 network and embeddings, also when the pinned version changes meanwhile. While a canary answers, the requests that its rule chooses get
-the candidate.
+the candidate; where it fails or is slow they get the pinned version, and it is not asked again for some seconds.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ _DETACHED_BATCHES = 16
 _OWN_SECONDS = 0.008
 # Rows that may wait, also in detached batches, in multiples of one batch's; more are refused at once, not answered too late.
 _WAITING_BATCHES = 64
+# A candidate that takes longer is answered for by the pinned version: the native frontend keeps the answers of all its connections in order.
+_CANARY_SECONDS = 0.25
+_CANARY_RESTS_SECONDS = 5.0
 # Of one batch: each is a row of floats in memory.
 _MAX_FEASIGNS = 1 << 20
 
@@ -119,6 +122,8 @@ class Batcher:
         # The candidate, while it answers its share.
         self.canary: int | None = None
         self.canary_rule = canary_rule
+        # On the clock of time.monotonic: until then no request gets it.
+        self._canary_rests_until = 0.0
         self.stage = "the process has just started"
         self.max_rows = max_rows
         self.shared_rows = shared_rows
@@ -188,12 +193,18 @@ class Batcher:
             raise RequestError(503, f"no version is live yet: {self.stage}")
         return self.versions[self.pinned]
 
+    @property
+    def asked_canary(self) -> int | None:
+        """The candidate, unless it has just failed or been slow."""
+        return None if time.monotonic() < self._canary_rests_until else self.canary
+
     def version_for(self, instances: Instances, schema: Schema) -> int | None:
         """The candidate where the canary's rule chooses this request, else None."""
-        if self.canary is None or not instances.rows:
+        candidate = self.asked_canary
+        if candidate is None or not instances.rows:
             return None
         chosen = self.canary_rule.chosen(instances, schema.slots.names, np.zeros(1, np.int64))
-        return self.canary if chosen[0] else None
+        return candidate if chosen[0] else None
 
     def submit(
         self, parse: Parse, instances: Instances, schema: Schema, done: Done, version: int | None = None
@@ -275,10 +286,18 @@ class Batcher:
             model = self.versions.get(version or 0) or self.current()
             try:
                 await answer(model)
-            except VersionNotHeld as not_held:
+            except RequestError:
+                raise
+            except Exception as failed:
                 if instances.known is not None:
                     instances.known.clear()
-                await answer(await self._live_instead(model.version, not_held))
+                if model.version != self.pinned:
+                    self._rest_canary(model.version, failed)
+                    await answer(self.current())
+                elif isinstance(failed, VersionNotHeld):
+                    await answer(await self._live_instead(model.version, failed))
+                else:
+                    raise
         except Exception as failed:  # noqa: BLE001 (the client gets an answer to any error)
             done(failed, 0)
 
@@ -378,6 +397,9 @@ class Batcher:
     async def _run_batch(self, requests: list[PendingRequest], version: int) -> None:
         """Answer them; the whole batch is retried at the live version when cube no longer holds this one."""
         try:
+            if version != self.pinned:
+                await self._answer_as_canary(requests, self.versions[version])
+                return
             try:
                 await self._answer(requests, self.versions[version])
             except VersionNotHeld as not_held:
@@ -397,6 +419,34 @@ class Batcher:
                 log.exception("a batch of version %d failed", version)
             for request in requests:
                 _resolve(request, failed, version)
+
+    async def _answer_as_canary(self, requests: list[PendingRequest], candidate: ModelVersion) -> None:
+        """With the candidate, or soon with the pinned version. A part of a large request waits: its request decides."""
+        answering = asyncio.create_task(self._answer(requests, candidate))
+        try:
+            done, _ = await asyncio.wait([answering], timeout=_CANARY_SECONDS)
+            failed = answering.exception() if done else TimeoutError(f"no answer within {_CANARY_SECONDS:g} s")
+            if failed is not None:
+                self._rest_canary(candidate.version, failed)
+                if free := [request for request in requests if not (request.only or request.finished)]:
+                    await self._answer(free, self.current())
+            # It may be long: the place goes to another batch.
+            await self._await_dependency(answering)
+        except Exception:
+            if not all(request.finished for request in requests):
+                raise
+        finally:
+            answering.cancel()
+
+    def _rest_canary(self, version: int, failed: BaseException) -> None:
+        if version == self.canary and time.monotonic() >= self._canary_rests_until:
+            self._canary_rests_until = time.monotonic() + _CANARY_RESTS_SECONDS
+            log.warning(
+                "candidate %d is not asked for %g s: %s",
+                version,
+                _CANARY_RESTS_SECONDS,
+                str(failed) or type(failed).__name__,
+            )
 
     def _next_requests(self) -> tuple[list[PendingRequest], int]:
         """The requests of the next batch, all of the version of the one that waited longest.
@@ -488,11 +538,12 @@ class Batcher:
         counters.histograms["batch_rows"].observe(instances.rows)
         counters.totals["batches"] += 1
         counters.totals["rows"] += instances.rows
-        clicks = float(probabilities.sum())
-        counters.sums["predicted_clicks"] += clicks
+        # Whole numbers, for sums of floats may fall where they are added in another order.
+        millionths = round(1e6 * float(np.nansum(probabilities)))
+        counters.totals["predicted_millionths"] += millionths
         if model.version == self.canary:
             counters.totals["canary_rows"] += instances.rows
-            counters.sums["canary_predicted_clicks"] += clicks
+            counters.totals["canary_predicted_millionths"] += millionths
         counters.totals["keys"] += len(missing)
         counters.totals["missing_keys"] += int(np.count_nonzero(missing))
         return probabilities

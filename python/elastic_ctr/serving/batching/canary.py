@@ -1,6 +1,7 @@
 """Which requests the candidate answers: a share of them, the same ones as long as the share is the same.
 
-A request is chosen by a hash of the keys that its first instance has of one slot, or of all slots. Every worker of every pod chooses alike.
+A request is chosen by a hash of the keys that its first instance has of one slot, or of all slots where it has none of that. Every worker of
+every pod chooses alike.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ class CanaryRule(NamedTuple):
     def chosen(self, instances: Instances, slots: tuple[str, ...], first_rows: npt.NDArray[np.int64]) -> Flags:
         """For each request, given by its first row, whether the candidate answers it. `slots` are those of `instances`."""
         width = len(slots)
-        # Without that slot the choice is by all: a changed model must not make it by nothing.
-        slot = slots.index(self.feature) if self.feature in slots else None
-        begin = first_rows * width + (0 if slot is None else slot)
         ends = np.concatenate(([0], np.cumsum(instances.lengths)))
+        begin, end = ends[first_rows * width], ends[(first_rows + 1) * width]
+        if self.feature in slots:
+            cells = first_rows * width + slots.index(self.feature)
+            has = ends[cells] < ends[cells + 1]
+            begin, end = np.where(has, ends[cells], begin), np.where(has, ends[cells + 1], end)
         sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(_mixed(instances.feasigns), dtype=np.uint64)))
         # Wraps round, as sums of hashes may. A sum, so that the order of a slot's keys does not choose.
-        hashes = _mixed(sums[ends[begin + (width if slot is None else 1)]] - sums[ends[begin]])
+        hashes = _mixed(sums[end] - sums[begin])
         flags: Flags = hashes.astype(np.float64) < self.share * 2.0**64
         return flags
 

@@ -350,7 +350,7 @@ class NativeHttpFrontend:
 
     def _pieces(self, whole: SubmittedBatch, schema: Schema) -> list[tuple[SubmittedBatch, int | None]]:
         """What is submitted as one request, and the candidate where the canary's rule chooses it."""
-        candidate = self.batcher.canary
+        candidate = self.batcher.asked_canary
         if candidate is not None:
             rows = whole.requests[:, http_batches.REQUEST_ROWS]
             flags = self.batcher.canary_rule.chosen(whole.instances, schema.slots.names, np.cumsum(rows) - rows)
