@@ -43,6 +43,14 @@ def first_generation(checkpoints: Iterable[str]) -> int:
     return max((int(each[1]) for each in used if each), default=0) + 1
 
 
+def last_begun(folders: Iterable[str]) -> int:
+    """The newest version that left a folder, whole or not; 0 without any. A stream's ids run ahead of the clock, so a master whose ledger is new
+    might give such an id again.
+    """
+    begun = (re.match(r"\d+", name) for name in folders)
+    return max((int(each[0]) for each in begun if each), default=0)
+
+
 def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[control.Job]:
     """The jobs of every pserver for a save."""
     jobs = []

@@ -32,7 +32,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control import control_pb2_grpc
 from elastic_ctr.control.channel import MAX_MESSAGE, MAX_RESULT, OPTIONS
 from elastic_ctr.master import start
-from elastic_ctr.master.checkpoint_files import first_generation
+from elastic_ctr.master.checkpoint_files import first_generation, last_begun
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.finder import finder_of
 from elastic_ctr.master.hold_announcer import HoldAnnouncer
@@ -147,7 +147,8 @@ class Master:
             generation = first_generation(self._store.list(layout.CHECKPOINTS))
             if wanted is not None:
                 start.begin(ledger, settings, self._store, self._other_store(wanted.store), generation)
-            ledger.set_facts(id=uuid.uuid4().hex[:8], generation=generation)
+            begun = last_begun([*self._store.list(layout.MODELS), *self._store.list(layout.CUBE)])
+            ledger.set_facts(id=uuid.uuid4().hex[:8], generation=generation, last_version=begun)
         pin_given(ledger, self._store, settings.features, settings.statistics)
 
     def _other_store(self, url: str | None) -> Store:

@@ -17,6 +17,7 @@ from elastic_ctr.master.checkpoint_files import (
     folder_of,
     jobs_of,
     judge,
+    last_begun,
     merged_rows,
     rows_differ,
 )
@@ -213,3 +214,8 @@ def test_refusals_are_told_most_frequent_first_with_an_example() -> None:
 def test_a_ledger_that_is_new_beside_old_checkpoints_begins_above_their_generations() -> None:
     assert first_generation([]) == 1
     assert first_generation(["20200401-00-g1/", "20200401-0005-g12/", "20200401-02-g3", "somebody-elses"]) == 13
+
+
+def test_the_last_version_that_was_begun_is_the_newest_folder() -> None:
+    assert last_begun([]) == 0
+    assert last_begun(["1795840400/", "1795840436/", "donefile/", "1795840401"]) == 1795840436

@@ -343,6 +343,18 @@ def test_a_stream_goes_on_behind_what_the_other_model_has_learned(
     assert (None if begins is None else begins.following) == following
 
 
+def test_a_new_ledger_gives_no_version_again_that_an_older_master_has_begun(tmp_path: Path, other: OtherModel) -> None:
+    """It was ended before it had written the manifest, and a stream's ids run ahead of the clock."""
+    begun = 99_999_999_999
+    (tmp_path / "own").mkdir()
+    FileStore(tmp_path / "own").put_bytes(b"", f"{layout.model_folder(begun)}/network.pdiparams")
+
+    one = Begun(tmp_path, other)
+
+    assert one.ledger.facts.last_version == begun
+    one.close()
+
+
 def test_an_existing_ledger_ignores_another_wish_and_says_so(tmp_path: Path, other: OtherModel, begun: Begun) -> None:
     assert begun.copy()
     assert begun.master.status()["startedFrom"]["ignored"] == ""
