@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from elastic_ctr.master.ledger_file import LedgerFile
+from elastic_ctr.master.ledger_rows import WindowQuality
 from elastic_ctr.versions.manifest import PassQuality, Quality
 
 Moment = Literal["before", "after"]
@@ -43,15 +44,6 @@ class Expected(NamedTuple):
 
     of: str
     quality: Compared
-
-
-class WindowQuality(NamedTuple):
-    """Of the figures of a Quality those that windows are compared by."""
-
-    shows: float
-    clicks: float
-    auc: float
-    calibration: float
 
 
 class Window(NamedTuple):

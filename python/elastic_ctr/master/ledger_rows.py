@@ -80,6 +80,15 @@ class Came(NamedTuple):
     offsets: int
 
 
+class WindowQuality(NamedTuple):
+    """Of the figures of a Quality those that windows are compared by."""
+
+    shows: float
+    clicks: float
+    auc: float
+    calibration: float
+
+
 class StreamPlaces(_Checked):
     """Where the next pass of a stream begins.
 
@@ -124,6 +133,7 @@ class Facts(_Checked):
         hold: publishing is held; None: it is not.
         last_hold: the number of the last hold.
         compared_from: the first pass whose figures count in comparisons of quality: the first one after the last hold.
+        windows_before: figures of the windows of the model that this one began with, the newest first.
         clock_moved: seconds by which the machine's clock was set while a master ran. Every time in the ledger is that much behind it.
         dropped, dropped_passes: counts of the passes that the ledger has dropped, and how many they are.
     """
@@ -161,6 +171,7 @@ class Facts(_Checked):
     hold: HoldRow | None = None
     last_hold: int = 0
     compared_from: int = 0
+    windows_before: tuple[WindowQuality, ...] = ()
     clock_moved: float = 0
     dropped: dict[str, int] = {}
     dropped_passes: int = 0

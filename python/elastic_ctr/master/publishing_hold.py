@@ -17,8 +17,11 @@ def is_held(ledger: Ledger, current: PassRow, config: MasterConfig, now: float, 
     if facts.hold is not None:
         return True
     windows = ledger.windows(current.ordinal, facts.compared_from, LOOKED_AT)
+    # Once an operator has resumed, what has come since is the measure.
+    earlier = () if facts.compared_from else facts.windows_before
     abrupt = abrupt_loss(config.max_quality_loss, config.max_live_loss)
-    found = loss_after_live(windows, limits_of(abrupt, late_clicks), limits_of(config.max_live_loss, late_clicks))
+    lasting = limits_of(config.max_live_loss, late_clicks)
+    found = loss_after_live(windows, limits_of(abrupt, late_clicks), lasting, earlier)
     if found is None:
         return False
     log.error("publishing is held: %s", found.reason)

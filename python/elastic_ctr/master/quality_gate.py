@@ -19,8 +19,8 @@ import numpy as np
 
 from elastic_ctr.config.roles import LiveLoss, QualityLoss
 from elastic_ctr.master.checkpoint_files import PublishRefused
-from elastic_ctr.master.ledger_quality import Compared, Expected, Window, WindowQuality, together
-from elastic_ctr.master.ledger_rows import PassRow
+from elastic_ctr.master.ledger_quality import Compared, Expected, Window, together
+from elastic_ctr.master.ledger_rows import PassRow, WindowQuality
 from elastic_ctr.versions.manifest import Quality
 
 AnyLoss = TypeVar("AnyLoss", QualityLoss, LiveLoss)
@@ -37,8 +37,9 @@ _ABRUPT_CLICKS, _LASTING_CLICKS = (100, 1000), (3000, 10_000)
 _FEWEST_WINDOWS = 3
 MOST_ON_TRIAL = 50
 """Windows on trial, at most. cube-transfer must remember a version from before them."""
-_MOST_COMPARED = 100
-LOOKED_AT = MOST_ON_TRIAL + _MOST_COMPARED
+MOST_COMPARED = 100
+"""Windows that those on trial are compared with, at most."""
+LOOKED_AT = MOST_ON_TRIAL + MOST_COMPARED
 """Windows that are read at most: those on trial, and those that they are compared with."""
 
 
@@ -138,18 +139,23 @@ class LossAfterLive(NamedTuple):
     suspects: tuple[int, int] | None
 
 
-def loss_after_live(windows: Sequence[Window], abrupt: QualityLoss, lasting: LiveLoss) -> LossAfterLive | None:
-    """Whether the newest windows are worse than those published before them; `windows` are in a row, the newest first.
+def loss_after_live(
+    windows: Sequence[Window], abrupt: QualityLoss, lasting: LiveLoss, earlier: Sequence[WindowQuality] = ()
+) -> LossAfterLive | None:
+    """Whether the newest windows are worse than those published before them; `windows` are in a row, the newest first. `earlier` ones, of
+    the model that this one began with, stand before them and are never on trial.
 
     A window tells what the pass before it has made, so that pass's version is the oldest suspect.
     """
     for clicks in (*_ABRUPT_CLICKS, *_LASTING_CLICKS):
         few = clicks in _ABRUPT_CLICKS
         count = _on_trial(windows, clicks)
-        before = [each.quality for each in windows[count:] if each.version is not None][:_MOST_COMPARED]
-        if not count or not before:
-            continue
         trial = windows[:count]
+        published = [each.quality for each in windows[count:] if each.version is not None]
+        before = [*published, *earlier][:MOST_COMPARED]
+        odd = count < _FEWEST_WINDOWS and sum(each.quality.clicks for each in trial) < _ABRUPT_CLICKS[-1]
+        if not count or not before or odd:
+            continue
         now = without_worst([each.quality for each in trial])
         loss = lost(now, together(before), abrupt if few else lasting, auc_error if few else auc_deviation)
         if loss is not None:

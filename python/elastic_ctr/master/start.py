@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import StartedFrom, StreamPlaces
+from elastic_ctr.master.ledger_rows import StartedFrom, StreamPlaces, WindowQuality
+from elastic_ctr.master.quality_gate import MOST_COMPARED
 from elastic_ctr.master.stream_schedule import is_same_stream
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
@@ -177,7 +179,9 @@ def begin(ledger: Ledger, settings: MasterFile, own: Store, other: Store, genera
         shift=checkpoint.shift,
         taken_over="all of it, with its optimizer's state" if dense else "",
     )
-    ledger.set_facts(started_from=started, offset=checkpoint.offset, stream=_places(settings, checkpoint))
+    places = _places(settings, checkpoint)
+    windows = () if places is None else windows_of(other)
+    ledger.set_facts(started_from=started, offset=checkpoint.offset, stream=places, windows_before=windows)
     _inherit_statistics(ledger, settings, own, _statistics_of(other, version), started)
     added, dropped = _moved(version.slots, given.slots), _moved(given.slots, version.slots)
     log.info(
@@ -199,6 +203,25 @@ def _places(settings: MasterFile, checkpoint: CheckpointManifest) -> StreamPlace
         return None
     log.info("the stream goes on behind the offsets that the model has learned")
     return StreamPlaces(following=position.following)
+
+
+def windows_of(store: Store) -> tuple[WindowQuality, ...]:
+    """How the newest versions of a stream foretold the windows behind them, the newest first: what a changed model must not be worse than.
+
+    Raises StoreError.
+    """
+    refused, found = read_refusals(store), list[WindowQuality]()
+    for version in reversed(published_versions(store)):
+        if len(found) == MOST_COMPARED:
+            break
+        with suppress(NotInStore, ManifestDamaged):
+            manifest = read_version(store, version)
+            before = None if manifest.quality is None else manifest.quality.before
+            if version in refused or not manifest.offsets or before is None:
+                continue
+            if before.auc is not None and before.calibration is not None:
+                found.append(WindowQuality(before.shows, before.clicks, before.auc, before.calibration))
+    return tuple(found)
 
 
 def begin_again(ledger: Ledger, settings: MasterFile, own: Store, other: Store) -> None:

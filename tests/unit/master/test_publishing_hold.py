@@ -13,7 +13,8 @@ from elastic_ctr.config.roles import LiveLoss, QualityLoss
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.cube.transfer.state import REMEMBERED, ReleaseState, kept_for_holds
 from elastic_ctr.master.hold_announcer import HoldAnnouncer
-from elastic_ctr.master.ledger_quality import Window, WindowQuality
+from elastic_ctr.master.ledger_quality import Window
+from elastic_ctr.master.ledger_rows import WindowQuality
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.quality_gate import (
     MOST_ON_TRIAL,
@@ -320,6 +321,36 @@ def test_a_hold_publishes_nothing_is_in_the_store_and_ends_when_it_is_resumed(tm
     # What the clicks are like now is the new measure: as bad as they are, they are published.
     go_on(one, 15)
     assert [each["state"] for each in one.ledger.versions()[count:]] == 15 * ["published"]
+
+
+def test_a_changed_model_that_is_worse_than_the_one_before_publishes_nothing_until_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    one = scored(StreamWorld(tmp_path), lambda _: True)
+    one.ledger.set_facts(windows_before=20 * (quality(auc=0.9),))
+    go_on(one, 5)
+
+    hold = status(one.coordinator)["hold"]
+    assert hold is not None
+    assert "0.9000 of the 20 published before" in hold["reason"]
+    published = published_versions(one.store)
+    # A version that went live before there were clicks enough is a suspect; those of the model before are none.
+    assert hold["suspects"] == ([min(published), max(published)] if published else None)
+
+    write_resumption(one.store, hold["number"])
+    announce(one)
+    announce(one)
+    go_on(one, 5)
+    assert len(published_versions(one.store)) == len(published) + 5
+
+
+def test_a_changed_model_that_is_as_good_as_the_one_before_is_published(tmp_path: Path) -> None:
+    one = scored(StreamWorld(tmp_path), lambda _: False)
+    one.ledger.set_facts(windows_before=20 * (quality(auc=0.9),))
+    go_on(one, 12)
+
+    assert status(one.coordinator)["hold"] is None
+    assert len(published_versions(one.store)) == 12
 
 
 def test_a_hold_outlives_the_master_and_a_pserver(tmp_path: Path) -> None:

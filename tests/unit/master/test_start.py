@@ -17,7 +17,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.document import NumberStatistics, Statistics
 from elastic_ctr.master import start
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import StartedFrom
+from elastic_ctr.master.ledger_rows import StartedFrom, WindowQuality
 from elastic_ctr.master.server import Master
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.source import FileSource
@@ -26,12 +26,15 @@ from elastic_ctr.versions.manifest import (
     CheckpointManifest,
     FileEntry,
     Origin,
+    PassQuality,
+    Quality,
     StreamPosition,
     VersionManifest,
     published_versions,
     read_checkpoint,
     read_version,
 )
+from elastic_ctr.versions.refusals import Refusal, write_refusal
 from master.world import DIM, MODEL, World, data_of, settings_of, world
 
 SLOTS = ("a", "b")
@@ -341,6 +344,20 @@ def test_a_stream_goes_on_behind_what_the_other_model_has_learned(
         begins = ledger.facts.stream
 
     assert (None if begins is None else begins.following) == following
+
+
+def test_windows_of_the_other_model_are_those_of_its_versions_that_were_not_refused(other: OtherModel) -> None:
+    """The newest first; a version of hours, or without figures, is none."""
+    figures = {"logloss": 0.5, "predicted_ctr": 0.2, "observed_ctr": 0.2, "bucket_error": None, "mae": 0.3, "rmse": 0.4}
+    for version, auc in ((11, 0.81), (12, 0.5), (13, 0.82), (14, None)):
+        before = Quality(shows=100, clicks=20, auc=auc, calibration=1.1, **figures)
+        manifest = read_version(other.store, 1).model_copy(
+            update={"version": version, "offsets": {"0": (version, version + 1)}, "quality": PassQuality(before=before)}
+        )
+        other.put(layout.version_manifest(version), manifest.to_json())
+    write_refusal(other.store, Refusal(version=12, reason="it was worse", refused_at=1.0))
+
+    assert start.windows_of(other.store) == (WindowQuality(100, 20, 0.82, 1.1), WindowQuality(100, 20, 0.81, 1.1))
 
 
 def test_a_new_ledger_gives_no_version_again_that_an_older_master_has_begun(tmp_path: Path, other: OtherModel) -> None:
