@@ -9,7 +9,7 @@ from elastic_ctr.versions.manifest import published_versions
 from pipeline.running import Run, values_for
 from pipeline.test_whole_run import synthetic
 
-MINUTES = 0.3
+MINUTES = 0.2
 
 
 def test_the_second_version_answers_the_same_share_until_its_minutes_are_over(
