@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 from contract.kafka_world import plain_broker, why_not
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
+from elastic_ctr.streams import kafka
 from elastic_ctr.streams.interface import Kept, Lines
 from elastic_ctr.streams.kafka import KafkaTopic
 from elastic_ctr.streams.open import open_stream
@@ -58,6 +59,21 @@ def test_a_range_is_the_lines_of_its_offsets_whenever_it_is_read(broker: Broker,
 
     assert stream.partitions() == {f"{topic}/0": Kept(0, 1000), f"{topic}/1": Kept(0, 1)}
     for start, stop in ((0, 1000), (10, 20), (999, 1000), (10, 20)):
+        wanted = b"".join(b"%d\n" % number for number in range(start, stop))
+        assert text_of(stream.read(f"{topic}/0", start, stop)) == wanted
+    stream.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_range_waits_for_none_of_the_messages_behind_it(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For another one than those of the range, a call would wait ten minutes here."""
+    monkeypatch.setattr(kafka, "_CONSUME_SECONDS", 600.0)
+    broker.produce(topic, [b"%d" % number for number in range(100)])
+    stream = stream_of(broker, topic)
+
+    for start, stop in ((10, 20), (0, 100), (99, 100)):
         wanted = b"".join(b"%d\n" % number for number in range(start, stop))
         assert text_of(stream.read(f"{topic}/0", start, stop)) == wanted
     stream.close()

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -15,6 +16,8 @@ _ASK_SECONDS = 10.0
 _LOOK_SECONDS = 2.0
 _QUIET_SECONDS = 30.0
 _PIECE = 10_000
+# A call ends when it has all messages that it asks for, or after this.
+_CONSUME_SECONDS = 0.05
 # ruff: noqa: SLF001 (the names of librdkafka's own errors begin with an underscore)
 
 # Errors after which the same call may succeed.
@@ -115,12 +118,14 @@ class KafkaTopic:
     def _messages(self, number: int, start: int, stop: int) -> list[tuple[int, bytes]]:
         """Up to the offset `stop`. Not every offset has a message: markers of transactions have one, too."""
         found: list[tuple[int, bytes]] = []
+        following = start
         heard = time.monotonic()
         client = self._client
         client.assign([TopicPartition(self._topic, number, start)])
         try:
             while True:
-                for message in self._tried(lambda: client.consume(_PIECE, 1.0)):
+                wanted = min(_PIECE, stop - following)
+                for message in self._tried(partial(client.consume, wanted, _CONSUME_SECONDS)):
                     if (error := message.error()) is not None:
                         if error.code() == KafkaError._PARTITION_EOF:
                             return found
@@ -131,7 +136,8 @@ class KafkaTopic:
                     if message.offset() >= stop:
                         return found
                     found.append((message.offset(), message.value() or b""))
-                    if message.offset() + 1 >= stop:
+                    following = message.offset() + 1
+                    if following >= stop:
                         return found
                 if self._told is not None:
                     raise self._refused(self._told)
