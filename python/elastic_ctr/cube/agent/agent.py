@@ -316,15 +316,24 @@ class CubeAgent:
                 self.cache.fetch_overlay(manifest)
         return self.cache.cached_partitions(manifest.version)
 
+    def _parts(
+        self, version: int, batch: Collection[int]
+    ) -> tuple[dict[int, tuple[Path, Path | None]], dict[int, ManifestDamaged | NotInStore]]:
+        """Files by partition, on this machine and checked, and what is wrong with those that have none."""
+        parts: dict[int, tuple[Path, Path | None]] = {}
+        wrong: dict[int, ManifestDamaged | NotInStore] = {}
+        for partition in batch:
+            try:
+                parts[partition] = self.cache.parts(version, partition)
+            except (ManifestDamaged, NotInStore) as bad:  # noqa: PERF203 (a file is read in between)
+                wrong[partition] = bad
+        return parts, wrong
+
     async def _load_batch(
         self, manifest: DictionaryManifest, batch: Collection[int], wrong: dict[int, OSError | ManifestDamaged]
     ) -> ServerRefused | None:
-        parts: dict[int, tuple[Path, Path | None]] = {}
-        for partition in batch:
-            try:
-                parts[partition] = await asyncio.to_thread(self.cache.parts, manifest.version, partition)
-            except (ManifestDamaged, NotInStore) as bad:  # noqa: PERF203 (a file is read in between)
-                wrong[partition] = bad
+        parts, bad = await asyncio.to_thread(self._parts, manifest.version, batch)
+        wrong.update(bad)
         if parts:
             try:
                 await self._server.load(manifest.version, manifest.dim, manifest.partitions, parts)
