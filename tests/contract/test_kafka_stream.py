@@ -143,7 +143,8 @@ def test_a_topic_that_is_not_there_is_named(broker: Broker) -> None:
     stream.close()
 
 
-def test_a_range_that_was_never_written_is_refused(broker: Broker, topic: str) -> None:
+def test_a_range_that_was_never_written_is_refused(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "_RECOVERY_SECONDS", 0.3)
     stream = stream_of(broker, topic)
 
     with pytest.raises(StoreError, match="ends at offset 0 where 5 had been seen: it was created anew"):
@@ -166,4 +167,40 @@ def test_a_broker_that_goes_and_comes_back_gives_the_same_range(broker: Broker, 
         broker.start()
 
     assert text_of(stream.read(f"{topic}/0", 0, 100)) == before
+    stream.close()
+
+
+def test_a_topic_that_is_gone_after_its_offsets_were_seen_is_waited_for(broker: Broker, topic: str) -> None:
+    """As a broker that has just started says of a topic that it has."""
+    broker.produce(topic, [b"a"])
+    stream = stream_of(broker, topic)
+    assert text_of(stream.read(f"{topic}/0", 0, 1)) == b"a\n"
+    admin = broker.admin
+    admin.delete_topics([topic])[topic].result(30)
+
+    def read_while_it_goes() -> None:
+        for _ in range(100):
+            stream.read(f"{topic}/0", 0, 1)
+            time.sleep(0.1)
+
+    with pytest.raises(StoreUnavailable, match="is not there now, and offsets of it were seen"):
+        read_while_it_goes()
+    stream.close()
+
+
+def test_whatever_a_broker_says_while_it_starts_again_a_range_that_was_seen_can_be_asked_for_again(
+    broker: Broker, topic: str
+) -> None:
+    broker.produce(topic, [b"%d" % number for number in range(100)])
+    stream = stream_of(broker, topic)
+    before = text_of(stream.read(f"{topic}/0", 0, 100))
+    broker.kill()
+    broker.begin()
+    found = None
+    while found is None:
+        # Another error would count against the task, and three of them stop the pass.
+        with contextlib.suppress(StoreUnavailable):
+            found = text_of(stream.read(f"{topic}/0", 0, 100))
+
+    assert found == before
     stream.close()

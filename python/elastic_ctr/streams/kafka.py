@@ -15,6 +15,7 @@ _ASK_SECONDS = 10.0
 # The master asks what there is, and has other work to do.
 _LOOK_SECONDS = 2.0
 _QUIET_SECONDS = 30.0
+_RECOVERY_SECONDS, _RECOVERY_PAUSE = 15.0, 0.1
 _PIECE = 10_000
 # A call ends when it has all messages that it asks for, or after this.
 _CONSUME_SECONDS = 0.05
@@ -106,14 +107,29 @@ class KafkaTopic:
         topic, _, number = partition.rpartition("/")
         if topic != self._topic:
             raise NotInStore(f"{partition} is no partition of {self.url}")
-        kept = self._kept(int(number))
-        if stop > kept.end:
-            raise StoreError(
-                f"{partition} of {self.url} ends at offset {kept.end} where {stop} had been seen: it was created anew"
-            )
-        first = min(max(start, kept.first), stop)
-        messages = self._messages(int(number), first, stop) if first < stop else []
+        try:
+            kept = self._seen(int(number), stop)
+            first = min(max(start, kept.first), stop)
+            messages = self._messages(int(number), first, stop) if first < stop else []
+        except NotInStore as absent:
+            # A broker that has just started says so for a moment.
+            raise StoreUnavailable(
+                f"{partition} of {self.url} is not there now, and offsets of it were seen: its broker starts, or the topic was deleted"
+            ) from absent
         return lines_of_messages(messages, gone=first - start)
+
+    def _seen(self, number: int, stop: int) -> Kept:
+        """What a partition keeps once it has the offsets up to `stop`, which were seen: a broker that was killed knows its last ones again a
+        moment after it has started.
+        """
+        ends = time.monotonic() + _RECOVERY_SECONDS
+        while stop > (kept := self._kept(number)).end:
+            if time.monotonic() > ends:
+                raise StoreError(
+                    f"{self._topic}/{number} of {self.url} ends at offset {kept.end} where {stop} had been seen: it was created anew"
+                )
+            time.sleep(_RECOVERY_PAUSE)
+        return kept
 
     def _messages(self, number: int, start: int, stop: int) -> list[tuple[int, bytes]]:
         """Up to the offset `stop`. Not every offset has a message: markers of transactions have one, too."""
