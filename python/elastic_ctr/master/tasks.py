@@ -15,7 +15,7 @@ A task that is done starts counting again. A parked task stops its pass; none of
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.ledger_touched import Touched
 from elastic_ctr.master.recovery import Part
 from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
+from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.model.evaluation import BUCKETS, quality_of_histogram
 from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, folded, grouped_auc, sample_of
 from elastic_ctr.versions.manifest import Quality
@@ -37,6 +38,7 @@ from elastic_ctr.versions.manifest import Quality
 log = logging.getLogger(__name__)
 
 _EXAMPLES = 3
+_LONGEST_PAUSE = 8.0
 _PHASES = {
     "analyzing": control.ANALYZE,
     "checking": control.CHECK,
@@ -57,9 +59,16 @@ _MOSTLY = 0.5
 
 
 class Tasks(Part):
-    """The tasks of the present pass."""
+    """The tasks of the present pass. One that has failed is given out again after a pause: what failed may be over by then, and a few
+    failures in a row stop the pass.
+    """
 
     waits = ""
+
+    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
+        super().__init__(ledger, settings, store, clock)
+        # By task, until when it is not given out. In memory: after a restart it is given out at once.
+        self._pauses: dict[str, float] = {}
 
     def resume(self, ends: float) -> None:
         """After a restart leases go on until `ends`; the downtime of the master counts for no task."""
@@ -71,7 +80,9 @@ class Tasks(Part):
         """The next one for this trainer; None when there is none, or none that may be prepared ahead."""
         if current.state not in _PHASES or (request.prefetch and current.state in _BEFORE_TRAINING):
             return None
-        todo = self._ledger.tasks(current.ordinal, "todo")
+        now = self._clock()
+        self._pauses = {task: until for task, until in self._pauses.items() if until > now}
+        todo = [task for task in self._ledger.tasks(current.ordinal, "todo") if task.id not in self._pauses]
         if not todo:
             return None
         holdout = self._pinned_holdout(current)
@@ -79,7 +90,6 @@ class Tasks(Part):
         # A trainer that has a task converted already is given that one.
         row = next((task for task in todo if task.id in has), todo[0])
         attempt = f"{row.id}:{self._ledger.increment('attempts')}"
-        now = self._clock()
         since = None if request.prefetch else now
         self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
         tasks = self._ledger.tasks(current.ordinal)
@@ -237,6 +247,7 @@ class Tasks(Part):
 
     def _failed(self, task: TaskRow, why: str) -> None:
         limit = self._config.max_failures
+        self._pauses[task.id] = self._clock() + min(2.0**task.failures, _LONGEST_PAUSE)
         if self._ledger.give_back(task, error=why, failed=True, repeated=self._repeated(task), park_at=limit):
             self._stop(task, f"failed {limit} times, the last time: {why}", "mend the cause")
 

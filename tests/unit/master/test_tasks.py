@@ -228,6 +228,26 @@ def test_a_task_that_fails_too_often_is_parked_and_stops_the_pass_with_a_sentenc
     assert [task.state for task in one.ledger.tasks(1)].count("parked") == 1
 
 
+def test_a_task_that_has_failed_is_given_out_again_after_a_longer_pause_each_time(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_failures": 4})
+    del one.trainers[1]
+    failing = one.until_phase(control.CHECK)
+    assert failing.task is not None
+    name, pauses = failing.task.id, []
+    for _ in range(3):
+        failing.report(error="the broker starts")
+        failed_at = one.now
+        # Its other tasks are given out meanwhile, and reported.
+        while failing.lease().verdict != control.LeaseReply.WORK or failing.task.id != name:
+            if failing.task is not None:
+                failing.report()
+            one.now += 0.1
+        pauses.append(round(one.now - failed_at))
+
+    assert pauses == [1, 2, 4]
+    assert one.reason() == ""
+
+
 def test_a_pass_taken_up_again_gives_each_task_all_its_attempts(tmp_path: Path) -> None:
     one = world(tmp_path, config={"max_failures": 2})
     for _ in range(2):
