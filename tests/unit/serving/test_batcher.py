@@ -438,7 +438,10 @@ async def test_what_was_refused_before_the_lookup_failed_is_answered_once() -> N
 ALL = CanaryRule(1)
 
 
-async def test_requests_of_the_candidate_and_of_the_live_version_are_different_batches() -> None:
+async def test_requests_of_the_candidate_and_of_the_live_version_are_different_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.batching.batcher._CANARY_SECONDS", 60.0)
     async with running(canary_rule=ALL) as it:
         it.add(1)
         it.add(2)

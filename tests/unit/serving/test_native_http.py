@@ -83,9 +83,11 @@ async def test_many_connections_each_get_their_own_answer(kind: str) -> None:
 
 @pytest.mark.parametrize("other_slots", [False, True])
 async def test_a_share_of_the_requests_is_answered_by_the_candidate_whole_and_in_order(
-    kind: str, other_slots: bool
+    kind: str, other_slots: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one connection, so that the native frontend reads many at once; the second instance of each belongs to another user."""
+    # However busy this machine is.
+    monkeypatch.setattr("elastic_ctr.serving.batching.batcher._CANARY_SECONDS", 60.0)
     rule = CanaryRule(0.3, "a")
     asked = instances_of([[[user], [1]] for user in range(400)], 2)
     expected = rule.chosen(asked, ("a", "b"), np.arange(400)).tolist()
