@@ -81,9 +81,10 @@ class StreamSchedule(Schedule):
 
 
 def following_after(ledger: Ledger, ordinal: int) -> dict[str, int]:
-    """By partition, the offset after the last one that this pass or an earlier one has."""
-    places = ledger.facts.stream
-    following = {} if places is None else dict(places.following)
+    """By partition of the stream, the offset after the last one that this pass or an earlier one has; empty for hours."""
+    if (places := ledger.facts.stream) is None:
+        return {}
+    following = dict(places.following)
     for later in sorted(ledger.passes(), key=lambda each: each.ordinal, reverse=True):
         if later.ordinal <= ordinal:
             break

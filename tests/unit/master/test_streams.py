@@ -17,7 +17,7 @@ from elastic_ctr.streams.interface import Kept, Lines
 from elastic_ctr.versions.manifest import read_checkpoint, read_version
 from intake.desk import desk, intake_file
 from master.stream_world import LINE, StreamWorld
-from master.world import LEASE
+from master.world import LEASE, world
 from ports import free_port
 
 
@@ -299,6 +299,16 @@ def test_the_first_pass_of_a_day_ends_the_day_before(tmp_path: Path) -> None:
 
     assert [each.ends_day for each in one.ledger.passes()[:3]] == [False, False, True]
     assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "base"]
+
+
+def test_hours_have_no_offsets_though_a_later_hour_is_known(tmp_path: Path) -> None:
+    """After a damaged checkpoint an hour is saved again, and the one behind it is there."""
+    one = world(tmp_path)
+    one.until(lambda: len(one.ledger.passes()) == 2)
+
+    assert following_after(one.ledger, 1) == {}
+    name = one.ledger.checkpoints()[0]["name"]
+    assert read_checkpoint(one.store, name).stream is None
 
 
 @pytest.mark.parametrize("jump", [7200.0, -7200.0])
