@@ -286,7 +286,7 @@ class CubeAgent:
         most = manifest.partitions
         before: list[int] = []
         while True:
-            held = await self._look()
+            held = await self._look(young=_YOUNG_SECONDS)
             # Other pods load too, which changes the partitions assigned to this one.
             owed = assigned_partitions(self.shard, version, self.document or document, manifest.partitions)
             missing = sorted(owed - held.versions.get(version, frozenset()) - wrong.keys())
@@ -316,6 +316,17 @@ class CubeAgent:
                 self.cache.fetch_overlay(manifest)
         return self.cache.cached_partitions(manifest.version)
 
+    def _hold(self, versions: dict[int, frozenset[int]], version: int, loaded: Collection[int]) -> None:
+        """What the server holds after a load, by its answer: it need not be asked again."""
+        if self.loaded is not None:
+            mended = {p: why for p, why in self.loaded.damaged.get(version, {}).items() if p not in loaded}
+            damaged = (
+                {**self.loaded.damaged, version: mended} if version in self.loaded.damaged else self.loaded.damaged
+            )
+            self.loaded = self.loaded.model_copy(update={"versions": versions, "damaged": damaged})
+            self._looked_at = time.monotonic()
+            self._report_now.set()
+
     def _parts(
         self, version: int, batch: Collection[int]
     ) -> tuple[dict[int, tuple[Path, Path | None]], dict[int, ManifestDamaged | NotInStore]]:
@@ -336,7 +347,8 @@ class CubeAgent:
         wrong.update(bad)
         if parts:
             try:
-                await self._server.load(manifest.version, manifest.dim, manifest.partitions, parts)
+                versions = await self._server.load(manifest.version, manifest.dim, manifest.partitions, parts)
+                self._hold(versions, manifest.version, parts)
             except ServerRefused as refused:
                 self.cache.invalidate(manifest.version, parts)
                 return refused

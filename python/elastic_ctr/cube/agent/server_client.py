@@ -56,14 +56,15 @@ class Server:
 
     async def load(
         self, version: int, dim: int, partitions: int, parts: Mapping[int, tuple[Path, Path | None]]
-    ) -> None:
-        """Raises ServerRefused, ServerUnreachable."""
+    ) -> dict[int, frozenset[int]]:
+        """What the server holds then, by version. Raises ServerRefused, ServerUnreachable."""
         files = {
             str(partition): {"full": str(full), "overlay": None if overlay is None else str(overlay)}
             for partition, (full, overlay) in sorted(parts.items())
         }
         body = {"version": version, "dim": dim, "partitions": partitions, "parts": files}
-        await self._ask("POST", "load", body, _LOAD_SECONDS)
+        answer = await self._ask("POST", "load", body, _LOAD_SECONDS)
+        return {int(number): frozenset(held) for number, held in answer["versions"].items()}
 
     async def unload(self, version: int, partitions: Iterable[int]) -> None:
         """Raises ServerRefused, ServerUnreachable."""

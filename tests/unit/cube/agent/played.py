@@ -68,7 +68,7 @@ class Played:
                 if (version, partition) in self.refuses:
                     raise RequestRefused(422, f"part {partition} is damaged")
             self.held.setdefault(version, set()).update(parts)
-            return JSONResponse({})
+            return JSONResponse({"versions": {str(v): sorted(held) for v, held in self.held.items() if held}})
 
         async def unload(request: Request) -> Response:
             require_token(request, "secret")
