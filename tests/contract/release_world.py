@@ -261,6 +261,11 @@ class World:
         self.documents.append(found)
         return found
 
+    def pods_know(self, version: int) -> bool:
+        """Whether every agent carries a document in which this version is live."""
+        found = [httpx.get(f"{self.url(f'{pod}.agent')}/status", trust_env=False).json() for pod, _ in self.pods()]
+        return all(each["live"] == version for each in found)
+
     def ready_of(self, pod: str) -> str:
         return httpx.get(f"{self.url(f'{pod}.agent')}/readyz", timeout=60).text
 

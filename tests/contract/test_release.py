@@ -328,6 +328,8 @@ def test_a_publishing_hold_goes_back_below_its_suspects_and_its_end_is_told_to_t
     write_hold(cube.store, Hold(number=number, suspects=(base + 1, base + 2), reason="AUC fell", held_at=time.time()))
 
     held = cube.live(base)
+    # What transfer learns from pods is what they know.
+    eventually("the pods have heard of it", lambda: cube.pods_know(base))
     # One that has lost its state obeys the open hold again, though promotion would go on otherwise.
     cube.kill("transfer")
     (cube.root / "transfer" / "release.json").unlink()
