@@ -111,7 +111,7 @@ class Drill:
             if kind == "rates":
                 self._say(f"{kind}: the model is trained on with {RATES:g} times its learning rates")
                 # As docs/operations.md changes a model.
-                shutil.rmtree(Path(self._run.session.places.folder) / "state" / "master")
+                shutil.rmtree(self._run.session.places.folder / "state" / "master")
                 old = max(published_versions(self._run.store))
                 self._run = self._stream({**faster(Model()), "startFrom": {"version": "latest"}})
                 with self._asked(probes, 0) as prober:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from elastic_ctr.features.hours import values_text
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.splitmix import GAMMA, mixed
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
@@ -151,11 +152,8 @@ def parts(rows: int, hours: int, files_per_hour: int, seed: int) -> Iterator[tup
 
 def distinct_words(count: int, seed: int) -> Words:
     """Pseudo-random u64, all different and none of them 0 (the padding key): splitmix64, which is a bijection."""
-    start = np.random.default_rng([seed, 2]).integers(0, 2**64, dtype=np.uint64)
-    words = np.arange(1, count + 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
+    start = np.uint64(np.random.default_rng([seed, 2]).integers(0, 2**64, dtype=np.uint64))
+    words = mixed(np.arange(1, count + 2, dtype=np.uint64) * GAMMA + start)
     some: Words = words[words != 0][:count]
     return some
 

@@ -84,6 +84,9 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
     def pass_before(self, ordinal: int) -> PassRow | None:
         return self._row(PassRow, "passes where ordinal < ? order by ordinal desc", ordinal)
 
+    def passes_after(self, ordinal: int) -> list[PassRow]:
+        return self._rows(PassRow, "passes where ordinal > ? order by ordinal", ordinal)
+
     def last_pass(self) -> PassRow | None:
         return self._row(PassRow, "passes order by ordinal desc")
 

@@ -135,11 +135,9 @@ class Publisher:
         deltas = [
             file for each in versions.values() for file in (*each.cube_files, *([each.counts] if each.counts else ()))
         ]
-        with self._coordinator.locked() as ledger:
-            following = following_after(ledger, current.ordinal)
         manifest = saved.model_copy(
             update={
-                "stream": StreamPosition(url=self._settings.data.source.url, following=following),
+                "stream": self._position(current),
                 "name": checkpoint_name(current, save.generation),
                 "pass_id": current.id,
                 "pass_ordinal": current.ordinal,
@@ -216,12 +214,10 @@ class Publisher:
         with self._coordinator.locked() as ledger:
             follows, base, offset = ledger.facts.follows, ledger.facts.base, ledger.facts.offset or 0.0
             shift, mid = ledger.learning(current.ordinal).shift, self._coordinator.in_mid_pass(save)
-            following = following_after(ledger, current.ordinal)
         with_version = save.kind == "base" and save.stage == "scored" and not refused
         if with_version:
             follows = base = save.version
         folder = layout.checkpoint_folder(save.checkpoint)
-        data = self._settings.data
         mine = [each for each in results_of(save) if any(f.path.startswith(folder + "/") for f in each.files)]
         manifest = CheckpointManifest(
             name=save.checkpoint,
@@ -238,12 +234,20 @@ class Publisher:
             shift=shift,
             model=trained_model(self._settings.model, self._settings.input),
             # In mid pass some of its offsets are in the table.
-            stream=StreamPosition(url=data.source.url, following=following) if data.is_stream and not mid else None,
+            stream=None if mid else self._position(current),
         )
         self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
         if not with_version:
             self._coordinator.checkpoint_committed(save, follows, base)
         log.info("checkpoint %s is committed: %d rows", manifest.name, sum(manifest.rows.values()))
+
+    def _position(self, current: PassRow) -> StreamPosition | None:
+        """The offsets of a stream that the table has after this pass; None for hours."""
+        data = self._settings.data
+        if not data.is_stream:
+            return None
+        with self._coordinator.locked() as ledger:
+            return StreamPosition(url=data.source.url, following=following_after(ledger, current.ordinal))
 
     def _put_once(self, path: str, data: bytes) -> None:
         # One that is there is this master's, written before a restart: ids and names are never given twice.

@@ -49,23 +49,14 @@ class StreamSchedule(Schedule):
         """The offsets of a pass, which it keeps for good: one that is begun again reads the same. Called within a transaction."""
         if one.splits:
             return ranges_in(one.splits)
-        now, before = int(self._clock()), self._ledger.facts.stream
-        last = self._ledger.pass_before(one.ordinal)
+        now, facts = int(self._clock()), self._ledger.facts
+        before = facts.stream or StreamPlaces(following={})
         # The first pass after midnight ends the day, by the clock as it is now.
-        moved = self._ledger.facts.clock_moved
-        known = (
-            before.day
-            if before is not None and before.day
-            else ""
-            if last is None
-            else self._day(last.event_time_max + moved)
-        )
-        day, ends_day = day_after(known, self._day(now + moved))
+        day, ends_day = day_after(before.day, self._day(now + facts.clock_moved))
         self._ledger.begin_micro_pass(one.ordinal, text_of(window.ranges), now, ends_day=ends_day)
         stops = {name: stop for name, _, stop in window.ranges}
-        gone = window.gone + (0 if before is None else before.gone)
-        arrivals = () if before is None else before.arrivals
-        arrivals += tuple(Came(one.ordinal, *each) for each in joined(came, _SPANS_OF_A_PASS))
+        gone = window.gone + before.gone
+        arrivals = before.arrivals + tuple(Came(one.ordinal, *each) for each in joined(came, _SPANS_OF_A_PASS))
         self._ledger.set_facts(
             stream=StreamPlaces(following={**following, **stops}, gone=gone, arrivals=arrivals[-_ARRIVALS:], day=day)
         )
@@ -85,9 +76,7 @@ def following_after(ledger: Ledger, ordinal: int) -> dict[str, int]:
     if (places := ledger.facts.stream) is None:
         return {}
     following = dict(places.following)
-    for later in sorted(ledger.passes(), key=lambda each: each.ordinal, reverse=True):
-        if later.ordinal <= ordinal:
-            break
+    for later in reversed(ledger.passes_after(ordinal)):
         following.update({name: start for name, start, _ in ranges_in(later.splits)})
     return following
 
@@ -96,10 +85,9 @@ def day_after(known: str, today: str) -> tuple[str, bool]:
     """The newest day of the passes, YYYYMMDD, and whether it has just ended. A clock that is set back shows a midnight twice, which ends
     one day; days that it showed by mistake are forgotten.
     """
-    if not known or today <= known:
-        mistaken = bool(known) and _days(today, known) > 1
-        return (today if mistaken or not known else known), False
-    return today, True
+    if not known or today > known:
+        return today, bool(known)
+    return (today if _days(today, known) > 1 else known), False
 
 
 def _days(first: str, last: str) -> int:

@@ -301,7 +301,7 @@ class Routes:
             done(outcome, version)
 
         def submit(instances: Instances) -> None:
-            version = None if only_live else self.batcher.version_for(instances, schema)
+            version = None if only_live else self.batcher.canary.version_for(instances, schema)
             self.batcher.submit(parse, instances, schema, timed, version)
 
         try:

@@ -37,9 +37,10 @@ from elastic_ctr.runtime import logging as runtime_logging
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit, wait_event
 from elastic_ctr.serving.batching import predictor
-from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
+from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import Instances, instances_of, joined
+from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import NOT_AVERAGED
 from elastic_ctr.serving.batching.schema import Schema, schema_of
 from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
@@ -180,7 +181,7 @@ class Worker:
         elif order["do"] == "pin":
             self._batcher.pin(order["version"])
         elif order["do"] == "canary":
-            self._batcher.canary = order["version"]
+            self._batcher.canary.version = order["version"]
         elif order["do"] == "keep":
             self._batcher.keep(set(order["versions"]))
         elif order["do"] == "stop":

@@ -14,7 +14,7 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms.formulas import Texts, keys_of_texts
-from elastic_ctr.serving.batching.batcher import ModelVersion
+from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
 from serving.test_routes import SubmittedBatch, service

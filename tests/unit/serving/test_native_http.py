@@ -92,11 +92,11 @@ async def test_a_share_of_the_requests_is_answered_by_the_candidate_whole_and_in
     asked = instances_of([[[user], [1]] for user in range(400)], 2)
     expected = rule.chosen(asked, ("a", "b"), np.arange(400)).tolist()
     async with http_standing(kind) as it, peer(it) as (reader, writer):
-        it.batcher.canary_rule = rule
+        it.batcher.canary.rule = rule
         it.table.added = {8: 1000}
         # With other slots the requests are read again for the candidate.
         it.add(8, SlotList(("b", "a")) if other_slots else SLOTS)
-        it.batcher.canary = 8
+        it.batcher.canary.version = 8
         writer.write(b"".join(request({"a": [user], "b": [1]}, {"a": [user + 1]}) for user in range(400)))
         found = [probabilities(await reader.readuntil(b'"err_code":0}')) for _ in range(400)]
 
@@ -111,21 +111,21 @@ async def test_a_share_of_the_requests_is_answered_by_the_candidate_whole_and_in
 
 async def test_a_candidate_that_stands_still_does_not_hold_up_other_connections_for_long(kind: str) -> None:
     async with http_standing(kind) as it, peer(it) as first, peer(it) as second:
-        it.batcher.canary_rule = CanaryRule(1.0)
+        it.batcher.canary.rule = CanaryRule(1.0)
         it.table.stands_still = {8}
         it.table.added = {8: 1000}
         it.add(8)
-        it.batcher.canary = 8
+        it.batcher.canary.version = 8
         first[1].write(request({"a": [1]}))
         await until(lambda: it.table.lookups > 0)
-        it.batcher.canary_rule = CanaryRule(0.0)
+        it.batcher.canary.rule = CanaryRule(0.0)
         answers = []
         for number, (reader, writer) in enumerate((second, second, first)):
             if reader is second[0]:
                 writer.write(request({"a": [7 + number]}))
             answers += probabilities(await asyncio.wait_for(reader.readuntil(b'"err_code":0}'), 3))
 
-        assert it.batcher.asked_canary is None
+        assert it.batcher.canary.asked is None
 
     assert answers == [7, 8, 1]
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
-from elastic_ctr.serving.batching.batcher import ModelVersion
 from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.native_http import NativeLimits

@@ -19,8 +19,8 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
 from elastic_ctr.serving import worker_process
 from elastic_ctr.serving.batching import predictor
-from elastic_ctr.serving.batching.batcher import ModelVersion
 from elastic_ctr.serving.batching.instances import instances_of
+from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.worker_process import Worker
 from elastic_ctr.versions.manifest import VersionManifest

@@ -285,8 +285,9 @@ class CubeAgent:
         wrong: dict[int, OSError | ManifestDamaged] = {}
         most = manifest.partitions
         before: list[int] = []
+        young = _YOUNG_SECONDS
         while True:
-            held = await self._look(young=_YOUNG_SECONDS)
+            held = await self._look(young=young)
             # Other pods load too, which changes the partitions assigned to this one.
             owed = assigned_partitions(self.shard, version, self.document or document, manifest.partitions)
             missing = sorted(owed - held.versions.get(version, frozenset()) - wrong.keys())
@@ -295,6 +296,10 @@ class CubeAgent:
             if not missing:
                 break
             self.cache.invalidate(version, held.damaged.get(version, {}).keys() & set(missing))
+            if missing == before and young:
+                # A look that was under way may have told what was held before the load.
+                young = 0.0
+                continue
             if missing == before:
                 raise ServerRefused(f"the cube-server took parts of version {version} and does not hold them")
             there = await asyncio.to_thread(self._cached, manifest)
@@ -319,11 +324,10 @@ class CubeAgent:
     def _hold(self, versions: dict[int, frozenset[int]], version: int, loaded: Collection[int]) -> None:
         """What the server holds after a load, by its answer: it need not be asked again."""
         if self.loaded is not None:
-            mended = {p: why for p, why in self.loaded.damaged.get(version, {}).items() if p not in loaded}
-            damaged = (
-                {**self.loaded.damaged, version: mended} if version in self.loaded.damaged else self.loaded.damaged
+            damaged = {p: why for p, why in self.loaded.damaged.get(version, {}).items() if p not in loaded}
+            self.loaded = self.loaded.model_copy(
+                update={"versions": versions, "damaged": {**self.loaded.damaged, version: damaged}}
             )
-            self.loaded = self.loaded.model_copy(update={"versions": versions, "damaged": damaged})
             self._looked_at = time.monotonic()
             self._report_now.set()
 

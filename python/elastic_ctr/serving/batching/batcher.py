@@ -14,18 +14,18 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
-from elastic_ctr.features.keys import Keys
 from elastic_ctr.runtime.inline_executor import InlineExecutor
-from elastic_ctr.serving.batching.canary import NO_CANARY, CanaryRule
+from elastic_ctr.serving.batching.canary import NO_CANARY, Canary, CanaryRule
 from elastic_ctr.serving.batching.instances import Instances, Lengths, joined
-from elastic_ctr.serving.batching.pooling import MOST_INLINE, NOT_AVERAGED, Floats, UniqueKeys, pooled, unique_keys
+from elastic_ctr.serving.batching.model_version import ModelVersion
+from elastic_ctr.serving.batching.pooling import MOST_INLINE, Floats, UniqueKeys, pooled, unique_keys
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.request_error import RequestError
 from elastic_ctr.serving.worker_counters import Counters
@@ -44,38 +44,8 @@ _OWN_SECONDS = 0.008
 _WAITING_BATCHES = 64
 # A candidate that takes longer is answered for by the pinned version: the native frontend keeps the answers of all its connections in order.
 _CANARY_SECONDS = 0.25
-_CANARY_RESTS_SECONDS = 5.0
 # Of one batch: each is a row of floats in memory.
 _MAX_FEASIGNS = 1 << 20
-
-
-class Network(Protocol):
-    """A dense network, see `predictor.DenseNetwork`."""
-
-    row_seconds: float
-
-    def predict(self, pooled: Floats, numbers: Floats | None, /) -> Floats: ...
-
-    def close(self) -> None: ...
-
-
-class Cube(Protocol):
-    """The part of `cube.client.CubeClient` that the batcher uses."""
-
-    async def lookup(self, version: int, keys: Keys, /) -> tuple[Floats, npt.NDArray[np.bool_]]: ...
-
-
-@dataclass(frozen=True)
-class ModelVersion:
-    """A version that is loaded here: its network, and what its manifest says."""
-
-    version: int
-    schema: Schema
-    sparse_dim: int | None
-    dim: int
-    network: Network
-    cube: Cube
-    averaged: npt.NDArray[np.bool_] = field(default_factory=lambda: NOT_AVERAGED)
 
 
 Parse = Callable[[Schema], Instances]
@@ -119,11 +89,7 @@ class Batcher:
     ) -> None:
         self.versions: dict[int, ModelVersion] = {}
         self.pinned: int | None = None
-        # The candidate, while it answers its share.
-        self.canary: int | None = None
-        self.canary_rule = canary_rule
-        # On the clock of time.monotonic: until then no request gets it.
-        self._canary_rests_until = 0.0
+        self.canary = Canary(canary_rule)
         self.stage = "the process has just started"
         self.max_rows = max_rows
         self.shared_rows = shared_rows
@@ -157,14 +123,14 @@ class Batcher:
         assert version in self.versions
         if version != self.pinned:
             self._counters.totals["switches"] += 1
-        if version == self.canary:
-            self.canary = None
+        if version == self.canary.version:
+            self.canary.version = None
         self.pinned = version
 
     def keep(self, versions: set[int]) -> None:
         """Unload all others, each as soon as no request needs it."""
-        if self.canary not in versions:
-            self.canary = None
+        if self.canary.version not in versions:
+            self.canary.version = None
         self._unloading = self.versions.keys() - versions - {self.pinned}
         for version in list(self._unloading):
             self._unload(version)
@@ -192,19 +158,6 @@ class Batcher:
         if self.pinned is None:
             raise RequestError(503, f"no version is live yet: {self.stage}")
         return self.versions[self.pinned]
-
-    @property
-    def asked_canary(self) -> int | None:
-        """The candidate, unless it has just failed or been slow."""
-        return None if time.monotonic() < self._canary_rests_until else self.canary
-
-    def version_for(self, instances: Instances, schema: Schema) -> int | None:
-        """The candidate where the canary's rule chooses this request, else None."""
-        candidate = self.asked_canary
-        if candidate is None or not instances.rows:
-            return None
-        chosen = self.canary_rule.chosen(instances, schema.slots.names, np.zeros(1, np.int64))
-        return candidate if chosen[0] else None
 
     def submit(
         self, parse: Parse, instances: Instances, schema: Schema, done: Done, version: int | None = None
@@ -292,7 +245,7 @@ class Batcher:
                 if instances.known is not None:
                     instances.known.clear()
                 if model.version != self.pinned:
-                    self._rest_canary(model.version, failed)
+                    self.canary.rest(model.version, failed)
                     await answer(self.current())
                 elif isinstance(failed, VersionNotHeld):
                     await answer(await self._live_instead(model.version, failed))
@@ -427,7 +380,7 @@ class Batcher:
             done, _ = await asyncio.wait([answering], timeout=_CANARY_SECONDS)
             failed = answering.exception() if done else TimeoutError(f"no answer within {_CANARY_SECONDS:g} s")
             if failed is not None:
-                self._rest_canary(candidate.version, failed)
+                self.canary.rest(candidate.version, failed)
                 if free := [request for request in requests if not (request.only or request.finished)]:
                     await self._answer(free, self.current())
             # It may be long: the place goes to another batch.
@@ -437,16 +390,6 @@ class Batcher:
                 raise
         finally:
             answering.cancel()
-
-    def _rest_canary(self, version: int, failed: BaseException) -> None:
-        if version == self.canary and time.monotonic() >= self._canary_rests_until:
-            self._canary_rests_until = time.monotonic() + _CANARY_RESTS_SECONDS
-            log.warning(
-                "candidate %d is not asked for %g s: %s",
-                version,
-                _CANARY_RESTS_SECONDS,
-                str(failed) or type(failed).__name__,
-            )
 
     def _next_requests(self) -> tuple[list[PendingRequest], int]:
         """The requests of the next batch, all of the version of the one that waited longest.
@@ -541,7 +484,7 @@ class Batcher:
         # Whole numbers, for sums of floats may fall where they are added in another order.
         millionths = round(1e6 * float(np.nansum(probabilities)))
         counters.totals["predicted_millionths"] += millionths
-        if model.version == self.canary:
+        if model.version == self.canary.version:
             counters.totals["canary_rows"] += instances.rows
             counters.totals["canary_predicted_millionths"] += millionths
         counters.totals["keys"] += len(missing)

@@ -16,9 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -33,14 +31,16 @@ from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import wait_event
-from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
+from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats, warm_pooling
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends import connections, http_batches, templates
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, HttpFrontend, Request, date_line, response
 from elastic_ctr.serving.frontends.http_batches import Batch, Replies, Rules
 from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
+from elastic_ctr.serving.frontends.submitted_batch import SubmittedBatch
 from elastic_ctr.serving.frontends.templates import LONGEST_HEAD, LearnResult, Templates
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, inference_refusal, slot_names, warm_scan
 from elastic_ctr.serving.protocols.rows_json import warm_rows
@@ -77,46 +77,6 @@ class NativeLimits(NamedTuple):
 
 class _SlotsChanged(RequestError):
     """The batcher answers with another slot list than the batch was read for."""
-
-
-@dataclass(slots=True, eq=False)
-class SubmittedBatch:
-    """Requests `begin` to `end` of a batch, submitted as one request. `send` is set when the answers are known."""
-
-    batch: Batch
-    begin: int
-    end: int
-    instances: Instances
-    started: float
-    send: Callable[[], None] | None = None
-
-    @property
-    def requests(self) -> NDArray[np.int64]:
-        """[requests, REQUEST_WIDTH]."""
-        return self.batch.requests[self.begin : self.end]
-
-    def runs(self, flags: NDArray[np.bool_]) -> list[SubmittedBatch]:
-        """Cut wherever the flag of a request, bool [requests], differs from that of the one before it."""
-        cuts = [0, *(np.flatnonzero(flags[1:] != flags[:-1]) + 1).tolist(), len(flags)]
-        rows = np.concatenate(([0], np.cumsum(self.requests[:, http_batches.REQUEST_ROWS])))
-        parts = self.instances.cut(rows[cuts].tolist())
-        return [
-            replace(self, begin=self.begin + begin, end=self.begin + end, instances=part)
-            for (begin, end), part in zip(pairwise(cuts), parts, strict=True)
-        ]
-
-    def halves(self) -> list[SubmittedBatch]:
-        """Two of about as many rows; one, if one request has most of them."""
-        rows = np.cumsum(self.requests[:, http_batches.REQUEST_ROWS])
-        count = int(np.searchsorted(rows, self.instances.rows // 2)) + 1
-        middle = self.begin + count
-        if middle == self.end:
-            return [self]
-        first_rows = int(rows[count - 1])
-        return [
-            replace(self, end=middle, instances=self.instances.part(0, first_rows)),
-            replace(self, begin=middle, instances=self.instances.part(first_rows, self.instances.rows)),
-        ]
 
 
 class NativeHttpFrontend:
@@ -350,10 +310,10 @@ class NativeHttpFrontend:
 
     def _pieces(self, whole: SubmittedBatch, schema: Schema) -> list[tuple[SubmittedBatch, int | None]]:
         """What is submitted as one request, and the candidate where the canary's rule chooses it."""
-        candidate = self.batcher.asked_canary
+        candidate = self.batcher.canary.asked
         if candidate is not None:
             rows = whole.requests[:, http_batches.REQUEST_ROWS]
-            flags = self.batcher.canary_rule.chosen(whole.instances, schema.slots.names, np.cumsum(rows) - rows)
+            flags = self.batcher.canary.rule.chosen(whole.instances, schema.slots.names, np.cumsum(rows) - rows)
             if flags.any():
                 return [(piece, candidate if flags[piece.begin] else None) for piece in whole.runs(flags)]
         halves = whole.halves() if whole.instances.rows >= self.batcher.shared_rows else [whole]

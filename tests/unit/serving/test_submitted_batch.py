@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.frontends.http_batches import REQUEST_ROWS, new_batch
-from elastic_ctr.serving.frontends.native_http import SubmittedBatch
+from elastic_ctr.serving.frontends.submitted_batch import SubmittedBatch
 
 SLOTS = 2
 
