@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,26 @@ async def test_a_server_that_was_restarted_is_given_everything_again(tmp_path: P
         await it.holds(v5=MINE)
 
         assert len(played.loads) == 2
+
+
+async def test_a_look_from_before_a_load_that_comes_after_it_is_no_error(
+    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played.say(5)
+    async with pod(tmp_path, played) as it:
+
+        def older(*_: object) -> None:
+            # The answer of a look that was under way while the load was.
+            assert it.agent.loaded is not None
+            it.agent.loaded = it.agent.loaded.model_copy(update={"versions": {}})
+            it.agent._looked_at = time.monotonic()
+
+        monkeypatch.setattr(it.agent, "_hold", older)
+        await it.holds(v5=MINE)
+        await it.until(lambda: it.agent.ready()[0])
+
+        assert it.agent.errors == []
+        assert len(played.loads) == 1
 
 
 async def test_a_document_of_a_lower_generation_changes_nothing(tmp_path: Path, played: Played) -> None:
