@@ -110,7 +110,7 @@ def kernel_of(table: VersionTable, n: int) -> Callable[[Keys], NDArray[np.uint8]
     scratch = np.empty(SCRATCH, np.uint64)
 
     def lookup(keys: Keys) -> NDArray[np.uint8]:
-        kernel(table.rows, table.reciprocal, table.overlaid, keys, n, out, places, missing, scratch)
+        kernel(table.rows, table.reciprocal, table.overlays, keys, n, out, places, missing, scratch)
         return out
 
     return lookup

@@ -118,7 +118,7 @@ def _build(folder: Path, count: int, dim: int, given: Keys | None) -> None:
         )
         over = own[changed[own]]
         build_overlay(
-            None,
+            [],
             [(keys[over], -values[over])],
             folder / f"{number}.over",
             Identity(LATER, number, PARTITIONS, dim, VERSION),

@@ -75,6 +75,18 @@ def test_an_overlay_is_loaded_with_its_full_part(server: ServerProcess, folder: 
     every_worker_answers(server, 2)
 
 
+def test_a_recent_overlay_is_loaded_over_another(server: ServerProcess, folder: Path) -> None:
+    paths = write_parts(folder / "v3", KEYS, partitions=2, overlay_keys=KEYS[::2], recent_keys=KEYS)
+
+    assert server.load(3, paths).status_code == 200
+
+    every_worker_answers(server, 3)
+    alone = {number: own._replace(overlay=None) for number, own in paths.items()}
+    refused = server.load(4, alone)
+    assert refused.status_code == 422
+    assert "no overlay below it" in refused.json()["error"]
+
+
 def test_a_damaged_part_is_refused_and_nothing_changes(server: ServerProcess, folder: Path) -> None:
     good = write_parts(folder / "v1", KEYS, partitions=2)
     bad = write_parts(folder / "v2", KEYS, partitions=2, version=2)

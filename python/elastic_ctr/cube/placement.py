@@ -249,7 +249,7 @@ def versions_to_delete(
         version = open_ends.pop()
         below: set[int] = set()
         if version in dictionaries:
-            below = {dictionaries[version].full_version, dictionaries[version].base}
+            below = {*dictionaries[version].others, dictionaries[version].base}
         elif version in manifests:
             manifest = manifests[version]
             below = {manifest.base} if manifest.parent is None else {manifest.base, manifest.parent}
@@ -272,8 +272,8 @@ def dictionaries_to_delete(
     newest `keep_versions`, not in use, not below one of those, and not young, so that no builder is about to stand on them.
     """
     keep = {*sorted(dictionaries)[-keep_versions:], *in_use}
-    keep |= {below for each in keep & dictionaries.keys() for below in (dictionaries[each].full_version,)}
     old = {each for each, manifest in manifests.items() if now - manifest.created_at > _YOUNG_DICTIONARY_SECONDS}
-    return tuple(
-        sorted(each for each, one in dictionaries.items() if one.in_one_file and each in old and each not in keep)
-    )
+    doomed = {each for each, one in dictionaries.items() if one.in_one_file and each in old and each not in keep}
+    # A young one may be built upon, and lies over others that are old.
+    below = {other for each in dictionaries.keys() - doomed for other in dictionaries[each].others}
+    return tuple(sorted(doomed - below))

@@ -116,14 +116,10 @@ def fetch_version(
 def _published(store: Store, dictionary: DictionaryManifest, folder: Path) -> dict[int, Paths]:
     """Raises NotInStore where retention has taken a part meanwhile."""
     full = read_full(store, dictionary)
-    overlaid = dictionary is not full
-    return {
-        partition: Paths(
-            checked_file(store, full.part(partition), folder),
-            checked_file(store, dictionary.part(partition), folder) if overlaid else None,
-        )
-        for partition in range(dictionary.partitions)
-    }
+    layers = {p: (full.part(p), *dictionary.overlays(p)) for p in range(dictionary.partitions)}
+    # Each file once: an overlay may be the one of all partitions.
+    files = {each: checked_file(store, each, folder) for each in {each for own in layers.values() for each in own}}
+    return {partition: Paths.of(*(files[each] for each in own)) for partition, own in layers.items()}
 
 
 def _built(
@@ -136,7 +132,10 @@ def _built(
     if plan.ancestor is None:
         return {partition: Paths(path) for partition, path in built.items()}
     full = read_full(store, plan.ancestor)
-    return {number: Paths(checked_file(store, full.part(number), folder), path) for number, path in built.items()}
+    below = [] if plan.below is None else [checked_file(store, plan.below.file, folder)]
+    return {
+        number: Paths.of(checked_file(store, full.part(number), folder), *below, path) for number, path in built.items()
+    }
 
 
 def _build_all(plan: Plan, folder: Path, config: StoreConfig, token: str | None, processes: int) -> None:

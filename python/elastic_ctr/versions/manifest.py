@@ -4,9 +4,9 @@ import contextlib
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from elastic_ctr.features.value_kind import ValueKind
@@ -185,10 +185,23 @@ class VersionManifest(Record):
         ]
 
 
+class OverlayBelow(Record):
+    """The overlay of an older version, in one file, that lies below a version's own."""
+
+    version: VersionId
+    file: FileEntry
+
+    @model_validator(mode="after")
+    def _is_its_own(self) -> Self:
+        if self.file.path != layout.dictionary_overlay(self.version):
+            raise ValueError(f"{self.file.path} is not the overlay of version {self.version}")
+        return self
+
+
 class DictionaryManifest(Record):
     """Written by transfer at `output/ctr_dict/<version>/manifest.json`: what a cube pod loads for a version.
 
-    A version is full parts and at most one overlay. `full_version` names the version whose folder holds the full
+    A version is full parts and at most two overlays. `full_version` names the version whose folder holds the full
     parts: the version itself when `kind` is full, its base otherwise.
     """
 
@@ -210,10 +223,28 @@ class DictionaryManifest(Record):
         description="Its full parts are those that the overlay of `full_version` was merged into later: fold.json names them.",
     )
 
+    below: OverlayBelow | None = Field(
+        default=None,
+        exclude_if=lambda below: below is None,
+        description="The overlay that its own lies over, which then has the keys of the last versions of a stream alone.",
+    )
+
     @property
     def in_one_file(self) -> bool:
         """Its overlay is one file, which lies over the full parts of all partitions."""
         return [each.path for each in self.files] == [layout.dictionary_overlay(self.version)]
+
+    @property
+    def others(self) -> frozenset[int]:
+        """The older versions whose files it needs beside its own."""
+        return frozenset({self.full_version, *([] if self.below is None else [self.below.version])}) - {self.version}
+
+    def overlays(self, partition: int) -> tuple[FileEntry, ...]:
+        """The files over the full part of a partition, the lowest first. Raises ManifestDamaged when it names none."""
+        if self.kind == "full":
+            return ()
+        own = self.part(partition)
+        return (own,) if self.below is None else (self.below.file, own)
 
     def part(self, partition: int) -> FileEntry:
         """The file with the keys of a partition. Raises ManifestDamaged when it names none."""

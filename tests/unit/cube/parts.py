@@ -41,8 +41,12 @@ def write_parts(
     overlay_version: int | None = None,
     only: Sequence[int] | None = None,
     values: ValueKind = "float32",
+    recent_keys: Keys | None = None,
+    recent_deletions: Keys | None = None,
 ) -> dict[int, Paths]:
-    """Parts with values_for(keys, version); with overlay_keys an overlay with those of overlay_version on top."""
+    """Parts with values_for(keys, version); with overlay_keys an overlay with those of overlay_version on top, and with recent_keys a
+    recent one with those of the version after that.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths: dict[int, Paths] = {}
     for partition in range(partitions) if only is None else only:
@@ -52,19 +56,20 @@ def write_parts(
             folder / f"part-{partition:05d}.dict",
             Identity(version, partition, partitions, dim, values=values),
         )
-        overlay = None
-        if overlay_keys is not None:
-            newer = version + 1 if overlay_version is None else overlay_version
-            above = of_partition(overlay_keys, partition, partitions)
-            gone = [] if deletions is None else [of_partition(deletions, partition, partitions)]
-            overlay = build_overlay(
-                None,
-                [(above, values_for(above, dim, newer))],
-                folder / f"overlay-{newer}-{partition:05d}.dict",
-                Identity(newer, partition, partitions, dim, version, values),
-                gone,
+        newer = version + 1 if overlay_version is None else overlay_version
+        overlays = [
+            build_overlay(
+                [],
+                [(above, values_for(above, dim, number))],
+                folder / f"overlay-{number}-{partition:05d}.dict",
+                Identity(number, partition, partitions, dim, version, values),
+                [] if gone is None else [of_partition(gone, partition, partitions)],
             ).path
-        paths[partition] = Paths(full.path, overlay)
+            for number, changed, gone in ((newer, overlay_keys, deletions), (newer + 1, recent_keys, recent_deletions))
+            if changed is not None
+            for above in [of_partition(changed, partition, partitions)]
+        ]
+        paths[partition] = Paths.of(full.path, *overlays)
     return paths
 
 

@@ -97,7 +97,7 @@ class ServerProcess:
         self, version: int, paths: Mapping[int, Paths], *, dim: int = 4, partitions: int | None = None
     ) -> httpx.Response:
         parts = {
-            str(number): {"full": str(own.full), "overlay": None if own.overlay is None else str(own.overlay)}
+            str(number): {name: str(path) for name, path in own._asdict().items() if path is not None}
             for number, own in paths.items()
         }
         count = len(paths) if partitions is None else partitions

@@ -26,7 +26,7 @@ from elastic_ctr.cube.placement import (
     versions_to_delete,
 )
 from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument
-from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, VersionManifest
+from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, OverlayBelow, VersionManifest
 
 versions = st.integers(1, 60)
 placements = st.integers(1, 6).flatmap(
@@ -398,6 +398,24 @@ def test_old_overlays_of_a_stream_go_though_their_versions_stay() -> None:
     assert dictionaries_to_delete(known, built, {9, 3}, 2, now=100) == ()
     parts = {v: dictionary(v, full=None if v == 1 else 1) for v in known}
     assert dictionaries_to_delete(known, parts, {9}, 2, now=1000) == ()
+
+
+def test_an_overlay_stays_as_long_as_one_that_lies_over_it() -> None:
+    known = {1: manifest(1), **{v: manifest(v, v - 1, 1) for v in range(2, 10)}}
+    built = {1: dictionary(1), **{v: overlay(v, 1) for v in range(2, 10)}}
+    for over in (4, 5, 9):
+        below = OverlayBelow(version=over // 3 + 1, file=built[over // 3 + 1].files[0])
+        built[over] = built[over].model_copy(update={"below": below})
+
+    # 9 lies over 4, which lies over 2 but is not needed with it; so does 5.
+    assert dictionaries_to_delete(known, built, {9}, 1, now=1000) == (2, 3, 5, 6, 7, 8)
+    assert dictionaries_to_delete(known, built, {9, 5}, 1, now=1000) == (3, 6, 7, 8)
+    # One may be built upon a young one.
+    known = {v: each.model_copy(update={"created_at": 1000.0 if v == 5 else 0.0}) for v, each in known.items()}
+    assert dictionaries_to_delete(known, built, {9}, 1, now=1001) == (3, 6, 7, 8)
+    # Retention of versions keeps it, too.
+    assert versions_to_delete(known, built, {5}, 1) == ()
+    assert {2, 5} <= set(known) - set(versions_to_delete({**known, 9: manifest(9)}, built, {5}, 1))
 
 
 @pytest.mark.parametrize(

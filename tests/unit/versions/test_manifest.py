@@ -14,6 +14,7 @@ from elastic_ctr.versions.manifest import (
     DictionaryManifest,
     FileEntry,
     ManifestDamaged,
+    OverlayBelow,
     check,
     checked_file,
     digest_of,
@@ -48,6 +49,21 @@ def test_a_manifest_is_the_same_after_it_was_written_and_read(version: int, keys
     manifest = DICTIONARY.model_copy(update={"version": version, "keys": keys})
 
     assert DictionaryManifest.model_validate_json(manifest.to_json()) == manifest
+
+
+def test_an_overlay_below_is_said_only_where_there_is_one_and_only_as_its_own_file() -> None:
+    file = FileEntry(path=layout.dictionary_overlay(6), bytes=1, sha256="0" * 64)
+    manifest = DICTIONARY.model_copy(update={"below": OverlayBelow(version=6, file=file)})
+
+    assert DictionaryManifest.model_validate_json(manifest.to_json()) == manifest
+    assert manifest.overlays(3) == (file, *DICTIONARY.overlays(3))
+    assert manifest.others == {5, 6}
+    assert b"below" not in DICTIONARY.to_json()
+    for wrong in ("output/ctr_dict/6/../../../etc", layout.dictionary_overlay(5)):
+        document = json.loads(manifest.to_json())
+        document["below"]["file"]["path"] = wrong
+        with pytest.raises(ValidationError, match="is not the overlay of version 6"):
+            DictionaryManifest.model_validate(document)
 
 
 def test_fields_are_camel_case_outside_and_unknown_ones_are_refused() -> None:

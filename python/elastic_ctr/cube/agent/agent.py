@@ -318,7 +318,7 @@ class CubeAgent:
         """Partitions that need no fetching. An overlay that is one file for all of them is fetched here."""
         if manifest.in_one_file:
             with contextlib.suppress(ManifestDamaged, StoreError):
-                self.cache.fetch_overlay(manifest)
+                self.cache.fetch_overlays(manifest)
         return self.cache.cached_partitions(manifest.version)
 
     def _hold(self, versions: dict[int, frozenset[int]], version: int, loaded: Collection[int]) -> None:
@@ -333,9 +333,9 @@ class CubeAgent:
 
     def _parts(
         self, version: int, batch: Collection[int]
-    ) -> tuple[dict[int, tuple[Path, Path | None]], dict[int, ManifestDamaged | NotInStore]]:
+    ) -> tuple[dict[int, tuple[Path, ...]], dict[int, ManifestDamaged | NotInStore]]:
         """Files by partition, on this machine and checked, and what is wrong with those that have none."""
-        parts: dict[int, tuple[Path, Path | None]] = {}
+        parts: dict[int, tuple[Path, ...]] = {}
         wrong: dict[int, ManifestDamaged | NotInStore] = {}
         for partition in batch:
             try:

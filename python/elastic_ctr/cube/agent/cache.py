@@ -89,31 +89,34 @@ class Cache:
         temporary.replace(file)
         return found
 
-    def parts(self, version: int, partition: int) -> tuple[Path, Path | None]:
-        """The full part and the overlay of a partition, on this machine and checked.
+    def parts(self, version: int, partition: int) -> tuple[Path, ...]:
+        """The full part and the overlays of a partition, the lowest first, on this machine and checked.
 
         Raises NotInStore, StoreError, ManifestDamaged, OSError, FetchStopped.
         """
-        manifest = self.manifest(version)
-        own = self._file(manifest, partition)
-        if manifest.kind == "full":
-            return own, None
-        return self._file(self._full_below(manifest), partition), own
+        return tuple(self._file(entry) for entry in self._layers(self.manifest(version), partition))
 
-    def fetch_overlay(self, manifest: DictionaryManifest) -> None:
-        """The one file of all partitions. Raises as `parts` does."""
-        self._file(manifest, 0)
+    def fetch_overlays(self, manifest: DictionaryManifest) -> None:
+        """Those that are one file of all partitions. Raises as `parts` does."""
+        for entry in manifest.overlays(0):
+            self._file(entry)
 
     def cached_partitions(self, version: int) -> set[int]:
         """Partitions that need no fetching. Raises as `manifest` does."""
         manifest = self.manifest(version)
-        both = (manifest, self._full_below(manifest))
-        return {p for p in range(manifest.partitions) if all(self._path(each, p).exists() for each in both)}
+        layers = {p: self._layers(manifest, p) for p in range(manifest.partitions)}
+        # Each file once: an overlay may be the one of all partitions.
+        there = {path: path.exists() for path in {self._path(each) for own in layers.values() for each in own}}
+        return {p for p, own in layers.items() if all(there[self._path(each)] for each in own)}
+
+    def _layers(self, manifest: DictionaryManifest, partition: int) -> tuple[FileEntry, ...]:
+        """Raises as `manifest` does."""
+        return self._full_below(manifest).part(partition), *manifest.overlays(partition)
 
     def forget(self, needed: Collection[int]) -> list[int]:
         """Delete what belongs to no needed version, nor lies below one. Raises OSError."""
         try:
-            keep = {each for version in needed for each in (version, self.manifest(version).full_version)}
+            keep = {each for version in needed for each in (version, *self.manifest(version).others)}
         except (StoreError, ManifestDamaged):
             return []  # the versions below cannot be read now, and deleting can wait
         gone = []
@@ -132,16 +135,16 @@ class Cache:
         folds = own is not None and own.folded
         below = None if own is None else (self._folds if folds else self._manifests).get(own.full_version)
         for partition in partitions:
-            for manifest in (own, below):
-                if manifest is not None:
-                    self._checked.pop(self._path(manifest, partition), None)
+            full = () if below is None else (below.part(partition),)
+            for entry in (*full, *(() if own is None else own.overlays(partition))):
+                self._checked.pop(self._path(entry), None)
 
-    def _path(self, manifest: DictionaryManifest, partition: int) -> Path:
-        """Raises ManifestDamaged."""
-        return self._folder / str(manifest.version) / PurePosixPath(manifest.part(partition).path).name
+    def _path(self, entry: FileEntry) -> Path:
+        """By version, as in the store."""
+        return self._folder / PurePosixPath(entry.path).relative_to(layout.DICTIONARIES)
 
-    def _file(self, manifest: DictionaryManifest, partition: int) -> Path:
-        target, entry = self._path(manifest, partition), manifest.part(partition)
+    def _file(self, entry: FileEntry) -> Path:
+        target = self._path(entry)
         if target.exists():
             if self._is_right(target, entry):
                 return target

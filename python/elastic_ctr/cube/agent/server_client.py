@@ -1,6 +1,6 @@
 """Client of the admin API of the cube-server beside an agent."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from elastic_ctr.cube.agent.drain_client import error_sentence
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.versions.manifest import Record
 
+_LAYERS = ("full", "overlay", "recent")
 # Every worker maps and checks the files first.
 _LOAD_SECONDS = 600.0
 _ASK_SECONDS = 5.0
@@ -55,12 +56,14 @@ class Server:
         return LoadedParts.model_validate(await self._ask("GET", "loaded", None, _ASK_SECONDS))
 
     async def load(
-        self, version: int, dim: int, partitions: int, parts: Mapping[int, tuple[Path, Path | None]]
+        self, version: int, dim: int, partitions: int, parts: Mapping[int, Sequence[Path]]
     ) -> dict[int, frozenset[int]]:
-        """What the server holds then, by version. Raises ServerRefused, ServerUnreachable."""
+        """`parts`: of each partition the full part, and its overlays, the lowest first. What the server holds then, by version.
+
+        Raises ServerRefused, ServerUnreachable.
+        """
         files = {
-            str(partition): {"full": str(full), "overlay": None if overlay is None else str(overlay)}
-            for partition, (full, overlay) in sorted(parts.items())
+            str(partition): dict(zip(_LAYERS, map(str, own), strict=False)) for partition, own in sorted(parts.items())
         }
         body = {"version": version, "dim": dim, "partitions": partitions, "parts": files}
         answer = await self._ask("POST", "load", body, _LOAD_SECONDS)

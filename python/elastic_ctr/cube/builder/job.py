@@ -2,7 +2,9 @@
 
 A base becomes full parts. A delta becomes an overlay, merge(overlay of its nearest built ancestor, the deltas since),
 over that ancestor's full parts; past `overlay_share` of their keys the whole version becomes full parts instead. Deltas that are one
-file for all partitions become one overlay for all of them. Where no
+file for all partitions become one overlay for all of them. Once that is large, the versions after it lie over it, with a recent overlay
+of their own keys alone; when that has grown, both are merged. So a version of a stream costs what its keys and those of the last few
+cost, not what all keys since the full parts do. Where no
 ancestor is built down to the base, base and deltas become full parts at once. The result depends on the published
 files and on which ancestors are built, on nothing else: a build that was cut off is repeated byte for byte.
 
@@ -34,6 +36,7 @@ from elastic_ctr.versions.manifest import (
     DictionaryManifest,
     FileEntry,
     ManifestDamaged,
+    OverlayBelow,
     VersionManifest,
     checked_file,
     read_dictionary,
@@ -50,6 +53,10 @@ FOLD = "fold"
 _PATIENCE_SECONDS = 60.0
 # An overlay in one file is built within some 0.2 s up to so many keys: it is not merged into full parts before, which takes longer.
 _LEAST_TO_MERGE = 200_000
+# An overlay in one file of more keys gets a recent one on top. That one is merged into it from as many keys on, or from a share of its
+# keys on: then a few versions share the work.
+_LARGE_OVERLAY = 20_000
+_RECENT_SHARE = 0.25
 
 
 class BuildFailed(Exception):
@@ -81,6 +88,26 @@ class Plan(NamedTuple):
             and (below.kind == "full" or below.in_one_file)
             and all(each.in_one_file for each in self.inputs)
         )
+
+    @property
+    def below(self) -> OverlayBelow | None:
+        """The overlay that its own lies over; None: its own has all keys since the full parts."""
+        under = self.ancestor
+        if under is None or under.kind == "full" or not self.in_one_file:
+            return None
+        if under.below is None:
+            large = under.keys > _LARGE_OVERLAY
+            return OverlayBelow(version=under.version, file=under.files[0]) if large else None
+        grown = under.keys > max(_LARGE_OVERLAY, _RECENT_SHARE * under.below.file.records)
+        return None if grown else under.below
+
+    def merged(self, partition: int) -> tuple[FileEntry, ...]:
+        """The overlays of its ancestor that its own begins with, the lowest first."""
+        if self.ancestor is None:
+            return ()
+        below = self.below
+        # What lies below stays as it is.
+        return tuple(each for each in self.ancestor.overlays(partition) if below is None or each != below.file)
 
     @property
     def first_step(self) -> Step:
@@ -228,9 +255,7 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
     else:
         entries = [input_file(each, partition) for each in plan.inputs]
         files = [checked_file(store, entry, folder) for entry in entries]
-        parent = None
-        if plan.ancestor is not None and plan.ancestor.kind == "overlay":
-            parent = checked_file(store, plan.ancestor.part(partition), folder)
+        parents = [checked_file(store, each, folder) for each in plan.merged(partition)]
         seconds["reading"] = time.monotonic() - began
         partitions = 1 if in_one_file else manifest.partitions
         identity = Identity(manifest.version, partition, partitions, manifest.dim, values=manifest.values)
@@ -244,7 +269,7 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
             part = build_full(blocks, out, identity, task.memory_bytes)
         else:
             identity = identity._replace(base=plan.full_version)
-            part = build_overlay(parent, blocks, out, identity, memory_bytes=task.memory_bytes)
+            part = build_overlay(parents, blocks, out, identity, memory_bytes=task.memory_bytes)
     seconds["building"] = time.monotonic() - began - seconds["reading"]
     return part
 
@@ -270,7 +295,7 @@ def input_file(manifest: VersionManifest, partition: int) -> FileEntry:
 
 def past_share(plan: Plan, overlay_keys: int, store: Store, overlay_share: float) -> bool:
     """Whether the overlay of a version has grown so large that full parts are better."""
-    if plan.ancestor is None or (plan.in_one_file and overlay_keys < _LEAST_TO_MERGE):
+    if plan.ancestor is None or plan.below is not None or (plan.in_one_file and overlay_keys < _LEAST_TO_MERGE):
         return False
     return overlay_keys > overlay_share * read_full(store, plan.ancestor).keys
 
@@ -305,6 +330,7 @@ def dictionary_of(plan: Plan, kind: Literal["full", "overlay"], entries: Collect
         files=tuple(sorted(entries, key=lambda entry: entry.path)),
         values=own.values,
         folded=kind == "overlay" and plan.ancestor is not None and plan.ancestor.folded,
+        below=plan.below if kind == "overlay" else None,
     )
 
 

@@ -6,7 +6,7 @@ Files are not synced, because a build that a crash interrupts is repeated.
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -71,28 +71,30 @@ def build_full(
 
 
 def build_overlay(
-    parent_overlay: Path | None,
+    parents: Sequence[Path],
     delta_blocks: Iterable[tuple[Keys, Values]],
     out: Path,
     identity: Identity,
     deletions: Iterable[Keys] = (),
     memory_bytes: int = MEMORY_BYTES,
 ) -> PartFile:
-    """The overlay of a version: its parent's overlay, then its delta, then deletions (tombstones); later wins.
+    """The overlay of a version: the overlays of its parent, the lowest first, then its delta, then deletions (tombstones); later wins.
 
-    Raises ValueError when the parent overlay is of another partition, dim or base, and DictionaryDamaged.
+    Raises ValueError when an overlay of the parent is of another partition, dim or base, and DictionaryDamaged.
     """
-    parent: Iterable[Block] = ()
-    if parent_overlay is not None:
-        part = _trusted_overlay(parent_overlay, identity)
-        if identity.base and part.header.base not in {0, identity.base}:
-            raise ValueError(
-                f"{parent_overlay} lies over version {part.header.base}, the new overlay over {identity.base}; "
-                "build it from the deltas since that base"
-            )
-        parent = _stored(part, identity)
-    blocks = chain(parent, _present(delta_blocks, identity), _gone(deletions, identity))
+    before = [_stored(_overlay_of_parent(each, identity), identity) for each in parents]
+    blocks = chain(*before, _present(delta_blocks, identity), _gone(deletions, identity))
     return _build("overlay", identity, blocks, out, memory_bytes)
+
+
+def _overlay_of_parent(path: Path, identity: Identity) -> DictionaryPart:
+    part = _trusted_overlay(path, identity)
+    if identity.base and part.header.base not in {0, identity.base}:
+        raise ValueError(
+            f"{path} lies over version {part.header.base}, the new overlay over {identity.base}; "
+            "build it from the deltas since that base"
+        )
+    return part
 
 
 def merge_full(

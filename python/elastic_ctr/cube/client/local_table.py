@@ -59,5 +59,4 @@ class LocalTable:
 
 
 def _paths_of(table: VersionTable, partition: int) -> Paths:
-    full, overlay = table.parts[partition]
-    return Paths(full.path, None if overlay is None else overlay.path)
+    return Paths._make(None if part is None else part.path for part in table.parts[partition])

@@ -36,11 +36,15 @@ from elastic_ctr.machine_code.intrinsics import (
     zero_bytes,
 )
 
-# Columns of a table row, one row per partition, u64. An overlay's columns are those of the full part plus OVERLAY.
+# Columns of a table row, one row per partition, u64. An overlay's columns are those of the full part plus OVERLAY, those of the recent
+# overlay plus RECENT; the last three are overlays' alone.
 PILOTS, RECORDS, SUB_PARTS, SUB_PART_COUNT, SLOTS, BUCKETS, EMPTY_KEY_AT, EMPTY_KEY_DELETED = range(8)
-OVERLAY = 8
-PRESENCE, PRESENCE_MASK, TOMBSTONES = 16, 17, 18
-WIDTH = 24
+PRESENCE, PRESENCE_MASK, TOMBSTONES = range(8, 11)
+OVERLAY, RECENT = 8, 24
+WIDTH = 40
+
+# How many overlays lie over the full parts.
+PLAIN, OVERLAID, TWICE_OVERLAID = range(3)
 
 # Kinds of values, as the code here and in the header names them.
 FLOAT32, FLOAT16, INT8 = (VALUE_CODES[kind] for kind in ("float32", "float16", "int8"))
@@ -51,10 +55,10 @@ BLOCK = 64
 _AT, _HASHED, _FIRST, _SLOTS = (np.uint64(8 * number) for number in range(4))
 _KEY_BYTES = np.uint64(32)
 # Behind those of a block, where there are overlays, a u64 for each key: the word of the filter that tells of it, then its record in
-# the overlay or 0; its mixed hash; its partition's row; and a list of those that the overlay may have.
-_ABOVE, _MIXED, _ROW, _LISTED = (np.uint64(8 * column * BLOCK) for column in range(4, 8))
-_BLOCK_BYTES = np.uint64(64 * BLOCK)
-SCRATCH = 2 * 8 * BLOCK  # u64s that a lookup needs: a block, and the next one
+# the overlay or 0; the same of the recent overlay; its mixed hash; its partition's row; and a list of those that an overlay may have.
+_ABOVE, _RECENT, _MIXED, _ROW, _LISTED = (np.uint64(8 * column * BLOCK) for column in range(4, 9))
+_BLOCK_BYTES = np.uint64(72 * BLOCK)
+SCRATCH = 2 * 9 * BLOCK  # u64s that a lookup needs: a block, and the next one
 
 _CHECKED = bounds_checked()
 _EMPTY = np.uint64(EMPTY_KEY)
@@ -126,8 +130,8 @@ def _column(row: Any, column: Any) -> Any:
 
 @compiled
 def _placed(row: Any, at: Any, mixed: Any) -> Any:
-    """(address of the pilot, second hash, first slot of the sub-part) of a mixed key, in the full part (at 0) or the overlay (at
-    OVERLAY).
+    """(address of the pilot, second hash, first slot of the sub-part) of a mixed key, in the full part (at 0) or an overlay (at OVERLAY
+    or RECENT).
     """
     sub_parts, seed_at = _column(row, at + SUB_PART_COUNT), _column(row, at + SUB_PARTS)
     buckets = _column(row, at + BUCKETS)
@@ -156,29 +160,37 @@ def _slot_of(hashed: Any, pilot: Any, slots: Any) -> Any:
 
 
 @compiled
-def _overlay_record(row: Any, mixed: Any, step: Any) -> Any:
+def _overlay_record(row: Any, at: Any, mixed: Any, step: Any) -> Any:
     """Address of the record that an overlay may have of a key, its low bit set for a tombstone."""
-    pilot_at, hashed, first = _placed(row, OVERLAY, mixed)
-    slot = first + _slot_of(hashed, np.uint64(load_u16(pilot_at)), _column(row, OVERLAY + SLOTS))
-    bits = _column(row, TOMBSTONES)
+    pilot_at, hashed, first = _placed(row, at, mixed)
+    slot = first + _slot_of(hashed, np.uint64(load_u16(pilot_at)), _column(row, at + SLOTS))
+    bits = _column(row, at + TOMBSTONES)
     gone = bits != _0 and (np.uint64(load_u8(bits + (slot >> _3))) >> (slot & _7)) & _1 != _0
     # Records are aligned: the low bit of their address is free.
-    return (_column(row, OVERLAY + RECORDS) + slot * step) | (_1 if gone else _0)
+    return (_column(row, at + RECORDS) + slot * step) | (_1 if gone else _0)
 
 
 @compiled
-def _slow_path(row: Any, key: Any, record: Any, above: Any, overlaid: Any) -> Any:
+def _empty_key(row: Any, at: Any, below: Any) -> Any:
+    """Address of the values of EMPTY_KEY with this overlay; `below`: without it. 0: it is missing."""
+    if _column(row, at + EMPTY_KEY_DELETED) != _0:
+        return _0
+    own = _column(row, at + EMPTY_KEY_AT)
+    return below if own == _0 else own
+
+
+@compiled
+def _slow_path(row: Any, key: Any, record: Any, above: Any, overlays: Any) -> Any:
     """(address of the values or 0, whether the key is missing), for keys that the full part does not simply have."""
     if key == _PADDING:
         return _0, False
     if key == _EMPTY:
         # Its slot would look like any empty one, so its record stands in the headers.
         source = _column(row, EMPTY_KEY_AT)
-        if overlaid:
-            if _column(row, OVERLAY + EMPTY_KEY_DELETED) != _0:
-                source = _0
-            elif _column(row, OVERLAY + EMPTY_KEY_AT) != _0:
-                source = _column(row, OVERLAY + EMPTY_KEY_AT)
+        if overlays != PLAIN:
+            source = _empty_key(row, OVERLAY, source)
+        if overlays == TWICE_OVERLAID:
+            source = _empty_key(row, RECENT, source)
         return source, source == _0
     standing = above & ~_1
     if standing != _0 and load_u64(standing) == key:
@@ -187,7 +199,13 @@ def _slow_path(row: Any, key: Any, record: Any, above: Any, overlaid: Any) -> An
 
 
 @compiled
-def _hash(row: Any, overlaid: Any, step: Any, key: Any, block: Any, i: Any) -> None:
+def _filter_word(row: Any, at: Any, mixed: Any) -> Any:
+    """Address of the word of an overlay's filter that tells of a key."""
+    return _column(row, at + PRESENCE) + _8 * ((mixed & _column(row, at + PRESENCE_MASK)) >> _6)
+
+
+@compiled
+def _hash(row: Any, overlays: Any, step: Any, key: Any, block: Any, i: Any) -> None:
     """The first step of a block's key i: hash it, and ask for its pilot."""
     own = block + i * _KEY_BYTES
     mixed = mix(key)
@@ -197,12 +215,16 @@ def _hash(row: Any, overlaid: Any, step: Any, key: Any, block: Any, i: Any) -> N
     store_u64(own + _HASHED, hashed)
     store_u64(own + _FIRST, _column(row, RECORDS) + first * step)
     store_u64(own + _SLOTS, _column(row, SLOTS))
-    if overlaid:
-        word = _column(row, PRESENCE) + _8 * ((mixed & _column(row, PRESENCE_MASK)) >> _6)
+    if overlays != PLAIN:
+        word = _filter_word(row, OVERLAY, mixed)
         prefetch(word)
         store_u64(block + _ABOVE + i * _8, word)
         store_u64(block + _MIXED + i * _8, mixed)
         store_u64(block + _ROW + i * _8, row)
+    if overlays == TWICE_OVERLAID:
+        word = _filter_word(row, RECENT, mixed)
+        prefetch(word)
+        store_u64(block + _RECENT + i * _8, word)
 
 
 @inlined
@@ -219,27 +241,27 @@ def _ask(size: Any, stride: Any, block: Any, i: Any) -> None:
 
 
 @compiled
-def _ask_above(block: Any, size: Any, step: Any) -> None:
-    """Ask for the records that overlays may have of the block's keys."""
+def _ask_above(block: Any, size: Any, step: Any, at: Any, found: Any) -> None:
+    """Ask for the records that the overlays at OVERLAY or RECENT may have of the block's keys; `found`: the column of the block for them."""
     listed = _0
     # No branch: whether an overlay has the key cannot be predicted.
     for i in range(size):
         # A filter has at least 64 bits, so the place within its word are the lowest bits of the hash.
-        bit = (load_u64(load_u64(block + _ABOVE + i * _8)) >> (load_u64(block + _MIXED + i * _8) & _63)) & _1
-        store_u64(block + _ABOVE + i * _8, _0)
+        bit = (load_u64(load_u64(block + found + i * _8)) >> (load_u64(block + _MIXED + i * _8) & _63)) & _1
+        store_u64(block + found + i * _8, _0)
         store_u64(block + _LISTED + listed * _8, i)
         listed += bit
     for number in range(listed):
-        at = load_u64(block + _LISTED + number * _8) * _8
-        above = _overlay_record(load_u64(block + _ROW + at), load_u64(block + _MIXED + at), step)
+        own = load_u64(block + _LISTED + number * _8) * _8
+        above = _overlay_record(load_u64(block + _ROW + own), at, load_u64(block + _MIXED + own), step)
         prefetch(above)
         prefetch(above + step - _1)
-        store_u64(block + _ABOVE + at, above)
+        store_u64(block + found + own, above)
 
 
 @inlined
 def _look_up(
-    dim: Any, stride: Any, values: Any, accumulate: Any, table: Any, reciprocal: Any, overlaid: Any, keys: Any, count: Any,
+    dim: Any, stride: Any, values: Any, accumulate: Any, table: Any, reciprocal: Any, overlays: Any, keys: Any, count: Any,
     out: Any, places: Any, missing: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     if _CHECKED and scratch.size < SCRATCH:
@@ -255,7 +277,7 @@ def _look_up(
     lost: Any = 0
     # Unsigned places: numba looks whether signed ones count from the end.
     for i in range(min(_64, total)):
-        _hash(_row_of(rows, partitions, reciprocal, keys[i]), overlaid, step, keys[i], this, i)
+        _hash(_row_of(rows, partitions, reciprocal, keys[i]), overlays, step, keys[i], this, i)
     start = _0
     while start < total:
         size = min(_64, total - start)
@@ -264,16 +286,23 @@ def _look_up(
         for i in range(next_size):
             _ask(size_of_record, stride, this, i)
             key = keys[after + i]
-            _hash(_row_of(rows, partitions, reciprocal, key), overlaid, step, key, other, i)
+            _hash(_row_of(rows, partitions, reciprocal, key), overlays, step, key, other, i)
         for i in range(next_size, size):
             _ask(size_of_record, stride, this, i)
-        if overlaid:
-            _ask_above(this, size, step)
+        if overlays == TWICE_OVERLAID:
+            _ask_above(this, size, step, RECENT, _RECENT)
+        if overlays != PLAIN:
+            _ask_above(this, size, step, OVERLAY, _ABOVE)
         zero_bytes(missing_address + start, size)
         for i in range(size):
             key = keys[start + i]
             record = load_u64(this + i * _KEY_BYTES + _AT)
-            above = load_u64(this + _ABOVE + i * _8) if overlaid else _0
+            above = load_u64(this + _ABOVE + i * _8) if overlays != PLAIN else _0
+            if overlays == TWICE_OVERLAID:
+                # Its filter may have been wrong: then the overlay below has the word.
+                recent = load_u64(this + _RECENT + i * _8)
+                if recent != _0 and load_u64(recent & ~_1) == key:
+                    above = recent
             place = places[start + i]
             if _CHECKED and (place < 0 or place + 4 * dim > out.size):
                 raise IndexError("a place outside the output")
@@ -281,7 +310,7 @@ def _look_up(
             source, target = found + _8, out_address + np.uint64(place)
             if above & _1 != _0 or load_u64(found) != key or key == _EMPTY or key == _PADDING:  # noqa: PLR1714, SIM109 (numba)
                 row = _row_of(rows, partitions, reciprocal, key)
-                source, absent = _slow_path(row, key, record, above, overlaid)
+                source, absent = _slow_path(row, key, record, above, overlays)
                 if absent:
                     missing[start + i] = 1
                     lost += 1
@@ -297,18 +326,19 @@ def _look_up(
 
 @inlined
 def look_up(
-    dim: Any, stride: Any, values: Any, accumulate: Any, table: Any, reciprocal: Any, overlaid: Any, keys: Any, count: Any,
+    dim: Any, stride: Any, values: Any, accumulate: Any, table: Any, reciprocal: Any, overlays: Any, keys: Any, count: Any,
     out: Any, places: Any, missing: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     """The body of `lookup_kernel`, for callers that are compiled themselves and know dim, stride and the code of the kind of values."""
-    # Twice, so that the one without overlays does not ask for them at every key.
-    if overlaid:
+    # Twice, so that the one without overlays does not ask for them at every key. Whether there is a second one is asked at every key:
+    # the answer never changes, and a third copy would take its time to compile.
+    if overlays == PLAIN:
         lost = _look_up(
-            dim, stride, values, accumulate, table, reciprocal, True, keys, count, out, places, missing, scratch
+            dim, stride, values, accumulate, table, reciprocal, PLAIN, keys, count, out, places, missing, scratch
         )  # fmt: skip
     else:
         lost = _look_up(
-            dim, stride, values, accumulate, table, reciprocal, False, keys, count, out, places, missing, scratch
+            dim, stride, values, accumulate, table, reciprocal, overlays, keys, count, out, places, missing, scratch
         )  # fmt: skip
     return lost
 
@@ -316,7 +346,7 @@ def look_up(
 def lookup_kernel(dim: int, stride: int, *, accumulate: bool, values: ValueKind = "float32") -> Callable[..., int]:
     """The lookup for parts of that dim, stride and kind of values.
 
-    It is called as lookup(table u64[partitions, WIDTH], reciprocal u64, overlaid bool, keys u64[>= count], count, out
+    It is called as lookup(table u64[partitions, WIDTH], reciprocal u64, overlays int, keys u64[>= count], count, out
     u8[], places i64[>= count], missing u8[>= count], scratch u64[SCRATCH]) and returns how many were missing. The
     values of keys[i] go to out[places[i]:] (accumulate: are added there as float32); missing[i] becomes 0 or 1. A key
     of a partition without a part counts as missing; callers that tell the two apart check before.
@@ -327,7 +357,7 @@ def lookup_kernel(dim: int, stride: int, *, accumulate: bool, values: ValueKind 
     def lookup(
         table: Any,
         reciprocal: Any,
-        overlaid: Any,
+        overlays: Any,
         keys: Any,
         count: Any,
         out: Any,
@@ -336,7 +366,7 @@ def lookup_kernel(dim: int, stride: int, *, accumulate: bool, values: ValueKind 
         scratch: Any,
     ) -> Any:
         return look_up(
-            dim, stride, code, accumulate, table, reciprocal, overlaid, keys, count, out, places, missing, scratch
+            dim, stride, code, accumulate, table, reciprocal, overlays, keys, count, out, places, missing, scratch
         )  # fmt: skip
 
     return lookup

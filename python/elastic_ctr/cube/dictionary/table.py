@@ -17,7 +17,7 @@ from elastic_ctr.features.value_kind import ValueKind
 
 Offsets = NDArray[np.int64]
 
-_SCRATCH = 16 * 64  # SCRATCH of the kernel, which only a machine with numba can import
+_SCRATCH = 18 * 64  # SCRATCH of the kernel, which only a machine with numba can import
 
 
 class PartsDoNotFit(ValueError):
@@ -30,24 +30,36 @@ class PartitionNotHeld(LookupError):
 
 
 class Parts(NamedTuple):
-    """The parts of one partition: the overlay answers for its keys, the full part for the others. An overlay may be one of all
-    partitions.
+    """The parts of one partition: the recent overlay answers for its keys, the overlay for its others, the full part for the rest. An
+    overlay may be one of all partitions, and there is a recent one only over another.
     """
 
     full: DictionaryPart
     overlay: DictionaryPart | None = None
+    recent: DictionaryPart | None = None
 
 
 class Paths(NamedTuple):
+    """The files of `Parts`."""
+
     full: Path
     overlay: Path | None = None
+    recent: Path | None = None
+
+    @classmethod
+    def of(cls, full: Path, *overlays: Path) -> "Paths":
+        """`overlays`: none, one or two, the lowest first."""
+        return cls(full, **dict(zip(("overlay", "recent"), overlays, strict=False)))
 
     def files(self) -> list[Path]:
         return [path for path in self if path is not None]
 
     def open(self, *, verify: bool = False) -> Parts:
-        overlay = DictionaryPart.open(self.overlay, verify=verify) if self.overlay is not None else None
-        return Parts(DictionaryPart.open(self.full, verify=verify), overlay)
+        return self.parts(lambda path: DictionaryPart.open(path, verify=verify))
+
+    def parts(self, opened: Callable[[Path], DictionaryPart]) -> Parts:
+        """What `opened` makes of each file."""
+        return Parts(opened(self.full), *(None if path is None else opened(path) for path in self[1:]))
 
 
 @lru_cache(maxsize=32)
@@ -58,7 +70,7 @@ def compiled_lookup(dim: int, stride: int, *, accumulate: bool, values: ValueKin
     kernel = lookup_kernel(dim, stride, accumulate=accumulate, values=values)
     nothing = np.zeros(0, np.uint64)
     kernel(
-        np.zeros((1, WIDTH), np.uint64), np.uint64(0), False, nothing, 0, np.zeros(0, np.uint8),
+        np.zeros((1, WIDTH), np.uint64), np.uint64(0), 0, nothing, 0, np.zeros(0, np.uint8),
         np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(SCRATCH, np.uint64),
     )  # fmt: skip
     return kernel
@@ -76,15 +88,16 @@ def _table_rows(partitions: int, parts: Mapping[int, Parts]) -> NDArray[np.uint6
     from elastic_ctr.cube.dictionary import kernel
 
     rows = np.zeros((partitions, kernel.WIDTH), np.uint64)
-    for at in (0, kernel.OVERLAY):
+    for at in (0, kernel.OVERLAY, kernel.RECENT):
         rows[:, at + kernel.PILOTS] = _NO_PILOTS.ctypes.data
         rows[:, at + kernel.RECORDS] = _NO_RECORDS.ctypes.data
         rows[:, at + kernel.SUB_PARTS] = _NO_SUB_PARTS.ctypes.data
         rows[:, [at + kernel.SUB_PART_COUNT, at + kernel.SLOTS, at + kernel.BUCKETS]] = 1
-    rows[:, kernel.PRESENCE] = _NO_PRESENCE.ctypes.data
-    for partition, pair in parts.items():
+    for at in (kernel.OVERLAY, kernel.RECENT):
+        rows[:, at + kernel.PRESENCE] = _NO_PRESENCE.ctypes.data
+    for partition, own in parts.items():
         row = rows[partition]
-        for at, part in ((0, pair.full), (kernel.OVERLAY, pair.overlay)):
+        for at, part in ((0, own.full), (kernel.OVERLAY, own.overlay), (kernel.RECENT, own.recent)):
             if part is None:
                 continue
             row[at + kernel.PILOTS] = part.pilots.ctypes.data
@@ -95,22 +108,24 @@ def _table_rows(partitions: int, parts: Mapping[int, Parts]) -> NDArray[np.uint6
             row[at + kernel.BUCKETS] = part.header.buckets
             row[at + kernel.EMPTY_KEY_AT] = part.stored_empty_key.ctypes.data if part.stored_empty_key.size else 0
             row[at + kernel.EMPTY_KEY_DELETED] = part.header.empty_key == "deleted"
-        if pair.overlay is not None:
-            row[kernel.PRESENCE] = pair.overlay.presence.ctypes.data
-            row[kernel.PRESENCE_MASK] = pair.overlay.header.presence_bits - 1
-            row[kernel.TOMBSTONES] = pair.overlay.tombstones.ctypes.data if pair.overlay.tombstones.size else 0
+            if part is not own.full:
+                row[at + kernel.PRESENCE] = part.presence.ctypes.data
+                row[at + kernel.PRESENCE_MASK] = part.header.presence_bits - 1
+                row[at + kernel.TOMBSTONES] = part.tombstones.ctypes.data if part.tombstones.size else 0
     return rows
 
 
 def kind_of_values(parts: Mapping[int, Parts]) -> ValueKind:
     """How the parts of a version store values: all the same way, as the lookup is compiled for one. float32 without parts."""
-    return next((pair.full.header.values for pair in parts.values()), "float32")
+    return next((own.full.header.values for own in parts.values()), "float32")
 
 
 def check_fit(partitions: int, dim: int, parts: Mapping[int, Parts]) -> None:
     """Raises PartsDoNotFit when a part is of another partition, dim, kind or base than it is given as, or has other kinds of values."""
-    for partition, pair in parts.items():
-        for part, kind in ((pair.full, "full"), (pair.overlay, "overlay")):
+    for partition, own in parts.items():
+        if own.recent is not None and own.overlay is None:
+            raise PartsDoNotFit(f"{own.recent.path} is given as a recent overlay, and there is no overlay below it")
+        for part, kind in ((own.full, "full"), (own.overlay, "overlay"), (own.recent, "overlay")):
             if part is None:
                 continue
             head = part.header
@@ -131,11 +146,10 @@ def check_fit(partitions: int, dim: int, parts: Mapping[int, Parts]) -> None:
                     f"{part.path} has its values as {head.values}, other parts of the version as {kind_of_values(parts)}; build "
                     "the version anew"
                 )
-        if pair.overlay is not None and pair.overlay.header.base not in {0, pair.full.header.version}:
-            raise PartsDoNotFit(
-                f"{pair.overlay.path} lies over version {pair.overlay.header.base}, "
-                f"{pair.full.path} is of version {pair.full.header.version}"
-            )
+            if kind == "overlay" and head.base not in {0, own.full.header.version}:
+                raise PartsDoNotFit(
+                    f"{part.path} lies over version {head.base}, {own.full.path} is of version {own.full.header.version}"
+                )
 
 
 class VersionTable:
@@ -152,7 +166,8 @@ class VersionTable:
         self.dim = dim
         self.partitions = partitions
         self.parts = dict(parts)
-        self.overlaid = any(pair.overlay is not None for pair in parts.values())
+        self.overlays = max((len([part for part in own[1:] if part is not None]) for own in parts.values()), default=0)
+        """How many lie over its full parts, at most."""
         self.complete = len(parts) == partitions
         self.held = np.zeros(partitions, np.bool_)
         self.held[list(parts)] = True
@@ -183,7 +198,7 @@ class VersionTable:
         missing = np.empty(keys.size, np.uint8)
         places = np.arange(0, keys.size * 4 * self.dim, 4 * self.dim, dtype=np.int64)
         out, scratch = values.reshape(-1).view(np.uint8), np.empty(_SCRATCH, np.uint64)
-        self._copy(self.rows, self.reciprocal, self.overlaid, keys, keys.size, out, places, missing, scratch)
+        self._copy(self.rows, self.reciprocal, self.overlays, keys, keys.size, out, places, missing, scratch)
         return values, missing.view(np.bool_)
 
     def lookup_pooled(self, keys: Keys, offsets: Offsets, out: Values | None = None) -> Values:
@@ -215,7 +230,7 @@ class VersionTable:
         flat = as_strided(out.view(np.uint8), shape=(reach,), strides=(1,))
         places, missing = np.repeat(starts, lengths), np.empty(keys.size, np.uint8)
         scratch = np.empty(_SCRATCH, np.uint64)
-        add(self.rows, self.reciprocal, self.overlaid, keys, keys.size, flat, places, missing, scratch)
+        add(self.rows, self.reciprocal, self.overlays, keys, keys.size, flat, places, missing, scratch)
         return out
 
     def _checked(self, keys: Keys) -> Keys:

@@ -218,7 +218,7 @@ class Tables(NamedTuple):
     versions: NDArray[np.uint64]  # [versions]
     places: NDArray[np.int64]  # [versions]: column among the counters
     rows: NDArray[np.uint64]  # [versions, partitions, WIDTH]
-    overlaid: NDArray[np.bool_]
+    overlays: NDArray[np.int64]  # [versions]: how many lie over the full parts
     values: NDArray[np.int64]  # [versions]: the code of their kind of values
     complete: NDArray[np.bool_]
     held: NDArray[np.bool_]  # [versions, partitions]
@@ -422,7 +422,7 @@ def _answer(
 ) -> Any:  # fmt: skip
     """Look up keys at to stop of the round; how many were missing."""
     return look_up(
-        dim, stride, values, False, t.rows[index], t.reciprocal, t.overlaid[index], b.keys[at:stop], stop - at, b.replies,
+        dim, stride, values, False, t.rows[index], t.reciprocal, t.overlays[index], b.keys[at:stop], stop - at, b.replies,
         places, b.missing[at:stop], b.scratch,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from elastic_ctr.cube.dictionary.format import DictionaryPart
-from elastic_ctr.cube.dictionary.table import Parts, Paths, VersionTable
+from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.cube.server.lookup_counters import MAX_VERSIONS
 from elastic_ctr.features.value_kind import ValueKind
 
@@ -29,6 +29,10 @@ class Assignment:
     partitions: int
     place: int
     parts: dict[int, Paths]
+
+    @cached_property
+    def files(self) -> frozenset[Path]:
+        return frozenset(path for paths in self.parts.values() for path in paths.files())
 
 
 _VERSIONS = TypeAdapter(dict[int, Assignment])
@@ -71,9 +75,7 @@ class Assignments:
 
     @cached_property
     def files(self) -> frozenset[Path]:
-        return frozenset(
-            path for own in self.versions.values() for paths in own.parts.values() for path in paths.files()
-        )
+        return frozenset().union(*(own.files for own in self.versions.values()))
 
     def partitions_of(self, files: Collection[Path]) -> dict[int, list[int]]:
         """Version to the partitions that one of these files answers for."""
@@ -158,10 +160,7 @@ class Holdings:
         def table(version: int, own: Assignment) -> VersionTable:
             if self.assigned.versions.get(version) == own:
                 return self.tables[version]
-            parts = {
-                number: Parts(opened(paths.full), None if paths.overlay is None else opened(paths.overlay))
-                for number, paths in own.parts.items()
-            }
+            parts = {number: paths.parts(opened) for number, paths in own.parts.items()}
             return VersionTable(version, own.dim, own.partitions, parts)
 
         tables = {version: table(version, own) for version, own in assigned.versions.items()}

@@ -5,7 +5,8 @@ The admin API is HTTP and JSON:
     GET  /healthz /readyz /status /metrics
     GET  /loaded  {"versions": {version: partitions}, "damaged": {version: {partition: sentence}}, "lastAskedSeconds",
                    "draining", "lastLookupSeconds"}
-    POST /load    {"version", "dim", "partitions", "parts": {"17": {"full": path, "overlay": path or null}}}
+    POST /load    {"version", "dim", "partitions", "parts": {"17": {"full": path, "overlay": path or null,
+                   "recent": path or null}}}
     POST /unload  {"version", "partitions": [..] or null}
     POST /drain   {"draining": bool}
 
@@ -30,7 +31,7 @@ from starlette.routing import Route
 
 from elastic_ctr.config.roles import CubePodConfig
 from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryDamaged, DictionaryPart
-from elastic_ctr.cube.dictionary.table import Parts, PartsDoNotFit, Paths, check_fit
+from elastic_ctr.cube.dictionary.table import PartsDoNotFit, Paths, check_fit
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Assignments, DoesNotFit
 from elastic_ctr.cube.server.lookup_counters import Activity
@@ -65,6 +66,10 @@ class _Body(BaseModel):
 class PartFiles(_Body):
     full: str
     overlay: str | None = None
+    recent: str | None = None
+
+    def names(self) -> tuple[str, str | None, str | None]:
+        return self.full, self.overlay, self.recent
 
 
 class Load(_Body):
@@ -228,10 +233,10 @@ class CubeServer:
         body = await read_record(request, Load)
         numbered = {_partition(number): files for number, files in body.parts.items()}
         # Each file once: an overlay may be the one of all partitions.
-        names = {name for files in numbered.values() for name in (files.full, files.overlay) if name is not None}
+        names = {name for files in numbered.values() for name in files.names() if name is not None}
         checked = {name: self._checked(name) for name in names}
         paths = {
-            number: Paths(checked[files.full], None if files.overlay is None else checked[files.overlay])
+            number: Paths._make(None if name is None else checked[name] for name in files.names())
             for number, files in numbered.items()
         }
 
@@ -301,10 +306,7 @@ def map_parts(
 
     # An overlay may be the one file of all partitions.
     parts = {path: opened_once(path) for path in {path for files in paths.values() for path in files.files()}}
-    opened = {
-        number: Parts(parts[files.full], None if files.overlay is None else parts[files.overlay])
-        for number, files in paths.items()
-    }
+    opened = {number: files.parts(parts.__getitem__) for number, files in paths.items()}
     check_fit(partitions, dim, opened)
     return list(parts.values())
 

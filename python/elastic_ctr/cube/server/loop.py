@@ -208,7 +208,7 @@ def _tables(holdings: Holdings, dim: int, *, draining: bool) -> event_loop.Table
         versions=np.array([table.version for table in tables] or [0], np.uint64),
         places=np.array([holdings.places[table.version] for table in tables] or [0], np.int64),
         rows=np.stack([table.rows for table in tables]) if tables else np.zeros((1, 1, kernel.WIDTH), np.uint64),
-        overlaid=np.array([table.overlaid for table in tables] or [False]),
+        overlays=np.array([table.overlays for table in tables] or [0], np.int64),
         values=np.array([VALUE_CODES[table.values] for table in tables] or [VALUE_CODES["float32"]], np.int64),
         complete=np.array([table.complete for table in tables] or [False]),
         held=np.stack([table.held for table in tables] or [np.zeros(1, np.bool_)]),

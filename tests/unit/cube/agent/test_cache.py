@@ -11,7 +11,7 @@ from elastic_ctr.cube.agent import cache as module
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
 from elastic_ctr.store import FileStore, NotInStore, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged, digest_of, publish
+from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged, OverlayBelow, digest_of, publish
 
 DATA = bytes(range(256)) * 1000
 
@@ -93,7 +93,7 @@ def test_a_fetch_that_was_cut_off_goes_on_where_it_was(store: FileStore, tmp_pat
         cache_of(remote, tmp_path).parts(7, 0)
     remote.cut_after = None
     cache = cache_of(remote, tmp_path)
-    full, _ = cache.parts(7, 0)
+    [full] = cache.parts(7, 0)
 
     assert full.read_bytes() == b"\x07\x00" + DATA
     assert remote.offsets == [0, 131072]
@@ -118,7 +118,7 @@ def test_what_comes_in_small_pieces_is_written_in_large_ones(store: FileStore, t
     remote = Counting(store.root)
 
     before = _writes()
-    full, _ = cache_of(remote, tmp_path).parts(7, 0)
+    [full] = cache_of(remote, tmp_path).parts(7, 0)
     taken = _writes() - before
 
     assert full.read_bytes() == data
@@ -174,7 +174,7 @@ def test_a_damaged_part_is_named_and_not_kept_and_a_mended_one_is_taken(
 def test_a_cached_part_shares_no_inode_with_the_store(store: FileStore, tmp_path: Path) -> None:
     put_dictionary(store, tmp_path / "work", 7)
 
-    full, _ = cache_of(store, tmp_path).parts(7, 0)
+    [full] = cache_of(store, tmp_path).parts(7, 0)
     full.write_bytes(b"damaged")
 
     assert (store.root / layout.dictionary_part(7, 0)).read_bytes() == b"\x07\x00" + DATA
@@ -184,10 +184,10 @@ def test_a_cached_part_shares_no_inode_with_the_store(store: FileStore, tmp_path
 def test_a_part_that_went_bad_on_this_disk_is_fetched_again(store: FileStore, tmp_path: Path) -> None:
     put_dictionary(store, tmp_path / "work", 7)
     remote = RemoteStore(store.root)
-    full, _ = cache_of(remote, tmp_path).parts(7, 0)
+    [full] = cache_of(remote, tmp_path).parts(7, 0)
     full.write_bytes(full.read_bytes()[:-1] + b"\x00")
 
-    again, _ = cache_of(remote, tmp_path).parts(7, 0)
+    [again] = cache_of(remote, tmp_path).parts(7, 0)
 
     assert again.read_bytes() == b"\x07\x00" + DATA
 
@@ -195,7 +195,7 @@ def test_a_part_that_went_bad_on_this_disk_is_fetched_again(store: FileStore, tm
 def test_a_part_that_the_server_refused_is_read_again(store: FileStore, tmp_path: Path) -> None:
     put_dictionary(store, tmp_path / "work", 7)
     cache = cache_of(RemoteStore(store.root), tmp_path)
-    full, _ = cache.parts(7, 0)
+    [full] = cache.parts(7, 0)
     found = full.stat()
     full.write_bytes(full.read_bytes()[:-1] + b"\x00")
     os.utime(full, ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -283,7 +283,7 @@ def test_a_fetched_file_that_cannot_be_read_back_is_fetched_anew(
         with pytest.raises(OSError, match="Input/output error"):
             cache.parts(7, 0)
 
-    own, _ = cache.parts(7, 0)
+    [own] = cache.parts(7, 0)
     assert remote.offsets == [0, 0]
     assert own.read_bytes() == bytes([7, 0]) + DATA
 
@@ -294,7 +294,7 @@ def test_a_file_that_the_disk_has_lost_is_fetched_anew(
     put_dictionary(store, tmp_path / "work", 7)
     remote = Counting(store.root)
     cache = cache_of(remote, tmp_path)
-    own, _ = cache.parts(7, 0)
+    [own] = cache.parts(7, 0)
 
     def read(path: Path) -> tuple[int, str]:
         if path == own:
@@ -305,7 +305,46 @@ def test_a_file_that_the_disk_has_lost_is_fetched_anew(
     # A lost sector changes neither size nor time: it is the server that finds it.
     cache.invalidate(7, [0])
 
-    assert cache.parts(7, 0) == (own, None)
+    assert cache.parts(7, 0) == (own,)
 
     assert remote.offsets == [0, 0]
     assert own.read_bytes() == bytes([7, 0]) + DATA
+
+
+def put_overlay(
+    store: FileStore, work: Path, version: int, below: DictionaryManifest | None = None
+) -> DictionaryManifest:
+    """Over the full parts of version 5."""
+    (work / "overlay").write_bytes(bytes([version]) + DATA)
+    entry = publish(store, work / "overlay", layout.dictionary_overlay(version))
+    manifest = DictionaryManifest(
+        version=version, kind="overlay", full_version=5, base=5, parent=version - 1, partitions=2, dim=2, keys=0, files=(entry,),
+        below=None if below is None else OverlayBelow(version=below.version, file=below.files[0]),
+    )  # fmt: skip
+    store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
+    return manifest
+
+
+def test_an_overlay_below_is_fetched_once_and_stays_while_another_lies_over_it(
+    store: FileStore, tmp_path: Path
+) -> None:
+    remote, work = Counting(store.root), tmp_path / "work"
+    put_dictionary(store, work, 5)
+    below = put_overlay(store, work, 6)
+    manifests = [put_overlay(store, work, version, below) for version in (7, 8)]
+    cache = cache_of(remote, tmp_path)
+
+    for manifest in manifests:
+        cache.fetch_overlays(manifest)
+        for partition in range(2):
+            layers = cache.parts(manifest.version, partition)
+            assert [layer.read_bytes()[0] for layer in layers] == [5, 6, manifest.version]
+        assert cache.cached_partitions(manifest.version) == {0, 1}
+
+    assert len(remote.offsets) == 2 + 1 + 2
+    assert cache.forget({8}) == [7]
+    assert cache.parts(8, 0)[1].exists()
+    cache.parts(8, 0)[1].write_bytes(b"damaged")
+    cache.invalidate(8, [0])
+    assert cache.parts(8, 0)[1].read_bytes()[:1] == b"\x06"
+    assert sorted(cache.forget({5})) == [6, 8]

@@ -1,5 +1,6 @@
 import hashlib
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ def records(store: FileStore, version: int) -> dict[int, list[float]]:
     """What a version answers, keys to values."""
     manifest = read_dictionary(store, version)
     found: dict[int, list[float]] = {}
-    for folder in dict.fromkeys((manifest.full_version, version)):
+    for folder in sorted({*manifest.others, version}):
         for entry in read_dictionary(store, folder).files:
             for block in DictionaryPart.open(store.root / entry.path).blocks():
                 found.update(zip(map(int, block[0]), map(list, block[1].tolist()), strict=True))
@@ -87,11 +88,8 @@ def looked_up(store: FileStore, version: int, keys: Keys) -> dict[int, list[floa
     """The same by the lookup of cube-server."""
     manifest = read_dictionary(store, version)
     full = read_full(store, manifest)
-    overlaid = manifest.kind == "overlay"
     paths = {
-        partition: Paths(
-            store.root / full.part(partition).path, store.root / manifest.part(partition).path if overlaid else None
-        )
+        partition: Paths.of(*(store.root / each.path for each in (full.part(partition), *manifest.overlays(partition))))
         for partition in range(PARTITIONS)
     }
     values, missing = VersionTable.open(version, DIM, PARTITIONS, paths, verify=True).lookup(keys)
@@ -184,6 +182,56 @@ def test_an_overlay_in_one_file_is_large_only_from_some_keys_on(
     monkeypatch.setattr(job, "_LEAST_TO_MERGE", 40)
     assert past_share(plan, 40, store, 0.02)
     assert not past_share(plan, 40, store, 0.5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_recent_overlays_answer_as_one_overlay_would_and_cost_less(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(job, "_LARGE_OVERLAY", 20)
+    dice = np.random.default_rng(seed)
+    publish_version(store, tmp_path / "work", 10, MANY)
+    build(store, tmp_path / "scratch", 10, share=1)
+    said, built, in_one = [(MANY, 10)], list[DictionaryManifest](), 0
+    for version in range(11, 60):
+        # The last one is the mark of an empty place.
+        keys = np.unique(np.append(dice.choice(400, 6, replace=False).astype(np.uint64) + 1, np.uint64(2**64 - 1)))
+        publish_version(store, tmp_path / "work", version, keys, parent=version - 1, base=10, in_one_file=True)
+        said.append((keys, version))
+        if dice.random() < 0.2:
+            continue
+        manifest = build(store, tmp_path / "scratch", version, share=1)
+        assert looked_up(store, version, np.arange(402, dtype=np.uint64)) == {
+            key: row for key, row in expected(*said).items() if key < 402
+        } | {0: [0.0] * DIM}
+        assert looked_up(store, version, keys) == expected((keys, version))
+        built.append(manifest)
+        in_one += len(np.unique(np.concatenate([keys for keys, _ in said[1:]])))
+
+    depths = [len(each.overlays(0)) for each in built]
+    assert {1, 2} == set(depths)
+    # Each of them lies over one that is whole: never over one that lies over another.
+    wholes = {each.version for each in built if each.below is None}
+    assert {each.below.version for each in built if each.below is not None} <= wholes
+    # It grows until it is merged, and is merged now and then.
+    assert sum(one == 1 and before == 2 for before, one in pairwise(depths)) >= 2
+    assert sum(each.keys for each in built) < 0.6 * in_one
+
+
+def test_a_delta_of_a_file_a_partition_over_recent_overlays_takes_in_both(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "_LARGE_OVERLAY", 2)
+    publish_version(store, tmp_path / "work", 10, MANY)
+    said = [(MANY, 10), (MANY[:30], 11), (MANY[10:12], 12), (MANY[20:40], 13)]
+    for (keys, version), one in zip(said[1:], (True, True, False), strict=True):
+        publish_version(store, tmp_path / "work", version, keys, parent=version - 1, base=10, in_one_file=one)
+
+    built = [build(store, tmp_path / "scratch", version, share=1) for version in (10, 11, 12, 13)]
+
+    assert [each.below is not None for each in built] == [False, False, True, False]
+    assert built[-1].keys == 40
+    assert looked_up(store, 13, MANY) == expected(*said)
 
 
 def test_where_even_the_base_was_skipped_everything_becomes_full_parts_at_once(

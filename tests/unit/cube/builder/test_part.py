@@ -22,7 +22,7 @@ def _full(blocks: list[Block], out: Path, *, dim: int = 2, memory_bytes: int = 1
 def _overlay(
     parent: Path | None, blocks: list[Block], out: Path, *, deletions: list[Keys] | None = None, base: int = 1
 ) -> PartFile:
-    return build_overlay(parent, blocks, out, Identity(2, 0, 1, 2, base), deletions or [])
+    return build_overlay([] if parent is None else [parent], blocks, out, Identity(2, 0, 1, 2, base), deletions or [])
 
 
 def _content(path: Path) -> dict[int, list[float] | None]:

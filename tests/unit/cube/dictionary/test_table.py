@@ -18,22 +18,30 @@ some_keys = st.lists(any_key, max_size=80)
 COMPILED_DIMS = (1, 9) if bounds_checked() else (1, 9, 14, 17)
 
 
-@settings(max_examples=60)
-@given(st.data(), st.sampled_from([1, 2, 3, 7, 60]), some_keys, some_keys, some_keys, some_keys, st.booleans())
-def test_a_lookup_answers_overlay_then_full_then_missing(
+@settings(max_examples=90)
+@given(st.data(), st.sampled_from([1, 2, 3, 7, 60]), some_keys, some_keys, st.integers(0, 2))
+def test_a_lookup_answers_recent_overlay_then_overlay_then_full_then_missing(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, partitions: int,
-    below: list[int], above: list[int], gone: list[int], others: list[int], overlaid: bool,
+    below: list[int], others: list[int], overlays: int,
 ) -> None:  # fmt: skip
     dim = data.draw(st.sampled_from(COMPILED_DIMS), "dim")
+    # Often the same keys again: only those tell which layer answers.
+    again = st.lists(st.one_of(any_key, *([st.sampled_from(below)] if below else [])), max_size=80)
+    (above, gone), (recent, recently_gone) = ((data.draw(again), data.draw(again)) for _ in range(2))
+    changes: dict[str, list[int]] = {}
+    if overlays:
+        changes |= {"overlay_keys": above, "deletions": gone}
+    if overlays > 1:
+        changes |= {"recent_keys": recent, "recent_deletions": recently_gone}
     paths = write_parts(
         tmp_path_factory.mktemp("parts"), as_keys(below), dim=dim, partitions=partitions,
-        overlay_keys=as_keys(above) if overlaid else None, deletions=as_keys(gone) if overlaid else None,
+        **{name: as_keys(keys) for name, keys in changes.items()},
     )  # fmt: skip
     known: dict[int, Values] = {key: values_for(as_keys([key]), dim, 1)[0] for key in below}
-    if overlaid:
-        known |= {key: values_for(as_keys([key]), dim, 2)[0] for key in above}
-        known = {key: row for key, row in known.items() if key not in gone}
-    asked = as_keys([*below, *above, *gone, *others, *SPECIAL_KEYS] * 2)
+    for version, changed, deleted in ((2, above, gone), (3, recent, recently_gone))[:overlays]:
+        known |= {key: values_for(as_keys([key]), dim, version)[0] for key in changed}
+        known = {key: row for key, row in known.items() if key not in deleted}
+    asked = as_keys([*below, *above, *gone, *recent, *recently_gone, *others, *SPECIAL_KEYS] * 2)
 
     table = VersionTable.open(2, dim, partitions, paths)
     values, missing = table.lookup(asked)
@@ -136,6 +144,7 @@ def test_parts_given_as_what_they_are_not_are_refused(tmp_path: Path) -> None:
         ({0: Paths(overlay)}, "kind overlay, given as full"),
         ({0: Paths(paths[0].full, paths[0].full)}, "kind full, given as overlay"),
         ({0: Paths(other_base[0].full, overlay)}, "lies over version 1"),
+        ({0: Paths(paths[0].full, None, overlay)}, "there is no overlay below it"),
         ({9: paths[0]}, "partition 9"),
     ):
         with pytest.raises(PartsDoNotFit, match=reason):

@@ -56,7 +56,7 @@ def test_a_lookup_answers_what_the_quantiser_says(
     overlay, known = None, rows_of(below, dim, kind)
     if overlaid:
         identity = Identity(2, 0, 1, dim, 1, kind)
-        overlay = build_overlay(None, [block(above, dim, 2)], folder / "overlay.dict", identity, [as_keys(gone)]).path
+        overlay = build_overlay([], [block(above, dim, 2)], folder / "overlay.dict", identity, [as_keys(gone)]).path
         known = {key: row for key, row in {**known, **rows_of(above, dim, kind, 2)}.items() if key not in gone}
     table = VersionTable.open(2, dim, 1, {0: Paths(full, overlay)}, verify=True)
     asked = as_keys([*below, *above, *gone, *SPECIAL_KEYS, 77])
@@ -83,8 +83,8 @@ def test_a_merge_has_the_stored_bytes_of_full_part_and_overlays(
     folder = tmp_path_factory.mktemp("parts")
     identity = Identity(3, 0, 1, 5, 1, kind)
     full = build_full([block(below, 5)], folder / "full.dict", Identity(1, 0, 1, 5, values=kind)).path
-    older = build_overlay(None, [block(first, 5, 2)], folder / "older.dict", identity).path
-    newer = build_overlay(older, [block(second, 5, 3)], folder / "newer.dict", identity, [as_keys(gone)]).path
+    older = build_overlay([], [block(first, 5, 2)], folder / "older.dict", identity).path
+    newer = build_overlay([older], [block(second, 5, 3)], folder / "newer.dict", identity, [as_keys(gone)]).path
 
     merged = DictionaryPart.open(merge_full(full, newer, folder / "merged.dict", 3).path, verify=True)
 
@@ -107,9 +107,9 @@ def test_a_merge_has_the_stored_bytes_of_full_part_and_overlays(
 def test_an_overlay_of_one_key_over_one_of_one_key_has_both(tmp_path: Path, kind: ValueKind) -> None:
     # Rows of one by one were joined column by column once.
     identity = Identity(3, 0, 1, 5, 1, kind)
-    older = build_overlay(None, [block([8], 5, 2)], tmp_path / "older.dict", identity).path
+    older = build_overlay([], [block([8], 5, 2)], tmp_path / "older.dict", identity).path
 
-    newer = build_overlay(older, [block([], 5, 3)], tmp_path / "newer.dict", identity, [as_keys([9])]).path
+    newer = build_overlay([older], [block([], 5, 3)], tmp_path / "newer.dict", identity, [as_keys([9])]).path
 
     [(keys, stored, gone)] = DictionaryPart.open(newer).stored_blocks()
     found = {int(key): (row.tobytes(), bool(deleted)) for key, row, deleted in zip(keys, stored, gone, strict=True)}
@@ -221,7 +221,7 @@ def test_parts_of_two_kinds_are_not_merged(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="as float16, and float32 is needed; build it from the published files anew"):
         merge_full(floats.full, halves.overlay, tmp_path / "merged.dict", 3)
     with pytest.raises(ValueError, match="as float16, and int8 is needed"):
-        build_overlay(halves.overlay, [], tmp_path / "overlay.dict", Identity(3, 0, 1, 4, 1, "int8"))
+        build_overlay([halves.overlay], [], tmp_path / "overlay.dict", Identity(3, 0, 1, 4, 1, "int8"))
 
 
 def test_a_table_without_parts_can_be_asked(tmp_path: Path) -> None:
