@@ -244,3 +244,13 @@ def test_ipv6_is_listened_on_where_the_machine_has_it() -> None:
 
     with sock:
         assert sock.family == socket.AF_INET6
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_parts_of_an_answer_do_not_wait_for_one_another(host: str) -> None:
+    """Neither on accepted sockets as they are, nor once asyncio has them, which looks at their protocol."""
+    with listen(host, 0) as server, socket.create_connection(server.getsockname()[:2]):
+        accepted, _ = server.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+            assert accepted.proto == socket.IPPROTO_TCP
