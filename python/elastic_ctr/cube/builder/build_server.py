@@ -140,6 +140,12 @@ class CubeBuilder:
         """Do a step of all partitions; `parts` are their built files, in order. Returns the resulting ones."""
         count = len(parts) or len(plan.files(step))
         self._tell(stage=stage, partitions=count, partitions_done=0)
+        if plan.is_small:
+            part = parts[0] if parts else None
+            outcome = run_task(Task(self._config.store, plan, step, 0, scratch, self._token, MEMORY_BYTES, part))
+            self._note_outcome(outcome)
+            assert outcome.entry is not None
+            return [outcome.entry]
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._settings.builder_jobs, spawn, die_with_parent, (os.getpid(),))

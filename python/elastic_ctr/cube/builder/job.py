@@ -57,6 +57,7 @@ _LEAST_TO_MERGE = 200_000
 # keys on: then a few versions share the work.
 _LARGE_OVERLAY = 20_000
 _RECENT_SHARE = 0.25
+_SMALL_BUILD = 100_000
 
 
 class BuildFailed(Exception):
@@ -100,6 +101,12 @@ class Plan(NamedTuple):
             return OverlayBelow(version=under.version, file=under.files[0]) if large else None
         grown = under.keys > max(_LARGE_OVERLAY, _RECENT_SHARE * under.below.file.records)
         return None if grown else under.below
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is one task, of so few keys that handing it to another process would take longer than doing it."""
+        keys = [each.records for each in (*self.merged(0), *(file for own in self.inputs for file in own.cube_files))]
+        return self.in_one_file and sum(keys) <= _SMALL_BUILD
 
     def merged(self, partition: int) -> tuple[FileEntry, ...]:
         """The overlays of its ancestor that its own begins with, the lowest first."""

@@ -94,9 +94,11 @@ class Assignments:
 
     def adds_to(self, before: "Assignments") -> bool:
         """Whether there are files of it that were not assigned before."""
+        others = [version for version, own in self.versions.items() if before.versions.get(version) is not own]
         return any(
-            version not in before.versions or not own.parts.items() <= before.versions[version].parts.items()
-            for version, own in self.versions.items()
+            version not in before.versions
+            or not self.versions[version].parts.items() <= before.versions[version].parts.items()
+            for version in others
         )
 
     def to_json(self, before: "Assignments") -> dict[str, Any]:

@@ -234,7 +234,9 @@ class CubeServer:
         numbered = {_partition(number): files for number, files in body.parts.items()}
         # Each file once: an overlay may be the one of all partitions.
         names = {name for files in numbered.values() for name in files.names() if name is not None}
-        checked = {name: self._checked(name) for name in names}
+        # Of a stream, most are those of the version before: they were looked at then.
+        known = {str(path): path for path in self._workers.assigned.files}
+        checked = {name: known.get(name) or self._checked(name) for name in names}
         paths = {
             number: Paths._make(None if name is None else checked[name] for name in files.names())
             for number, files in numbered.items()
