@@ -47,14 +47,16 @@ class Membership(_message.Message):
     def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., table_unchanged: bool = ..., taken_over: _Optional[str] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
-    __slots__ = ("rejoin", "reason", "keep_running")
+    __slots__ = ("rejoin", "reason", "keep_running", "next")
     REJOIN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     KEEP_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     rejoin: bool
     reason: str
     keep_running: bool
-    def __init__(self, rejoin: bool = ..., reason: _Optional[str] = ..., keep_running: bool = ...) -> None: ...
+    next: LeaseReply
+    def __init__(self, rejoin: bool = ..., reason: _Optional[str] = ..., keep_running: bool = ..., next: _Optional[_Union[LeaseReply, _Mapping]] = ...) -> None: ...
 
 class File(_message.Message):
     __slots__ = ("path", "bytes", "sha256", "records")
@@ -356,7 +358,7 @@ class Refusal(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., lines: _Optional[int] = ..., examples: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TaskResult(_message.Message):
-    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable", "statistics", "columns_refused", "held_out", "groups", "group", "gone", "touched", "touched_counts", "touched_told")
+    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable", "statistics", "columns_refused", "held_out", "groups", "group", "gone", "touched", "touched_counts", "touched_told", "next")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -384,6 +386,7 @@ class TaskResult(_message.Message):
     TOUCHED_FIELD_NUMBER: _ClassVar[int]
     TOUCHED_COUNTS_FIELD_NUMBER: _ClassVar[int]
     TOUCHED_TOLD_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     task_id: str
@@ -411,7 +414,8 @@ class TaskResult(_message.Message):
     touched: bytes
     touched_counts: bytes
     touched_told: bool
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ..., held_out: _Optional[int] = ..., groups: _Optional[bytes] = ..., group: _Optional[str] = ..., gone: _Optional[int] = ..., touched: _Optional[bytes] = ..., touched_counts: _Optional[bytes] = ..., touched_told: bool = ...) -> None: ...
+    next: LeaseRequest
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ..., held_out: _Optional[int] = ..., groups: _Optional[bytes] = ..., group: _Optional[str] = ..., gone: _Optional[int] = ..., touched: _Optional[bytes] = ..., touched_counts: _Optional[bytes] = ..., touched_told: bool = ..., next: _Optional[_Union[LeaseRequest, _Mapping]] = ...) -> None: ...
 
 class SaveResult(_message.Message):
     __slots__ = ("model_files", "keys", "values", "live", "published", "seconds", "refused", "values_kind", "quantised_diff", "rows", "cube_files", "counts_file")

@@ -118,7 +118,7 @@ class Checkpointing(Part):
         version = None
         if plan.kind is not None:
             try:
-                published, refused = self._store.versions(), self._store.refusals()
+                published, refused = self._store.published()
             except StoreError as failed:
                 if not isinstance(failed, Pending):
                     log.warning("the save after pass %s waits for the store: %s", current.id, failed)

@@ -58,10 +58,16 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
+    _read_facts: tuple[str | None, Facts] = (None, Facts())
+
     @property
     def facts(self) -> Facts:
         row = self._one("select value from facts")
-        return Facts() if row is None else Facts.model_validate_json(row[0])
+        text = None if row is None else row[0]
+        # By what the file has, so that a transaction that is rolled back takes it back, too.
+        if text != self._read_facts[0]:
+            self._read_facts = text, Facts() if text is None else Facts.model_validate_json(text)
+        return self._read_facts[1]
 
     def set_facts(self, **values: Any) -> None:
         facts = Facts.model_validate({**dict(self.facts), **values})
@@ -95,7 +101,7 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
 
     def drop_pass(self, ordinal: int) -> None:
         """A pass that is waited for, with what was found in it if it was stopped before."""
-        with self._keeping_totals():
+        with self._keeping_totals(ordinal):
             self._db.execute("delete from passes where ordinal = ? and state = 'waiting'", (ordinal,))
             self._empty_pass(ordinal)
 
@@ -115,7 +121,7 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
         state: str = "checking",
     ) -> None:
         """The files found in a complete pass and the tasks they are cut into; ready to be checked, or analyzed."""
-        with self._keeping_totals():
+        with self._keeping_totals(ordinal):
             self._empty_pass(ordinal)
             self._db.executemany("insert into files values (?, ?, ?)", [(ordinal, *each) for each in files.items()])
             self._db.executemany(
@@ -303,12 +309,12 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
         return {**shown, "heldOut": counts["held_out"], "records": lines, "rolledBack": self.facts.rolled_back}
 
     @contextmanager
-    def _keeping_totals(self) -> Iterator[None]:
-        """A transaction that takes back what was counted: `totals` keep it."""
+    def _keeping_totals(self, ordinal: int | None = None) -> Iterator[None]:
+        """A transaction that takes back what was counted, of one pass or of any: `totals` keep it."""
         with self:
-            before = self.counts()
+            before = self.counts(ordinal)
             yield
-            after, kept = self.counts(), self.facts.taken_back
+            after, kept = self.counts(ordinal), self.facts.taken_back
             less = {name: max(0, before[name] - after[name]) for name in _TOTALS}
             self.set_facts(taken_back={name: kept.get(name, 0) + less[name] for name in _TOTALS})
 

@@ -77,6 +77,15 @@ _READERS: dict[type, TypeAdapter[Any]] = {
 }
 
 
+def _columns_of(kind: type) -> str:
+    """`ordinal` is the column `pass` where it is not the table's own key."""
+    ordinal = "ordinal" if kind is PassRow else "pass as ordinal"
+    return ", ".join(ordinal if field.name == "ordinal" else field.name for field in fields(kind))
+
+
+_COLUMNS = {kind: _columns_of(kind) for kind in _READERS}
+
+
 def not_written(failed: sqlite3.OperationalError) -> str:
     """The sentence for operators and callers; the master goes on trying."""
     return f"the ledger cannot be written ({failed}): make room where it is, or enlarge master.persistence.size; it is tried again"
@@ -143,10 +152,7 @@ class LedgerFile:
 
     def _rows(self, kind: type[T], source: str, *values: Any) -> list[T]:
         """Rows of one of the classes of `ledger_rows`; `source` is what stands behind `from`."""
-        # `ordinal` is the column `pass` where it is not the table's own key.
-        ordinal = "ordinal" if kind is PassRow else "pass as ordinal"
-        columns = ", ".join(ordinal if field.name == "ordinal" else field.name for field in fields(kind))
-        rows: list[T] = _READERS[kind].validate_python(self._dicts(f"select {columns} from {source}", *values))
+        rows: list[T] = _READERS[kind].validate_python(self._dicts(f"select {_COLUMNS[kind]} from {source}", *values))
         return rows
 
     def _row(self, kind: type[T], source: str, *values: Any) -> T | None:

@@ -388,7 +388,13 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return self._answer(context, lambda: self._coordinator.renew(request))
 
     def ReportTask(self, request: control.TaskResult, context: Any) -> control.Acknowledgement:
-        return self._answer(context, lambda: self._coordinator.report(request))
+        return self._answer(context, lambda: self._take(request))
+
+    def _take(self, result: control.TaskResult) -> control.Acknowledgement:
+        answer = self._coordinator.report(result)
+        if result.HasField("next") and not answer.rejoin:
+            answer.next.CopyFrom(self._coordinator.lease(result.next))
+        return answer
 
     def ReportUnreachable(self, request: control.UnreachableReport, context: Any) -> control.Acknowledgement:
         def look() -> control.Acknowledgement:

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions.manifest import ManifestDamaged, published_versions, read_checkpoint
@@ -13,10 +13,18 @@ from elastic_ctr.versions.refusals import read_refusals
 T = TypeVar("T")
 
 _FRESH_SECONDS = 10.0
+_PUBLISHED = "versions and refusals"
 
 
 class Pending(StoreError):
     """The store is being asked; nothing is wrong."""
+
+
+class Published(NamedTuple):
+    """`versions`: ids of all published ones. `refused`: those that cube-transfer refused, with its reasons."""
+
+    versions: list[int]
+    refused: dict[int, str]
 
 
 class StoreQueries:
@@ -33,13 +41,18 @@ class StoreQueries:
         self._open: dict[str, Callable[[], object]] = {}
         self._answers: dict[str, tuple[float, object]] = {}
 
-    def versions(self) -> list[int]:
-        """Ids of all published versions. Raises Pending."""
-        return self._answer("versions", lambda: published_versions(self._store))
+    def published(self) -> Published:
+        """Raises Pending."""
+        return self._answer(_PUBLISHED, self._look)
 
-    def refusals(self) -> dict[int, str]:
-        """Versions that cube-transfer refused, with its reasons. Raises Pending."""
-        return self._answer("refusals", lambda: read_refusals(self._store))
+    def expect_published(self) -> None:
+        """It will be wanted soon: asked now, the answer is there by then, if it does not expire before."""
+        with self._lock:
+            if not self._is_fresh(_PUBLISHED):
+                self._open[_PUBLISHED] = self._look
+
+    def _look(self) -> Published:
+        return Published(published_versions(self._store), read_refusals(self._store))
 
     def rows_of(self, checkpoint: str) -> dict[int, int]:
         """Rows by partition of a checkpoint in the store. Raises Pending."""
@@ -54,11 +67,16 @@ class StoreQueries:
 
     def _answer(self, name: str, ask: Callable[[], T]) -> T:
         with self._lock:
-            came, answer = self._answers.pop(name, (-math.inf, None))
-            if self._clock() - came < _FRESH_SECONDS:
+            fresh = self._is_fresh(name)
+            _, answer = self._answers.pop(name, (0.0, None))
+            if fresh:
                 return answer  # type: ignore[return-value]
             self._open[name] = ask
         raise Pending(f"the store is being asked for {name}")
+
+    def _is_fresh(self, name: str) -> bool:
+        came, _ = self._answers.get(name, (-math.inf, None))
+        return self._clock() - came < _FRESH_SECONDS
 
     def ask(self) -> bool:
         """Ask what is open, if anything is. Raises StoreError, ManifestDamaged; it stays open then."""

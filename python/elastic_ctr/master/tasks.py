@@ -93,6 +93,9 @@ class Tasks(Part):
         since = None if request.prefetch else now
         self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
         tasks = self._ledger.tasks(current.ordinal)
+        if current.state == "training" and self._settings.data.is_stream:
+            # For the save behind it, which would wait for the answer otherwise: a version of a stream is late by that.
+            self._store.expect_published()
         pass_records = sum(task.records for task in tasks)
         samples = -(-2 * self._config.samples // max(1, len(tasks)))
         shuffled = is_shuffled(self._settings.data, {task.path for task in tasks})

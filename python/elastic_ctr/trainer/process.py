@@ -85,6 +85,8 @@ class TrainerProcess:
         # A task names the pinned statistics.
         self._recipe: Recipe | None = None if needs_statistics else recipe_of(settings, self._store, "")
         self._saver: Saver | None = None
+        # The next task, where the answer to a report had it.
+        self._given: control.Task | None = None
         self._tasks = self._scratch / "tasks"
         # Datasets are kept until the process ends: one that is freed while it loads aborts the process, and the exit code is
         # lost.
@@ -250,14 +252,12 @@ class TrainerProcess:
 
     def _lease(self, *, prefetch: bool = False) -> control.Task | None:
         """Wait for a task. None when it is time to leave or, with `prefetch`, when no task can be prepared now."""
+        if self._given is not None:
+            given, self._given = self._given, None
+            return given
         while not self._may_go():
-            request = control.LeaseRequest(
-                trainer_id=self._trainer_id,
-                generation=self._generation,
-                converted=[each.stem for each in self._tasks.glob("*.txt")],
-                prefetch=prefetch,
-                hold_seconds=0 if prefetch else _HOLD_SECONDS,
-            )
+            request = self._lease_request()
+            request.prefetch, request.hold_seconds = prefetch, 0 if prefetch else _HOLD_SECONDS
             asked = time.monotonic()
             reply = self._client.call("LeaseTask", request, give_up=self._may_go)
             if reply is None or reply.verdict == control.LeaseReply.LEAVE:
@@ -273,6 +273,13 @@ class TrainerProcess:
             time.sleep(max(0.0, min(max(reply.wait_seconds, 0.05), 5) - (time.monotonic() - asked)))
         return None
 
+    def _lease_request(self) -> control.LeaseRequest:
+        return control.LeaseRequest(
+            trainer_id=self._trainer_id,
+            generation=self._generation,
+            converted=[each.stem for each in self._tasks.glob("*.txt")],
+        )
+
     def _work(self) -> None:
         task = self._lease()
         dataset: Any = None
@@ -281,16 +288,16 @@ class TrainerProcess:
             following: control.Task | None = None
             following_dataset: Any = None
             if task.phase == control.ANALYZE:
-                self._report(task, partial(self._analyze, task))
+                self._report(task, partial(self._analyze, task), go_on=True)
             elif task.phase == control.CHECK:
-                self._report(task, partial(self._check, task))
+                self._report(task, partial(self._check, task), go_on=True)
             elif task.phase in (control.TRAIN, control.EVALUATE):
                 if dataset is None:
                     dataset = self._prepare(task)
                 if dataset is not None:
                     following = self._lease(prefetch=True)
                     following_dataset = None if following is None else self._prepare(following)
-                    self._report(task, partial(self._round, task, dataset))
+                    self._report(task, partial(self._round, task, dataset), go_on=following_dataset is None)
                     self._datasets.remove(dataset)
             else:
                 self._report(task, partial(self._save, task))
@@ -298,7 +305,8 @@ class TrainerProcess:
                 following = self._lease()
             task, dataset = following, following_dataset
 
-    def _report(self, task: control.Task, work: Callable[[], control.TaskResult]) -> None:
+    def _report(self, task: control.Task, work: Callable[[], control.TaskResult], *, go_on: bool = False) -> None:
+        """Do it and report. `go_on`: the master may give the next task with its answer."""
         began = time.monotonic()
         try:
             result = work()
@@ -322,7 +330,13 @@ class TrainerProcess:
         # Released first: after the report, a renewal would be told that the lease is gone.
         self._watchdog.release(task.attempt)
         self._watchdog.running("")
-        self._handle_ack(self._client.call("ReportTask", result))
+        if go_on and not self._may_go():
+            result.next.CopyFrom(self._lease_request())
+        answer = self._client.call("ReportTask", result)
+        self._handle_ack(answer)
+        if answer.next.verdict == control.LeaseReply.WORK:
+            self._given = answer.next.task
+            self._watchdog.hold(self._given.attempt)
 
     def _converted(self, task: control.Task) -> Path:
         return self._tasks / f"{task.id}.txt"

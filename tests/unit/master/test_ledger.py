@@ -48,6 +48,22 @@ def train(ledger: Ledger, ordinal: int, *, done: int = 2) -> None:
 # -- transactions ------------------------------------------------------------------------------------------------------
 
 
+def test_facts_that_were_read_in_a_transaction_are_forgotten_with_it(ledger: Ledger) -> None:
+    ledger.set_facts(looks=1)
+
+    def halfway() -> None:
+        with ledger:
+            ledger.set_facts(looks=2)
+            assert ledger.facts.looks == 2
+            raise RuntimeError("halfway")
+
+    with pytest.raises(RuntimeError, match="halfway"):
+        halfway()
+
+    assert ledger.facts.looks == 1
+    assert ledger.increment("looks") == 2
+
+
 def test_an_exception_inside_a_transaction_leaves_nothing_of_it(ledger: Ledger) -> None:
     def halfway() -> None:
         with ledger:

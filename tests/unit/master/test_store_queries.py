@@ -25,29 +25,48 @@ def store(tmp_path: Path) -> FileStore:
 def test_a_question_is_answered_after_the_store_was_asked_and_asked_anew_the_next_time(store: FileStore) -> None:
     questions = StoreQueries(store)
     with pytest.raises(Pending):
-        questions.versions()
+        questions.published()
 
     questions.ask()
     store.put_bytes(b"", layout.version_manifest(8))
 
-    assert questions.versions() == [7]
+    assert questions.published() == ([7], {})
     with pytest.raises(Pending):
-        questions.versions()
+        questions.published()
     questions.ask()
-    assert questions.versions() == [7, 8]
+    assert questions.published().versions == [7, 8]
 
 
 def test_an_answer_that_nobody_took_in_time_is_none(store: FileStore) -> None:
     clock = Clock()
     questions = StoreQueries(store, clock)
     with pytest.raises(Pending):
-        questions.versions()
+        questions.published()
     questions.ask()
 
     clock.now = 11.0
 
     with pytest.raises(Pending):
-        questions.versions()
+        questions.published()
+
+
+def test_what_is_expected_is_asked_once_and_taken_at_once(store: FileStore) -> None:
+    clock = Clock()
+    questions = StoreQueries(store, clock)
+
+    questions.expect_published()
+    assert questions.ask()
+    store.put_bytes(b"", layout.version_manifest(8))
+    questions.expect_published()
+
+    # The answer is there: nothing was asked again.
+    assert not questions.ask()
+    assert questions.published().versions == [7]
+    questions.expect_published()
+    questions.ask()
+    clock.now = 11.0
+    with pytest.raises(Pending):
+        questions.published()
 
 
 def test_a_store_that_is_away_leaves_the_question_open(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,16 +76,16 @@ def test_a_store_that_is_away_leaves_the_question_open(store: FileStore, monkeyp
         raise StoreUnavailable("it is away")
 
     with pytest.raises(Pending):
-        questions.versions()
+        questions.published()
     with monkeypatch.context() as patched:
         patched.setattr(store, "list", away)
         with pytest.raises(StoreUnavailable):
             questions.ask()
     with pytest.raises(Pending):
-        questions.versions()
+        questions.published()
     questions.ask()
 
-    assert questions.versions() == [7]
+    assert questions.published() == ([7], {})
 
 
 def test_the_rows_of_a_checkpoint_are_its_manifests(store: FileStore) -> None:

@@ -23,7 +23,7 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.recovery import VERIFY
 from elastic_ctr.master.statistics import PassStatistics, pin_given
-from elastic_ctr.master.store_queries import StoreQueries
+from elastic_ctr.master.store_queries import Published, StoreQueries
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
 from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import FileStore, Store
@@ -84,11 +84,8 @@ class Asked(StoreQueries):
         super().__init__(world.store)
         self._world = world
 
-    def versions(self) -> list[int]:
-        return published_versions(self._world.store)
-
-    def refusals(self) -> dict[int, str]:
-        return read_refusals(self._world.store)
+    def published(self) -> Published:
+        return Published(published_versions(self._world.store), read_refusals(self._world.store))
 
     def whole_checkpoint(self, names: Sequence[str]) -> str:
         return next((name for name in names if name not in self._world.damaged), "")

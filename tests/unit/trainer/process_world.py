@@ -25,6 +25,8 @@ class Client:
         self.tasks = tasks
         self.said: list[tuple[str, Any]] = []
         self.answer = control.Acknowledgement()
+        # An earlier release's master does not answer `next`.
+        self.answers_next = False
 
     def call(self, method: str, request: Any, *, give_up: Callable[[], bool] = lambda: False) -> Any:
         return None if give_up() else self.call_once(method, request)
@@ -33,8 +35,11 @@ class Client:
         self.said.append((method, request))
         if method == "JoinTrainer":
             return self.joined
-        if method != "LeaseTask":
-            return self.answer
+        if method == "ReportTask" and self.answers_next and request.HasField("next"):
+            return control.Acknowledgement(next=self._lease(request.next))
+        return self._lease(request) if method == "LeaseTask" else self.answer
+
+    def _lease(self, request: control.LeaseRequest) -> control.LeaseReply:
         if not self.tasks:
             return control.LeaseReply(verdict=control.LeaseReply.WAIT if request.prefetch else control.LeaseReply.LEAVE)
         if request.prefetch and isinstance(self.tasks[0], control.Task) and self.tasks[0].phase != control.TRAIN:

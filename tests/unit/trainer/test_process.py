@@ -1,6 +1,7 @@
 """The order of a trainer's work on its tasks."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -50,6 +51,43 @@ def test_the_next_task_is_loaded_while_one_is_trained(trainer: Made) -> None:
         "train l-1-1",
         "train l-1-2",
     ]
+
+
+def test_the_answer_to_a_report_brings_the_next_task(trainer: Made) -> None:
+    one, client = trainer(task(0, control.CHECK), task(0, control.TRAIN), task(1, control.CHECK), task(1, control.TRAIN))
+    client.answers_next = True
+
+    assert one.run() == 0
+
+    assert [each for each in Engine.calls if each.startswith("train")] == ["train l-1-0", "train l-1-1"]
+    # Asked for: the first, one to prepare beside each training, and the last, which is not there.
+    assert [request.prefetch for method, request in client.said if method == "LeaseTask"] == [False, True, True, False]
+    assert client.results()[0].next.converted == ["l-1-0"]
+    holds = [each for each in Watchdog.events if each.startswith("hold")]
+    assert holds == ["hold l-1-0:x", "hold l-1-0:x", "hold l-1-1:x", "hold l-1-1:x"]
+
+
+def test_a_report_asks_for_no_task_beside_one_that_is_prepared_nor_of_a_trainer_that_leaves(trainer: Made) -> None:
+    one, client = trainer(task(0, control.TRAIN), task(1, control.TRAIN))
+    client.answers_next = True
+    one.run()
+
+    assert [each.HasField("next") for each in client.results()] == [False, True]
+
+    one, client = trainer(task(0, control.TRAIN), task(1, control.CHECK))
+    client.answers_next = True
+    train = Engine.train
+
+    def leaves_meanwhile(engine: Engine, *given: Any, **more: Any) -> Any:
+        one.stop()
+        return train(engine, *given, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "train", leaves_meanwhile)
+        one.run()
+
+    assert [each.HasField("next") for each in client.results()] == [False]
+    assert len(client.tasks) == 1
 
 
 def test_the_master_hears_that_a_task_runs_before_it_is_trained_and_a_release_before_its_result(trainer: Made) -> None:

@@ -374,7 +374,11 @@ def refuse(state: ReleaseState, version: int, reason: str) -> ReleaseState:
 def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) -> ReleaseState:
     """Add times of steps; the first time of a step stays."""
     times = dict(state.times)
+    # Those that are forgotten stay so: a stream has thousands, and each look would note them again.
+    oldest = min(times) if len(times) >= REMEMBERED else 0
     for version, at in moments.items():
+        if version < oldest:
+            continue
         known = times.get(version, Times())
         fresh = {name: when for name, when in at.items() if getattr(known, name) is None}
         if fresh:

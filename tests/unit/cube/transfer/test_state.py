@@ -394,6 +394,16 @@ def test_a_clock_that_is_set_changes_no_wait(moved: float) -> None:
     assert after.times[4].seconds_to_live == 7.0
 
 
+def test_a_look_at_versions_that_are_known_or_forgotten_changes_nothing() -> None:
+    moments = {version: {"published": float(version), "seen": float(version)} for version in range(1, 200)}
+    state = with_times(live(4), moments)
+
+    assert min(state.times) > 100
+    assert with_times(state, moments) is state
+    assert with_times(state, {**moments, 200: {"seen": 200.0}}).times[200].seen == 200.0
+
+
+
 def test_the_first_time_of_each_step_counts() -> None:
     state = with_times(live(4), {4: {"seen": 1.0, "live": 2.0}})
 
