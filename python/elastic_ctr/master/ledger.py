@@ -494,7 +494,7 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
 
     def chain(self) -> list[int]:
         """The published versions that the next delta depends on, its base first; empty without a base."""
-        parents = {each["id"]: each["parent"] for each in self.versions()}
+        parents = dict(self._all("select id, parent from versions"))
         last = self.facts.follows
         chain: list[int] = []
         while last is not None:

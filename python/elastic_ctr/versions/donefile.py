@@ -40,7 +40,13 @@ class Announcement(BaseModel):
     input: str
 
     def to_line(self) -> str:
-        return json.dumps(self.model_dump())
+        return _line_of(self)
+
+
+# Of a stream, most lines are those of the version before.
+@lru_cache(maxsize=4096)
+def _line_of(announcement: Announcement) -> str:
+    return json.dumps(announcement.model_dump())
 
 
 def announcement_of(manifest: VersionManifest) -> Announcement:

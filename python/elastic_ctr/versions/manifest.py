@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -192,7 +192,7 @@ class OverlayBelow(Record):
     file: FileEntry
 
     @model_validator(mode="after")
-    def _is_its_own(self) -> Self:
+    def _is_its_own(self) -> "OverlayBelow":
         if self.file.path != layout.dictionary_overlay(self.version):
             raise ValueError(f"{self.file.path} is not the overlay of version {self.version}")
         return self

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from elastic_ctr.cube.placement import built_alike, unbuilt_chain
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import read_donefile
+from elastic_ctr.versions.donefile import Donefile, read_donefile
 from elastic_ctr.versions.manifest import (
     DictionaryManifest,
     ManifestDamaged,
@@ -48,6 +48,7 @@ class Catalog:
         self._manifests: dict[int, VersionManifest] = {}
         self._dictionaries: dict[int, DictionaryManifest] = {}
         self._announced: dict[str, set[int]] = {}
+        self._donefiles: dict[str, Donefile] = {}
         self._complete: set[int] = set()
 
     def scan(self, deleted: Collection[int] = ()) -> Scan:
@@ -93,6 +94,14 @@ class Catalog:
             unread=frozenset(listed) - self._manifests.keys(),
         )
 
+    def has_news(self) -> bool:
+        """Whether the donefiles are others than the last scan has read. That costs less than a scan, which lists all versions."""
+        try:
+            return any(read_donefile(self._store, path) != known for path, known in self._donefiles.items())
+        except StoreError:
+            # The scan tells what is wrong.
+            return True
+
     def _read(
         self, known: dict[int, M], versions: list[int], read: Callable[[Store, int], M], problems: list[str]
     ) -> dict[int, M]:
@@ -108,7 +117,7 @@ class Catalog:
 
     def _read_announced(self, problems: list[str]) -> set[int]:
         for path in (layout.BASE_DONEFILE, layout.PATCH_DONEFILE):
-            donefile = read_donefile(self._store, path)
+            donefile = self._donefiles[path] = read_donefile(self._store, path)
             # A version stays announced when its line is damaged later.
             before = self._announced.get(path, set()) if donefile.problems else set[int]()
             self._announced[path] = {line.id for line in donefile.lines} | before

@@ -331,8 +331,14 @@ class CubeTransfer:
         while True:
             await self._scan()
             self._looked.set()
+            scanned_at = time.monotonic()
             published = [] if self.scan is None else [each.created_at for each in self.scan.manifests.values()]
-            await asyncio.sleep(seconds_to_next_look(published, time.time(), self.rules.poll_seconds))
+            pause = seconds_to_next_look(published, time.time(), self.rules.poll_seconds)
+            while True:
+                await asyncio.sleep(pause)
+                over = time.monotonic() - scanned_at >= self.rules.poll_seconds
+                if over or await asyncio.to_thread(self._catalog.has_news):
+                    break
 
     async def _scan(self) -> None:
         async with self._scanning:

@@ -48,6 +48,31 @@ def test_what_no_donefile_announces_is_no_news(store: FileStore, tmp_path: Path)
     assert 10 in scan.manifests
 
 
+def test_there_is_news_once_a_donefile_is_another_than_the_last_scan_read(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(store)
+    catalog.scan()
+    assert not catalog.has_news()
+
+    publish_version(store, tmp_path, 10, KEYS)
+    assert catalog.has_news()
+    assert catalog.has_news()
+
+    catalog.scan()
+    assert not catalog.has_news()
+    publish_version(store, tmp_path, 11, KEYS, parent=10, base=10)
+    assert catalog.has_news()
+
+    catalog.scan()
+
+    def away(_: str) -> bytes:
+        raise StoreError("it is away")
+
+    monkeypatch.setattr(store, "get_bytes", away)
+    assert catalog.has_news()
+
+
 def test_what_is_built_is_not_built_again(store: FileStore, tmp_path: Path) -> None:
     publish_version(store, tmp_path, 10, KEYS)
     catalog = Catalog(store)
