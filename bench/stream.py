@@ -44,6 +44,7 @@ from elastic_ctr.versions.manifest import ManifestDamaged, published_versions, r
 TICK = 0.02
 SECONDS = 600.0
 PROBES = 16
+_LOOK_SECONDS = 5.0
 MOST_DIFF = 1e-5
 FIRST_PORT, LAST_PORT, PORTS = 8300, 28_000, 1000
 # Seconds of freshness, by clicks a second, keys and slots.
@@ -294,7 +295,8 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
             shown = 0.0
             killed = 0.0
             while producing.is_alive():
-                time.sleep(1)
+                # The status of a long stream is work for the master, and a look has the samples of a version answered.
+                time.sleep(_LOOK_SECONDS)
                 if given.kill_pserver and not killed and time.time() - quiet_ends > given.minutes * 30:
                     pserver = psutil.Process(run.session.supervisor.pids()["ctr-pserver-0"])
                     pserver.children()[0].kill()

@@ -29,6 +29,8 @@ from elastic_ctr.versions.manifest import ManifestDamaged, read_version
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.25
+# A look costs the roles as much as it takes, and the status of a stream has a thousand passes.
+_LOOK_SHARE = 0.05
 
 
 class RunFailed(RuntimeError):
@@ -199,13 +201,15 @@ class Session:
     def wait(self, stop: threading.Event, show: Callable[["Session"], None], *, keep: bool = False) -> bool:
         """Until finished (True) or told to stop (False). Raises RunFailed for a problem, unless the run is to be kept."""
         while not stop.is_set():
+            began = time.monotonic()
             self.look()
+            took = time.monotonic() - began
             show(self)
             if not keep:
                 self.raise_for_problems()
             if self.finished():
                 return True
-            stop.wait(_LOOK_SECONDS)
+            stop.wait(max(_LOOK_SECONDS, took / _LOOK_SHARE))
         return False
 
     def raise_for_problems(self) -> None:

@@ -83,6 +83,12 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
     def passes(self) -> list[PassRow]:
         return self._rows(PassRow, "passes order by ordinal")
 
+    def last_passes(self, count: int) -> list[PassRow]:
+        return self._rows(PassRow, "passes order by ordinal desc limit ?", count)[::-1]
+
+    def count_passes(self) -> int:
+        return int(self._one("select count(*) from passes")[0])
+
     def current_pass(self) -> PassRow | None:
         """The first that is not done: passes are worked off in order."""
         return self._row(PassRow, "passes where state != 'done' order by ordinal")

@@ -50,8 +50,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
     """The part of the status that outlives the master."""
     moved = ledger.facts.clock_moved
     versions = {row["id"]: row for row in _by_the_clock(ledger.versions(), moved)}
-    passes = ledger.passes()
-    shown = passes[-_SHOWN_PASSES:]
+    shown = ledger.last_passes(_SHOWN_PASSES)
     first = shown[0].ordinal if shown else 1
     current = next((each for each in shown if each.state != "done"), None)
     facts, drifts = ledger.facts, ledger.drifts()
@@ -84,7 +83,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
             for each in shown
         ],
         # All of them are done.
-        "earlierPasses": facts.dropped_passes + len(passes) - len(shown),
+        "earlierPasses": facts.dropped_passes + ledger.count_passes() - len(shown),
         "curves": [{"pass": names[number], **curves[number]} for number in done if number in curves],
         "drift": _last_drift(drifts, names),
         "versions": list(versions.values()),
