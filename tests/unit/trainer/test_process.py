@@ -54,7 +54,9 @@ def test_the_next_task_is_loaded_while_one_is_trained(trainer: Made) -> None:
 
 
 def test_the_answer_to_a_report_brings_the_next_task(trainer: Made) -> None:
-    one, client = trainer(task(0, control.CHECK), task(0, control.TRAIN), task(1, control.CHECK), task(1, control.TRAIN))
+    one, client = trainer(
+        task(0, control.CHECK), task(0, control.TRAIN), task(1, control.CHECK), task(1, control.TRAIN)
+    )
     client.answers_next = True
 
     assert one.run() == 0

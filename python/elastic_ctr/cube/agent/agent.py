@@ -15,6 +15,7 @@ from typing import Any
 from elastic_ctr.config.role_files import CubeAgentFile
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
 from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS
+from elastic_ctr.cube.agent.handoff import HandoffTimers
 from elastic_ctr.cube.agent.server_client import LoadedParts, Server, ServerGone, ServerRefused, ServerUnreachable
 from elastic_ctr.cube.placement import assigned_partitions, served_without, shard_of_pod, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
@@ -36,41 +37,6 @@ _DAMAGED_TIMES = 3
 _TRANSFER_RESTART_SECONDS = 40.0
 # Damaged parts that an error names.
 _NAMED = 3
-
-Pair = tuple[int, int]
-
-
-class HandoffTimers:
-    """When to stop advertising partitions that another pod has taken over, and when to unload them, for each (version,
-    partition) pair. `seconds` is the pod's drainSeconds.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._unneeded_since: dict[Pair, float] = {}
-        self._unnamed_since: dict[Pair, float] = {}
-
-    def update(self, unneeded: Collection[Pair], named: Collection[Pair], now: float) -> None:
-        """Given are the pairs that are unneeded now, and those for which the release document lists this pod."""
-        _since(self._unneeded_since, set(unneeded), now)
-        _since(self._unnamed_since, set(unneeded).difference(named), now)
-
-    def should_hide(self, pair: Pair, now: float) -> bool:
-        """Whether to stop advertising the pair. Not at once: DNS does not know a new pod everywhere yet."""
-        return now - self._unneeded_since.get(pair, now) >= self._seconds / 2
-
-    def may_unload(self, pair: Pair, now: float) -> bool:
-        """Whether all readers have had time to learn of the other holders."""
-        unneeded = now - self._unneeded_since.get(pair, now)
-        return unneeded >= self._seconds and now - self._unnamed_since.get(pair, now) >= self._seconds / 2
-
-
-def _since(times: dict[Pair, float], pairs: set[Pair], now: float) -> None:
-    """Keep the times of these pairs alone; a new one has the time of now. Of a stream thousands of pairs stay from look to look."""
-    for gone in times.keys() - pairs:
-        del times[gone]
-    for new in pairs - times.keys():
-        times[new] = now
 
 
 class CubeAgent:
@@ -200,7 +166,7 @@ class CubeAgent:
     async def _work(self) -> None:
         while True:
             try:
-                held = await self._look()
+                held = await self._look(young=_YOUNG_SECONDS)
                 self._errors.pop("server", None)
                 if self.document is not None and not self.draining:
                     await self._reconcile(self.document, held)
@@ -322,7 +288,7 @@ class CubeAgent:
         return self.cache.cached_partitions(manifest.version)
 
     def _hold(self, versions: dict[int, frozenset[int]], version: int, loaded: Collection[int]) -> None:
-        """What the server holds after a load, by its answer: it need not be asked again."""
+        """What the server holds after a load or an unload, by its answer: it need not be asked again."""
         if self.loaded is not None:
             damaged = {p: why for p, why in self.loaded.damaged.get(version, {}).items() if p not in loaded}
             self.loaded = self.loaded.model_copy(
@@ -379,16 +345,19 @@ class CubeAgent:
         """Unload partitions whose timers have run out, then delete the files of unneeded versions."""
         held = await self._look(young=_YOUNG_SECONDS)
         now = time.monotonic()
-        for version, parts in self._unneeded(held, document, now).items():
+        all_due = {version: self._handoff.due(version, now) for version in self._unneeded(held, document, now)}
+        if any(all_due.values()):
+            # Whether somebody asks for them is looked at now.
+            held = await self._look()
+        for version, due in all_due.items():
             asked = held.last_asked_seconds.get(version)
             # Other pods answer these partitions of a wanted version, and the document no longer lists this pod for
             # them.
             quiet = version in document.wanted or asked is None or asked >= self._config.drain_seconds
-            due = [p for p in parts if self._handoff.may_unload((version, p), now)]
             if quiet and due:
                 log.info("unloading %s partitions of version %s: nobody needs them here", len(due), version)
-                await self._server.unload(version, due)
-                held = await self._look()
+                self._hold(await self._server.unload(version, due), version, due)
+        held = self.loaded or held
         for version in await asyncio.to_thread(self.cache.forget, {*held.versions, *document.wanted}):
             log.info("the files of version %s are deleted from the cache", version)
 
@@ -399,13 +368,12 @@ class CubeAgent:
         if now - self.release.reported_at > 3 * self._config.report_seconds + 1:
             # cube-transfer is away: readers may still use a document that lists this pod, so the timers start over when
             # it is back.
-            self._handoff.update((), (), now)
+            self._handoff.update({}, {}, now)
             return {}
         free = unneeded_partitions(held.versions, document, self.shard, self.address, self._partitions)
-        pairs = {(version, p) for version, parts in free.items() for p in parts}
         mine = {v: document.holders.get(v, {}).get(self.address) for v in document.wanted}
-        named = {(v, p) for v, holder in mine.items() if holder is not None for p in holder.partitions}
-        self._handoff.update(pairs, named, now)
+        named = {v: holder.partitions for v, holder in mine.items() if holder is not None}
+        self._handoff.update(free, named, now)
         return free
 
     # Reporting
@@ -430,7 +398,7 @@ class CubeAgent:
         found: dict[int, tuple[int, ...]] = {}
         for version, parts in sorted(held.versions.items()):
             wanted = document is not None and version in document.wanted
-            going = {p for p in free.get(version, ()) if wanted and self._handoff.should_hide((version, p), now)}
+            going = self._handoff.hidden(version, now) if wanted and version in free else set[int]()
             if stays := tuple(sorted(parts - going)):
                 found[version] = stays
         return found

@@ -66,12 +66,12 @@ class Server:
             str(partition): dict(zip(_LAYERS, map(str, own), strict=False)) for partition, own in sorted(parts.items())
         }
         body = {"version": version, "dim": dim, "partitions": partitions, "parts": files}
-        answer = await self._ask("POST", "load", body, _LOAD_SECONDS)
-        return {int(number): frozenset(held) for number, held in answer["versions"].items()}
+        return _versions_in(await self._ask("POST", "load", body, _LOAD_SECONDS))
 
-    async def unload(self, version: int, partitions: Iterable[int]) -> None:
-        """Raises ServerRefused, ServerUnreachable."""
-        await self._ask("POST", "unload", {"version": version, "partitions": sorted(partitions)}, _LOAD_SECONDS)
+    async def unload(self, version: int, partitions: Iterable[int]) -> dict[int, frozenset[int]]:
+        """What the server holds then, by version. Raises ServerRefused, ServerUnreachable."""
+        body = {"version": version, "partitions": sorted(partitions)}
+        return _versions_in(await self._ask("POST", "unload", body, _LOAD_SECONDS))
 
     async def drain(self, *, draining: bool) -> None:
         """Raises ServerRefused, ServerUnreachable."""
@@ -90,3 +90,7 @@ class Server:
             reason = error_sentence(answer.content)
             raise ServerRefused(f"the cube-server refused /{path} with {answer.status_code}: {reason}")
         return dict(answer.json())
+
+
+def _versions_in(answer: dict[str, Any]) -> dict[int, frozenset[int]]:
+    return {int(number): frozenset(held) for number, held in answer["versions"].items()}

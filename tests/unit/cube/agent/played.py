@@ -75,7 +75,7 @@ class Played:
             body = await request.json()
             self.unloads.append((body["version"], body["partitions"]))
             self.held[body["version"]] -= set(body["partitions"])
-            return JSONResponse({})
+            return JSONResponse({"versions": {str(v): sorted(held) for v, held in self.held.items() if held}})
 
         async def drain(request: Request) -> Response:
             require_token(request, "secret")

@@ -1,14 +1,14 @@
-from elastic_ctr.cube.agent.agent import HandoffTimers
+from elastic_ctr.cube.agent.handoff import HandoffTimers
 
-PAIR = (7, 2)
+IT = {7: [2]}
 
 
 def test_readers_are_told_of_it_for_half_of_the_time_and_it_is_kept_for_all_of_it() -> None:
     handed = HandoffTimers(30)
     told = []
     for now in range(40):
-        handed.update([PAIR], [] if handed.should_hide(PAIR, now) else [PAIR], now)
-        told.append((handed.should_hide(PAIR, now), handed.may_unload(PAIR, now)))
+        handed.update(IT, {} if handed.hidden(7, now) else IT, now)
+        told.append((bool(handed.hidden(7, now)), handed.due(7, now) == [2]))
 
     assert told.index((True, False)) == 15
     assert told.index((True, True)) == 30
@@ -16,29 +16,42 @@ def test_readers_are_told_of_it_for_half_of_the_time_and_it_is_kept_for_all_of_i
 
 def test_what_is_needed_again_begins_anew() -> None:
     handed = HandoffTimers(30)
-    handed.update([PAIR], [], 0)
-    handed.update([], [], 20)
-    handed.update([PAIR], [], 21)
+    handed.update(IT, {}, 0)
+    handed.update({}, {}, 20)
+    handed.update(IT, {}, 21)
 
-    assert not handed.should_hide(PAIR, 30)
-    assert handed.should_hide(PAIR, 36)
-    assert not handed.may_unload(PAIR, 50)
-    assert handed.may_unload(PAIR, 51)
+    assert not handed.hidden(7, 30)
+    assert handed.hidden(7, 36)
+    assert not handed.due(7, 50)
+    assert handed.due(7, 51)
 
 
 def test_what_readers_are_still_told_of_is_not_over() -> None:
     handed = HandoffTimers(30)
     for now in (0, 100):
-        handed.update([PAIR], [PAIR], now)
-    assert handed.should_hide(PAIR, 100)
-    assert not handed.may_unload(PAIR, 100)
+        handed.update(IT, IT, now)
+    assert handed.hidden(7, 100)
+    assert not handed.due(7, 100)
 
-    handed.update([PAIR], [], 101)
+    handed.update(IT, {}, 101)
 
-    assert not handed.may_unload(PAIR, 115)
-    assert handed.may_unload(PAIR, 116)
+    assert not handed.due(7, 115)
+    assert handed.due(7, 116)
 
 
 def test_what_was_never_seen_is_held() -> None:
-    assert not HandoffTimers(30).should_hide(PAIR, 1e9)
-    assert not HandoffTimers(30).may_unload(PAIR, 1e9)
+    assert not HandoffTimers(30).hidden(7, 1e9)
+    assert not HandoffTimers(30).due(7, 1e9)
+
+
+def test_each_partition_of_a_version_has_its_own_time() -> None:
+    handed = HandoffTimers(30)
+    handed.update({7: {1, 2}, 8: {1}}, {8: (1,)}, 0)
+    handed.update({7: {2, 3}, 8: {1}}, {8: (1,)}, 10)
+    handed.update({7: {1, 2, 3}, 8: {1}}, {}, 20)
+
+    assert (handed.hidden(7, 24), handed.hidden(8, 24)) == ({2}, {1})
+    assert (handed.due(7, 29), handed.due(8, 29)) == ([], [])
+    assert (handed.due(7, 30), handed.due(8, 34)) == ([2], [])
+    assert (handed.due(7, 40), handed.due(8, 35)) == ([2, 3], [1])
+    assert handed.due(7, 50) == [1, 2, 3]

@@ -403,7 +403,6 @@ def test_a_look_at_versions_that_are_known_or_forgotten_changes_nothing() -> Non
     assert with_times(state, {**moments, 200: {"seen": 200.0}}).times[200].seen == 200.0
 
 
-
 def test_the_first_time_of_each_step_counts() -> None:
     state = with_times(live(4), {4: {"seen": 1.0, "live": 2.0}})
 
