@@ -29,8 +29,9 @@ from elastic_ctr.versions.manifest import ManifestDamaged, read_version
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.25
-# A look costs the roles as much as it takes, and the status of a stream has a thousand passes.
-_LOOK_SHARE = 0.05
+# A look costs the roles as much as it takes, and the status of a stream has a thousand passes. It also starts processes again, so the
+# pause behind one that waits for a role is no longer than that.
+_LOOK_SHARE, _LONGEST_PAUSE = 0.05, 2.0
 
 
 class RunFailed(RuntimeError):
@@ -76,6 +77,11 @@ def failure(status: Mapping[str, Any] | None, release: ReleaseDocument | None) -
     last = max(published)
     refused = release.refused.get(last)
     return "" if refused is None else f"version {last} was refused: {refused}"
+
+
+def pause_after(took: float) -> float:
+    """Seconds from the end of a look that took so many to the next one."""
+    return min(max(_LOOK_SECONDS, took / _LOOK_SHARE), _LONGEST_PAUSE)
 
 
 def status_and_release(places: Places) -> tuple[dict[str, Any] | None, ReleaseDocument | None]:
@@ -209,7 +215,7 @@ class Session:
                 self.raise_for_problems()
             if self.finished():
                 return True
-            stop.wait(max(_LOOK_SECONDS, took / _LOOK_SHARE))
+            stop.wait(pause_after(took))
         return False
 
     def raise_for_problems(self) -> None:

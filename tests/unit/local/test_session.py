@@ -12,7 +12,7 @@ from elastic_ctr.local import session as module
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import SampleResult
 from elastic_ctr.local.run_folder import write_json
-from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure
+from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, pause_after
 from elastic_ctr.runtime.lock import StateInUse
 
 SAMPLE = SampleResult(0.0, 512, 0.0, None, None)
@@ -176,3 +176,8 @@ def test_a_report_is_written_whole(tmp_path: Path) -> None:
 
     assert (tmp_path / "new" / "report.json").read_text() == '{\n "live": 7\n}\n'
     assert list((tmp_path / "new").iterdir()) == [tmp_path / "new" / "report.json"]
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.001, 0.25), (0.05, 1.0), (5.0, 2.0)])
+def test_a_look_that_takes_long_is_seldom_but_processes_are_looked_after(took: float, pause: float) -> None:
+    assert pause_after(took) == pause
