@@ -49,11 +49,11 @@ class Made:
     def dim(self) -> int:
         return int(self.values.shape[1])
 
-    def parts(self, version: int = VERSION) -> dict[str, dict[str, str | None]]:
+    def parts(self, version: int = VERSION) -> dict[str, dict[str, str]]:
         """As cube-server is told them."""
         return {
-            str(number): {"full": str(full), "overlay": None if overlay is None else str(overlay)}
-            for number, (full, overlay) in paths(self.folder, version).items()
+            str(number): {name: str(path) for name, path in own._asdict().items() if path is not None}
+            for number, own in paths(self.folder, version).items()
         }
 
     def load_order(self, version: int = VERSION) -> dict[str, Any]:

@@ -211,7 +211,7 @@ async def test_a_full_disk_is_reported_and_tried_again_and_what_is_loaded_is_ans
 ) -> None:
     real = Cache.parts
 
-    def full(self: Cache, version: int, partition: int) -> tuple[Path, Path | None]:
+    def full(self: Cache, version: int, partition: int) -> tuple[Path, ...]:
         if version == 6:
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(self, version, partition)

@@ -28,14 +28,10 @@ def test_a_lookup_answers_recent_overlay_then_overlay_then_full_then_missing(
     # Often the same keys again: only those tell which layer answers.
     again = st.lists(st.one_of(any_key, *([st.sampled_from(below)] if below else [])), max_size=80)
     (above, gone), (recent, recently_gone) = ((data.draw(again), data.draw(again)) for _ in range(2))
-    changes: dict[str, list[int]] = {}
-    if overlays:
-        changes |= {"overlay_keys": above, "deletions": gone}
-    if overlays > 1:
-        changes |= {"recent_keys": recent, "recent_deletions": recently_gone}
     paths = write_parts(
         tmp_path_factory.mktemp("parts"), as_keys(below), dim=dim, partitions=partitions,
-        **{name: as_keys(keys) for name, keys in changes.items()},
+        overlay_keys=as_keys(above) if overlays else None, deletions=as_keys(gone),
+        recent_keys=as_keys(recent) if overlays > 1 else None, recent_deletions=as_keys(recently_gone),
     )  # fmt: skip
     known: dict[int, Values] = {key: values_for(as_keys([key]), dim, 1)[0] for key in below}
     for version, changed, deleted in ((2, above, gone), (3, recent, recently_gone))[:overlays]:

@@ -216,6 +216,7 @@ def test_parts_of_two_kinds_form_no_version(tmp_path: Path) -> None:
 def test_parts_of_two_kinds_are_not_merged(tmp_path: Path) -> None:
     keys = np.arange(1, 50, dtype=np.uint64)
     halves = write_parts(tmp_path / "halves", keys, overlay_keys=keys, values="float16")[0]
+    assert halves.overlay is not None
     floats = write_parts(tmp_path / "floats", keys)[0]
 
     with pytest.raises(ValueError, match="as float16, and float32 is needed; build it from the published files anew"):
