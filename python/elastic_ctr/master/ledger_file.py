@@ -19,6 +19,7 @@ create table if not exists passes (
   ends_day integer not null, state text not null default 'waiting', epoch integer not null default 0,
   reason text not null default '', auc_before real, auc real, training_at real, trained_at real, done_at real,
   version integer, seconds text not null default '{}');
+create index if not exists passes_not_done on passes (ordinal) where state != 'done';
 create table if not exists files (pass integer not null, path text not null, bytes integer not null,
   primary key (pass, path));
 create table if not exists tasks (
@@ -102,6 +103,8 @@ class LedgerFile:
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_SCHEMA)
         self._depth = 0
+        # By class, the row that `_row` read last: its columns, and what they were parsed to.
+        self._last_read: dict[type, tuple[tuple[Any, ...], Any]] = {}
         # A transaction has failed: the coordinator's memory may be ahead of the file, and the coordinator resets both.
         self.torn = False
 
@@ -156,7 +159,18 @@ class LedgerFile:
         return rows
 
     def _row(self, kind: type[T], source: str, *values: Any) -> T | None:
-        return next(iter(self._rows(kind, f"{source} limit 1", *values)), None)
+        """The first of such rows. The one of the last call is asked for again and again, and is parsed once: by what the file has, so that a
+        transaction that is rolled back takes it back, too.
+        """
+        found = self._one(f"select {_COLUMNS[kind]} from {source} limit 1", *values)
+        if found is None:
+            return None
+        columns = tuple(found)
+        known = self._last_read.get(kind)
+        if known is None or known[0] != columns:
+            self._last_read[kind] = known = columns, _READERS[kind].validate_python([dict(found)])[0]
+        row: T = known[1]
+        return row
 
     def _do(self, sql: str, *values: Any) -> None:
         with self:

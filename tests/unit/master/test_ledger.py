@@ -64,6 +64,56 @@ def test_facts_that_were_read_in_a_transaction_are_forgotten_with_it(ledger: Led
     assert ledger.increment("looks") == 2
 
 
+def test_rows_that_were_read_in_a_transaction_are_forgotten_with_it(ledger: Ledger) -> None:
+    a_pass(ledger, 1)
+    ledger.begin_save(SaveRow(1, 1, ("touched",), "delta", 7, None, 1.0))
+    current, save = ledger.current_pass(), ledger.save_of(1)
+
+    def halfway() -> None:
+        with ledger:
+            ledger.set_pass(1, state="saving")
+            ledger.set_save(1, stage="begun", saved=b"x")
+            read = ledger.current_pass(), ledger.save_of(1)
+            assert read[0] is not None
+            assert read[1] is not None
+            assert (read[0].state, read[1].stage, read[1].saved) == ("saving", "begun", b"x")
+            raise RuntimeError("halfway")
+
+    with pytest.raises(RuntimeError, match="halfway"):
+        halfway()
+
+    assert (ledger.current_pass(), ledger.save_of(1)) == (current, save)
+
+
+def test_the_row_of_another_query_is_not_that_of_the_last(ledger: Ledger) -> None:
+    a_pass(ledger, 1, state="done")
+    a_pass(ledger, 2)
+    a_pass(ledger, 3, state="waiting")
+
+    read = [ledger.current_pass(), ledger.last_pass(), ledger.pass_before(2), ledger.current_pass()]
+
+    assert [None if each is None else each.ordinal for each in read] == [2, 3, 1, 2]
+    ledger.set_pass(2, state="done")
+    assert ledger.current_pass() == ledger.last_pass()
+    ledger.set_pass(3, state="done")
+    assert ledger.current_pass() is None
+
+
+def test_a_new_ledger_and_one_of_an_earlier_release_find_the_current_pass_by_index(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    Ledger(path).close()
+    with sqlite3.connect(path) as earlier:
+        earlier.execute("drop index passes_not_done")
+    earlier.close()
+
+    Ledger(path).close()
+
+    with sqlite3.connect(path) as again:
+        plan = again.execute("explain query plan select id from passes where state != 'done' order by ordinal limit 1")
+        assert "passes_not_done" in str(plan.fetchall())
+    again.close()
+
+
 def test_an_exception_inside_a_transaction_leaves_nothing_of_it(ledger: Ledger) -> None:
     def halfway() -> None:
         with ledger:
