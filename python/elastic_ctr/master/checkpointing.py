@@ -111,10 +111,11 @@ class Checkpointing(Part):
         if self._ledger.save_of(current.ordinal) is not None:
             return False
         data, now = self._settings.data, self._clock()
+        chain = self._ledger.chain()
         if data.is_stream and is_held(self._ledger, current, self._config, now, late_clicks=data.stream.late_clicks):
             plan = SavePlan(("checkpoint",) if self._save_is_old() else (), None)
         else:
-            plan = self._plan(current)
+            plan = self._plan(current, chain)
         version = None
         if plan.kind is not None:
             try:
@@ -123,9 +124,9 @@ class Checkpointing(Part):
                 if not isinstance(failed, Pending):
                     log.warning("the save after pass %s waits for the store: %s", current.id, failed)
                 return False
-            if self.refused_versions(refused) or self.lost_versions(published):
-                plan = self._plan(current)
-            known = [*published, *(each["id"] for each in self._ledger.versions()), self._ledger.facts.last_version]
+            if self._refused_of(chain, refused) or self._lost_of(chain, published):
+                plan = self._plan(current, chain)
+            known = [*published, *self._ledger.version_passes(), self._ledger.facts.last_version]
             version = next_version(self._clock(), known)
             self._ledger.set_facts(last_version=version)
         steps = plan.steps
@@ -142,8 +143,8 @@ class Checkpointing(Part):
         self._ledger.begin_save(save)
         return False
 
-    def _plan(self, current: PassRow) -> SavePlan:
-        chain, stream = self._ledger.chain(), self._settings.data.is_stream
+    def _plan(self, current: PassRow, chain: Sequence[int]) -> SavePlan:
+        stream = self._settings.data.is_stream
         long = stream and len(chain) >= _LONGEST_CHAIN
         if stream and chain and not self._ledger.knows_touched(self._ledger.facts.follows):
             self._base_is_due("which keys were trained since the last version is not known")
@@ -155,14 +156,14 @@ class Checkpointing(Part):
             has_base=bool(chain),
             base_due=long or bool(self._ledger.facts.base_due),
             is_last=self._schedule.is_last(current),
-            checkpoint_due=self._checkpoint_is_due() if stream else None,
+            checkpoint_due=self._checkpoint_is_due(chain) if stream else None,
         )
 
-    def _checkpoint_is_due(self) -> bool:
+    def _checkpoint_is_due(self, chain: Sequence[int]) -> bool:
         """Of a stream: by time, for each one walks the table and holds up the passes behind it. Between two of them are checkpoints
         by log.
         """
-        return self._log() is None or self._save_is_old()
+        return self._save_is_old() or self._log(chain) is None
 
     def _save_is_old(self) -> bool:
         last = max((row["at"] for row in self._ledger.checkpoints() if not row["stands_on"]), default=0.0)
@@ -171,14 +172,20 @@ class Checkpointing(Part):
 
     def lost_versions(self, published: Collection[int]) -> list[int]:
         """Versions that the next delta would depend on and the store, which holds `published`, has lost: a base is due then."""
-        lost = [version for version in self._ledger.chain() if version not in published]
+        return self._lost_of(self._ledger.chain(), published)
+
+    def _lost_of(self, chain: Sequence[int], published: Collection[int]) -> list[int]:
+        there = set(published)
+        lost = [version for version in chain if version not in there]
         if lost:
             self._base_is_due(f"version {lost[0]} is no longer in the store, and no delta can stand on it")
         return lost
 
     def refused_versions(self, refused: Mapping[int, str]) -> bool:
         """Whether the next delta would depend on a version that cube-transfer refused: a base is due then."""
-        chain = self._ledger.chain()
+        return self._refused_of(self._ledger.chain(), refused)
+
+    def _refused_of(self, chain: Sequence[int], refused: Mapping[int, str]) -> bool:
         wrong = refused_below(chain[0], chain[-1], refused) if chain else None
         if wrong is not None:
             self._base_is_due(f"version {wrong} was refused ({refused[wrong]}), and no delta can stand on it")
@@ -427,18 +434,21 @@ class Checkpointing(Part):
     def log_due(self, save: SaveRow) -> LogPlan | None:
         """The checkpoint by log that this delta by key completes, unless the last checkpoint is young or its log has a gap."""
         newest = max((row["at"] for row in self._ledger.checkpoints()), default=0.0)
-        plan = self._log()
-        if plan is None or not save.keeps_table or save.version is None or 0 <= self._clock() - newest < _LOG_SECONDS:
+        if not save.keeps_table or save.version is None or 0 <= self._clock() - newest < _LOG_SECONDS:
+            return None
+        plan = self._log(self._ledger.chain())
+        if plan is None:
             return None
         return LogPlan(plan.stands_on, (*plan.versions, save.version))
 
-    def _log(self) -> LogPlan | None:
-        """The last save of the table, and the versions published since. None without one, and where they do not have all since."""
+    def _log(self, chain: Sequence[int]) -> LogPlan | None:
+        """The last save of the table, and the versions of the ledger's chain since. None without one, and where they do not have
+        all since.
+        """
         saved = [row for row in self._ledger.checkpoints() if not row["stands_on"] and not row["mid"]]
         if not saved:
             return None
-        passes = {row["id"]: row["pass"] for row in self._ledger.versions()}
-        chain, last = self._ledger.chain(), saved[-1]
+        passes, last = self._ledger.version_passes(), saved[-1]
         if not passes.keys() >= set(chain):
             return None
         log = [version for version in chain if passes[version] > last["pass"]]

@@ -498,6 +498,10 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
     def versions(self) -> list[dict[str, Any]]:
         return self._dicts("select * from versions order by id")
 
+    def version_passes(self) -> dict[int, int]:
+        """The pass of each version that the ledger knows, by its id."""
+        return dict(self._all("select id, pass from versions"))
+
     def chain(self) -> list[int]:
         """The published versions that the next delta depends on, its base first; empty without a base."""
         parents = dict(self._all("select id, parent from versions"))
