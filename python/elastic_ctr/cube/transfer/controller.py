@@ -357,13 +357,7 @@ class CubeTransfer:
                 if problem not in logged:
                     log.warning("%s", problem)
             if self.state is not None:
-                now = self.now()
-                moments: dict[int, Mapping[str, float]] = {
-                    version: {"published": manifest.created_at, "seen": now}
-                    | ({"built": now} if version in scan.dictionaries else {})
-                    for version, manifest in scan.manifests.items()
-                }
-                self._decide(rules_of.with_times(self.state, moments))
+                self._decide(rules_of.with_scan(self.state, scan.manifests, scan.dictionaries, self.now()))
                 await self.obey_hold()
                 await self._share_refusals(scan)
                 await self._retain(scan)
@@ -402,7 +396,9 @@ class CubeTransfer:
             if self._shared is None:
                 self._shared = await asyncio.to_thread(read_refusals, self._store)
             for version, reason in self._shared.items():
-                if self.state is not None and version not in {*self.state.wanted, *self.state.was_live}:
+                if self.state is None or version in self.state.refused:
+                    continue
+                if version not in {*self.state.wanted, *self.state.was_live}:
                     self._decide(rules_of.refuse(self.state, version, reason))
             refused = {} if self.state is None else self.state.refused
             for version in sorted((refused.keys() - self._shared.keys()) & (scan.manifests.keys() | scan.unread)):

@@ -18,7 +18,7 @@ from elastic_ctr.cube.placement import (
 )
 from elastic_ctr.cube.release import AgentReport, Generation, Placement, ReaderReport, ReleaseDocument, following
 from elastic_ctr.versions.holds import Hold
-from elastic_ctr.versions.manifest import DictionaryManifest, Record, VersionId, Whole
+from elastic_ctr.versions.manifest import DictionaryManifest, Record, VersionId, VersionManifest, Whole
 
 # Number of past versions whose times and names are kept.
 REMEMBERED = 64
@@ -372,20 +372,35 @@ def refuse(state: ReleaseState, version: int, reason: str) -> ReleaseState:
 
 
 def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) -> ReleaseState:
-    """Add times of steps; the first time of a step stays."""
-    times = dict(state.times)
-    # Those that are forgotten stay so: a stream has thousands, and each look would note them again.
-    oldest = min(times) if len(times) >= REMEMBERED else 0
+    """Add times of steps; the first time of a step stays. The same state where there is nothing new."""
+    oldest, found = _oldest_noted(state), dict[int, Times]()
     for version, at in moments.items():
+        known = state.times.get(version, Times())
+        fresh = {name: when for name, when in at.items() if getattr(known, name) is None}
+        if version >= oldest and fresh:
+            found[version] = known.model_copy(update=fresh)
+    if not found:
+        return state
+    return state.model_copy(update={"times": dict(sorted({**state.times, **found}.items())[-REMEMBERED:])})
+
+
+def _oldest_noted(state: ReleaseState) -> int:
+    """Versions below it are forgotten, and stay so: a stream has thousands, and each scan would note them again."""
+    return min(state.times) if len(state.times) >= REMEMBERED else 0
+
+
+def with_scan(
+    state: ReleaseState, manifests: Mapping[int, VersionManifest], built: Collection[int], now: float
+) -> ReleaseState:
+    """The times of the versions that a scan has found. Most of them are known."""
+    oldest, moments = _oldest_noted(state), dict[int, dict[str, float]]()
+    for version, manifest in manifests.items():
         if version < oldest:
             continue
-        known = times.get(version, Times())
-        fresh = {name: when for name, when in at.items() if getattr(known, name) is None}
-        if fresh:
-            times[version] = known.model_copy(update=fresh)
-    if times == state.times:
-        return state
-    return state.model_copy(update={"times": dict(sorted(times.items())[-REMEMBERED:])})
+        known, there = state.times.get(version), version in built
+        if known is None or known.published is None or known.seen is None or (there and known.built is None):
+            moments[version] = {"published": manifest.created_at, "seen": now} | ({"built": now} if there else {})
+    return with_times(state, moments)
 
 
 def with_clock_moved(state: ReleaseState, seconds: float) -> ReleaseState:

@@ -159,6 +159,24 @@ async def test_a_built_version_is_candidate_then_live_and_the_status_tells_its_w
     assert "elastic_ctr_cube_transfer_live_version 10.0" in metrics
 
 
+async def test_a_report_that_says_something_else_changes_the_document_though_the_release_stays(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        it.publish(1)
+        await it.agent(1)
+        await it.reader(validated=(1,))
+        before = await it.until(live=1)
+        # Decisions by time alone publish nothing.
+        await asyncio.sleep(0.3)
+        assert await it.document() == before
+
+        for drains in (True, False, True):
+            await it.agent(1, draining=drains)
+            document = await it.document()
+            assert document.holders[1]["127.0.0.1:1"].draining is drains
+            assert document.revision > before.revision
+            before = document
+
+
 async def test_a_pod_that_falls_silent_holds_nothing_and_its_dead_shard_is_named(tmp_path: Path) -> None:
     async with desk(tmp_path, report_timeout_seconds=0.1) as it:
         it.publish(10)

@@ -24,8 +24,10 @@ from elastic_ctr.cube.transfer.state import (
     state_from_newer,
     validation_verdict,
     with_clock_moved,
+    with_scan,
     with_times,
 )
+from elastic_ctr.versions.manifest import VersionManifest
 
 
 def test_a_built_version_becomes_the_candidate_and_waits_for_holders() -> None:
@@ -401,6 +403,25 @@ def test_a_look_at_versions_that_are_known_or_forgotten_changes_nothing() -> Non
     assert min(state.times) > 100
     assert with_times(state, moments) is state
     assert with_times(state, {**moments, 200: {"seen": 200.0}}).times[200].seen == 200.0
+
+
+def test_a_scan_notes_of_each_version_what_is_not_known_yet() -> None:
+    manifest: Any = VersionManifest.model_construct
+    published = {version: manifest(created_at=float(version)) for version in range(1, 200)}
+
+    state = with_scan(live(4), published, {150}, 300.0)
+
+    assert min(state.times) > 100
+    assert state.times[150] == Times(published=150.0, seen=300.0, built=300.0)
+    assert state.times[199] == Times(published=199.0, seen=300.0)
+    assert with_scan(state, published, {150}, 301.0) is state
+    # One that is forgotten and built since is no news.
+    assert with_scan(state, published, {2, 150}, 301.0) is state
+    known = {**published, 200: manifest(created_at=200.0)}
+    after = with_scan(with_times(state, {200: {"candidate": 301.0}}), known, {150, 199}, 302.0)
+    assert after.times[199] == Times(published=199.0, seen=300.0, built=302.0)
+    assert after.times[200] == Times(published=200.0, seen=302.0, candidate=301.0)
+    assert after.times[150] is state.times[150]
 
 
 def test_the_first_time_of_each_step_counts() -> None:
