@@ -53,6 +53,14 @@ _OF_PASS = (
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
+def _total(by_pass: Mapping[int, Mapping[str, int]], dropped: Mapping[str, int]) -> dict[str, int]:
+    """Of these passes, and of those that the ledger has no more."""
+    return {
+        name: sum(each[name] for each in by_pass.values()) + dropped.get(name, 0)
+        for name in (*_SUMS, *_OF_OTHER_TABLES)
+    }
+
+
 class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
 
@@ -300,16 +308,12 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
 
     def counts(self, ordinal: int | None = None) -> dict[str, int]:
         """Files, lines by kind and tasks of one pass, or of all."""
-        by_pass = self.counts_by_pass(ordinal or 0, ordinal)
         dropped = self.facts.dropped if ordinal is None else {}
-        return {
-            name: sum(each[name] for each in by_pass.values()) + dropped.get(name, 0)
-            for name in (*_SUMS, *_OF_OTHER_TABLES)
-        }
+        return _total(self.counts_by_pass(ordinal or 0, ordinal), dropped)
 
-    def counted(self) -> dict[str, int]:
-        """The sums for people: every line of every file found is counted once."""
-        counts = self.counts()
+    def counted(self, by_pass: Mapping[int, Mapping[str, int]] | None = None) -> dict[str, int]:
+        """The sums for people: every line of every file found is counted once. `by_pass`: the counts of all passes, where they are known."""
+        counts = _total(self.counts_by_pass(0) if by_pass is None else by_pass, self.facts.dropped)
         lines = counts["records"] + counts["refused"]
         shown = {name: counts[name] for name in ("files", "trained", "refused", "parked", "repeated")}
         return {**shown, "heldOut": counts["held_out"], "records": lines, "rolledBack": self.facts.rolled_back}

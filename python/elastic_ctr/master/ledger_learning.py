@@ -1,5 +1,7 @@
 """The part of the ledger with how much each pass was trained, and which records are held out of it."""
 
+from functools import lru_cache
+
 from pydantic import BaseModel, ConfigDict
 
 from elastic_ctr.master.ledger_file import LedgerFile
@@ -63,6 +65,8 @@ class LedgerLearning(LedgerFile):
         return {ordinal: _learned(*row) for ordinal, *row in found}
 
 
+# The status asks for a thousand passes, of which one or two have changed.
+@lru_cache(maxsize=2048)
 def _learned(state: str, epoch: int, document: str | None, held_out: int) -> PassLearning:
     known = Learning() if document is None else Learning.model_validate_json(document)
     return PassLearning(

@@ -54,7 +54,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
     first = shown[0].ordinal if shown else 1
     current = next((each for each in shown if each.state != "done"), None)
     facts, drifts = ledger.facts, ledger.drifts()
-    counts, figures, learned = ledger.counts_by_pass(first), ledger.figures(first), ledger.learned(first)
+    counts, figures, learned = ledger.counts_by_pass(0), ledger.figures(first), ledger.learned(first)
     tables = ledger.tables(first)
     done = [each.ordinal for each in shown if each.state == "done"][-_SHOWN_CURVES:]
     curves = ledger.curves(done[0]) if done else {}
@@ -87,7 +87,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
         "curves": [{"pass": names[number], **curves[number]} for number in done if number in curves],
         "drift": _last_drift(drifts, names),
         "versions": list(versions.values()),
-        "ledger": ledger.counted(),
+        "ledger": ledger.counted(counts),
         "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.damaged_checkpoints()],
         "recoveries": _by_the_clock(ledger.recoveries(), moved),
     }

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.training_status import status
+from elastic_ctr.master.training_status import status, status_of_ledger
 from master.world import RECORDS, World, data_of
 
 
@@ -55,6 +55,22 @@ def test_a_long_run_is_looked_at_with_as_many_queries_as_a_short_one(tmp_path: P
         assert [each["seconds"].keys() >= {"train"} for each in shown["passes"]] == [True] * len(one.ledger.passes())
         assert {each["records"] for each in shown["passes"]} == {2 * RECORDS}
     assert len(set(queries.values())) == 1
+
+
+def test_what_a_recovery_takes_back_is_shown_no_more(tmp_path: Path) -> None:
+    one = World(tmp_path)
+    one.finish()
+    before = status_of_ledger(one.ledger)
+    assert all(each["quality"]["after"] and each["learning"]["epochs"] == 1 for each in before["passes"])
+
+    one.ledger.roll_back(0)
+
+    after = status_of_ledger(one.ledger)
+    assert [each["quality"]["after"] for each in after["passes"]] == [None, None]
+    assert [each["quality"]["before"] for each in after["passes"]] == [x["quality"]["before"] for x in before["passes"]]
+    assert [(each["learning"]["epochs"], each["learning"]["shift"]) for each in after["passes"]] == 2 * [(0, None)]
+    assert after["ledger"]["trained"] == 0
+    assert after["ledger"] == one.ledger.counted()
 
 
 def test_a_training_that_hands_over_is_named(tmp_path: Path) -> None:
