@@ -46,10 +46,12 @@ class StoreQueries:
         return self._answer(_PUBLISHED, self._look)
 
     def expect_published(self) -> None:
-        """It will be wanted soon: asked now, the answer is there by then, if it does not expire before."""
+        """It will be wanted soon: asked now, the answer is there by then. One that nobody took is of before: a version may have been
+        refused since.
+        """
         with self._lock:
-            if not self._is_fresh(_PUBLISHED):
-                self._open[_PUBLISHED] = self._look
+            self._answers.pop(_PUBLISHED, None)
+            self._open[_PUBLISHED] = self._look
 
     def _look(self) -> Published:
         return Published(published_versions(self._store), read_refusals(self._store))
