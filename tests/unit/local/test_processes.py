@@ -205,8 +205,11 @@ def test_a_role_that_refuses_what_it_was_given_is_named_and_started_again_after_
 def test_a_role_that_cannot_be_started_is_named_and_tried_again(supervised: Made, clock: Clock, tmp_path: Path) -> None:
     one = supervised(STAYS)
     program = tmp_path / "bin" / "elastic-ctr"
+    [pid] = one.pids().values()
+    # Its shell has read the program by then.
+    until(lambda: psutil.Process(pid).cmdline()[:1] == [sys.executable])
     program.rename(tmp_path / "bin" / "away")
-    os.kill(next(iter(one.pids().values())), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     watched_until(one, lambda: bool(one.problems()))
 
     assert "ctr-role-0.part cannot be started: " in one.problems()[0]
