@@ -72,18 +72,19 @@ def publish_version(
     base: int | None = None,
     damage: Callable[[Path], None] | None = None,
     dim: int = DIM,
+    files: int = PARTITIONS,
 ) -> VersionManifest:
-    """As the master does: files, manifest, donefile. A parent makes it a delta."""
+    """As the master does: files, manifest, donefile. A parent makes it a delta; one of a stream is one file."""
     kind: Any = "base" if parent is None else "delta"
     entries = []
-    for partition in range(PARTITIONS):
-        own = np.sort(keys[keys % PARTITIONS == partition])
+    for partition in range(files):
+        own = np.sort(keys[keys % files == partition])
         file = work / f"{version}-{partition}.seq"
         with SequenceFileWriter(file, seed=file.name) as writer:
             writer.write(own, np.resize(values_of(own, version), (own.size, dim)))
-        path = layout.cube_file(version, kind, partition, PARTITIONS)
+        path = layout.cube_file(version, kind, partition, files)
         entries.append(publish(store, file, path, records=own.size))
-        if damage is not None and partition == PARTITIONS - 1:
+        if damage is not None and partition == files - 1:
             damage(store.root / path)
     manifest = VersionManifest(
         version=version, kind=kind, base=version if base is None else base, parent=parent, pass_id="20200401/00",

@@ -291,6 +291,42 @@ def test_a_server_that_was_killed_is_given_everything_again(cube: World, base: i
     np.testing.assert_array_equal(values, values_of(keys, base))
 
 
+def test_each_version_of_a_stream_answers_with_its_own_values_through_recent_overlays(cube: World, base: int) -> None:
+    keys = cube.base(base, keys=30_000)
+    cube.live(base)
+    # So many that those behind it lie over it.
+    changed = {base + 1: keys[:25_000], base + 2: keys[:9], base + 3: keys[5:20], base + 4: keys[-3:]}
+    wanted, expected = values_of(keys, base), {}
+    for version, own in changed.items():
+        cube.delta(version, own, parent=version - 1, base=base, files=1)
+        cube.live(version)
+        wanted[np.isin(keys, own)] = values_of(own, version)
+        expected[version] = wanted.copy()
+
+    def answers_are_right(version: int) -> None:
+        values, missed = cube.seek(version, keys)
+        assert not missed.any()
+        np.testing.assert_array_equal(values, expected[version])
+
+    below = [read_dictionary(cube.store, version).below for version in changed]
+    assert [each and each.version for each in below] == [None, base + 1, base + 1, base + 1]
+    for version in (base + 3, base + 4):
+        answers_are_right(version)
+    # A server and an agent that come back have all three layers again.
+    for role in ("ctr-cube-s1-0.server", "ctr-cube-s1-0.agent"):
+        cube.kill(role)
+    eventually("its holder is gone", lambda: cube.address("ctr-cube-s1-0") not in cube.document().holders[base + 4])
+    cube.start_server("ctr-cube-s1-0")
+    cube.start_agent("ctr-cube-s1-0")
+    eventually("it holds again", lambda: cube.address("ctr-cube-s1-0") in cube.document().holders[base + 4])
+    answers_are_right(base + 4)
+    # So has a version that is gone back to.
+    assert cube.rollback(version=base + 2).status_code == 200
+    cube.live(base + 2)
+    answers_are_right(base + 2)
+    assert cube.rollback(resume=True).status_code == 200
+
+
 def test_a_rollback_makes_the_earlier_version_live_and_holds_until_it_is_resumed(cube: World, base: int) -> None:
     keys = cube.base(base)
     cube.live(base)

@@ -4,21 +4,19 @@ A checkpoint holds all passes up to its own. One made in `mid` pass also names t
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from elastic_ctr.features.statistics.collector import Part as CollectedPart
 from elastic_ctr.features.statistics.collector import part_name
+from elastic_ctr.master.ledger_counts import LedgerCounts, total_of
 from elastic_ctr.master.ledger_learning import LedgerLearning
 from elastic_ctr.master.ledger_quality import LedgerQuality
 from elastic_ctr.master.ledger_rows import (
     Columns,
     DriftRow,
-    Facts,
     Histogram,
     Pass,
     PassRow,
@@ -30,21 +28,10 @@ from elastic_ctr.master.ledger_rows import (
 from elastic_ctr.master.ledger_table import LedgerTable
 from elastic_ctr.master.ledger_touched import LedgerTouched
 
-_SUMS = {
-    **{name: f"sum({name})" for name in ("records", "shows", "clicks", "ignored", "padding", "repeated")},
-    "tasks": "count(*)",
-    "done": "sum(state = 'done')",
-    "trained": "sum(case when trained > 0 then records else 0 end)",
-    "parked_tasks": "sum(state = 'parked')",
-    "parked": "sum(case when state = 'parked' and trained = 0 then records else 0 end)",
-}
-_TOTALS = ("files", "records", "refused", "trained", "repeated")
 _DRIFTS = 100
 _HISTOGRAMS = ("positives", "negatives")
 # Columns of a task that change with its training.
 _KEPT = "state, trained, repeated, positives, negatives"
-_OF_OTHER_TABLES = ("refused", "files", "held_out")
-_SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 # Tables with the content of a pass that goes when it is listed anew.
 _OF_PASS = (
     *("files", "tasks", "refusals", "samples", "collected", "collected_series", "drifts"),
@@ -53,38 +40,8 @@ _OF_PASS = (
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-def _total(by_pass: Mapping[int, Mapping[str, int]], dropped: Mapping[str, int]) -> dict[str, int]:
-    """Of these passes, and of those that the ledger has no more."""
-    return {
-        name: sum(each[name] for each in by_pass.values()) + dropped.get(name, 0)
-        for name in (*_SUMS, *_OF_OTHER_TABLES)
-    }
-
-
-class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
+class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
-
-    # -- facts -----------------------------------------------------------------------------------------------------
-
-    _read_facts: tuple[str | None, Facts] = (None, Facts())
-
-    @property
-    def facts(self) -> Facts:
-        row = self._one("select value from facts")
-        text = None if row is None else row[0]
-        # By what the file has, so that a transaction that is rolled back takes it back, too.
-        if text != self._read_facts[0]:
-            self._read_facts = text, Facts() if text is None else Facts.model_validate_json(text)
-        return self._read_facts[1]
-
-    def set_facts(self, **values: Any) -> None:
-        facts = Facts.model_validate({**dict(self.facts), **values})
-        self._do("insert or replace into facts values (1, ?)", facts.model_dump_json())
-
-    def increment(self, name: str, by: int = 1) -> int:
-        value = int(getattr(self.facts, name)) + by
-        self.set_facts(**{name: value})
-        return value
 
     # -- passes ----------------------------------------------------------------------------------------------------
 
@@ -306,52 +263,6 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
         positives, negatives = (np.sum([unpacked(blob) for blob in blobs], axis=0) for blobs in zip(*rows, strict=True))
         return positives, negatives
 
-    def counts(self, ordinal: int | None = None) -> dict[str, int]:
-        """Files, lines by kind and tasks of one pass, or of all."""
-        dropped = self.facts.dropped if ordinal is None else {}
-        return _total(self.counts_by_pass(ordinal or 0, ordinal), dropped)
-
-    def counted(self, by_pass: Mapping[int, Mapping[str, int]] | None = None) -> dict[str, int]:
-        """The sums for people: every line of every file found is counted once. `by_pass`: the counts of all passes, where they are known."""
-        counts = _total(self.counts_by_pass(0) if by_pass is None else by_pass, self.facts.dropped)
-        lines = counts["records"] + counts["refused"]
-        shown = {name: counts[name] for name in ("files", "trained", "refused", "parked", "repeated")}
-        return {**shown, "heldOut": counts["held_out"], "records": lines, "rolledBack": self.facts.rolled_back}
-
-    @contextmanager
-    def _keeping_totals(self, ordinal: int | None = None) -> Iterator[None]:
-        """A transaction that takes back what was counted, of one pass or of any: `totals` keep it."""
-        with self:
-            before = self.counts(ordinal)
-            yield
-            after, kept = self.counts(ordinal), self.facts.taken_back
-            less = {name: max(0, before[name] - after[name]) for name in _TOTALS}
-            self.set_facts(taken_back={name: kept.get(name, 0) + less[name] for name in _TOTALS})
-
-    def totals(self) -> dict[str, int]:
-        """All that was ever counted, also in passes that were read or trained again: these numbers only grow."""
-        counts, facts = self.counts(), self.facts
-        totals = {name: counts[name] + facts.taken_back.get(name, 0) for name in _TOTALS}
-        return {**totals, "rolled_back": facts.rolled_back}
-
-    def counts_by_pass(self, first: int, last: int | None = None) -> Mapping[int, dict[str, int]]:
-        """The counts of each pass from `first` on, in as many queries as for one. A pass that found nothing has zeros."""
-        found: defaultdict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys((*_SUMS, *_OF_OTHER_TABLES), 0))
-        where, values = "where pass >= ? and (? or pass <= ?) group by pass", (first, last is None, last)
-        for ordinal, *sums in self._all(f"select pass, {_SUMS_OF_TASKS} from tasks {where}", *values):
-            found[ordinal].update(zip(_SUMS, sums, strict=True))
-        for name, sums_of in (("refused", "sum(lines) from refusals"), ("files", "count(*) from files")):
-            for ordinal, total in self._all(f"select pass, {sums_of} {where}", *values):
-                found[ordinal][name] = total
-        # Records of tasks are counted whole.
-        held_out = "sum(held_out.records) from held_out join tasks on tasks.id = task and trained > 0"
-        for ordinal, total in self._all(
-            f"select held_out.pass, {held_out} {where.replace('pass', 'held_out.pass')}", *values
-        ):
-            found[ordinal]["trained"] -= total
-            found[ordinal]["held_out"] = total
-        return found
-
     def unpublished(self) -> int:
         """Records of the passes after the last one that made a version."""
         [records] = self._one(
@@ -420,10 +331,7 @@ class Ledger(LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
         with self:
             facts, counts = self.facts, self.counts_by_pass(0, before - 1)
             [passes] = self._one("select count(*) from passes where ordinal < ?", before)
-            dropped = {
-                name: facts.dropped.get(name, 0) + sum(each[name] for each in counts.values())
-                for name in (*_SUMS, *_OF_OTHER_TABLES)
-            }
+            dropped = total_of(counts, facts.dropped)
             kept = [*self.chain(), *(each["follows"] for each in self.checkpoints() if each["follows"] is not None)]
             for table in (*_OF_PASS, "saves"):
                 if table not in ("samples", "touched"):

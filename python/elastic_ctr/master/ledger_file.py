@@ -1,6 +1,7 @@
 """The ledger's SQLite file in write-ahead mode: its schema and its transactions."""
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from typing_extensions import Self
 from elastic_ctr.master.ledger_rows import Columns, PassRow, SaveRow, TaskRow
 
 T = TypeVar("T", bound=PassRow | TaskRow | SaveRow)
+R = TypeVar("R")
 
 _SCHEMA = """
 create table if not exists facts (id integer primary key check (id = 1), value text not null);
@@ -103,7 +105,8 @@ class LedgerFile:
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_SCHEMA)
         self._depth = 0
-        # By class, the row that `_row` read last: its columns, and what they were parsed to.
+        # By class, what was read last: its columns, and what they were parsed to. It is asked for again and again, and known by what the
+        # file has, so that a transaction that is rolled back takes it back, too.
         self._last_read: dict[type, tuple[tuple[Any, ...], Any]] = {}
         # A transaction has failed: the coordinator's memory may be ahead of the file, and the coordinator resets both.
         self.torn = False
@@ -159,18 +162,19 @@ class LedgerFile:
         return rows
 
     def _row(self, kind: type[T], source: str, *values: Any) -> T | None:
-        """The first of such rows. The one of the last call is asked for again and again, and is parsed once: by what the file has, so that a
-        transaction that is rolled back takes it back, too.
-        """
+        """The first of such rows."""
         found = self._one(f"select {_COLUMNS[kind]} from {source} limit 1", *values)
         if found is None:
             return None
         columns = tuple(found)
+        return self._read_once(kind, columns, lambda: _READERS[kind].validate_python([dict(found)])[0])
+
+    def _read_once(self, kind: type[R], columns: tuple[Any, ...], parse: Callable[[], R]) -> R:
         known = self._last_read.get(kind)
         if known is None or known[0] != columns:
-            self._last_read[kind] = known = columns, _READERS[kind].validate_python([dict(found)])[0]
-        row: T = known[1]
-        return row
+            self._last_read[kind] = known = columns, parse()
+        read: R = known[1]
+        return read
 
     def _do(self, sql: str, *values: Any) -> None:
         with self:

@@ -69,16 +69,11 @@ class StoreQueries:
 
     def _answer(self, name: str, ask: Callable[[], T]) -> T:
         with self._lock:
-            fresh = self._is_fresh(name)
-            _, answer = self._answers.pop(name, (0.0, None))
-            if fresh:
+            came, answer = self._answers.pop(name, (-math.inf, None))
+            if self._clock() - came < _FRESH_SECONDS:
                 return answer  # type: ignore[return-value]
             self._open[name] = ask
         raise Pending(f"the store is being asked for {name}")
-
-    def _is_fresh(self, name: str) -> bool:
-        came, _ = self._answers.get(name, (-math.inf, None))
-        return self._clock() - came < _FRESH_SECONDS
 
     def ask(self) -> bool:
         """Ask what is open, if anything is. Raises StoreError, ManifestDamaged; it stays open then."""

@@ -63,7 +63,8 @@ class Server:
         Raises ServerRefused, ServerUnreachable.
         """
         files = {
-            str(partition): dict(zip(_LAYERS, map(str, own), strict=False)) for partition, own in sorted(parts.items())
+            str(partition): dict(zip(_LAYERS[: len(own)], map(str, own), strict=True))
+            for partition, own in sorted(parts.items())
         }
         body = {"version": version, "dim": dim, "partitions": partitions, "parts": files}
         return _versions_in(await self._ask("POST", "load", body, _LOAD_SECONDS))

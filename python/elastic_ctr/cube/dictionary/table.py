@@ -48,8 +48,8 @@ class Paths(NamedTuple):
 
     @classmethod
     def of(cls, full: Path, *overlays: Path) -> "Paths":
-        """`overlays`: none, one or two, the lowest first."""
-        return cls(full, **dict(zip(("overlay", "recent"), overlays, strict=False)))
+        """`overlays`: none, one or two, the lowest first. Raises TypeError for more."""
+        return cls(*(full, *overlays))
 
     def files(self) -> list[Path]:
         return [path for path in self if path is not None]

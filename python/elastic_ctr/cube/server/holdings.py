@@ -94,12 +94,12 @@ class Assignments:
 
     def adds_to(self, before: "Assignments") -> bool:
         """Whether there are files of it that were not assigned before."""
-        others = [version for version, own in self.versions.items() if before.versions.get(version) is not own]
-        return any(
-            version not in before.versions
-            or not self.versions[version].parts.items() <= before.versions[version].parts.items()
-            for version in others
-        )
+
+        def adds(own: Assignment, known: Assignment | None) -> bool:
+            # Of a stream, dozens are the same from change to change.
+            return known is not own and (known is None or not own.parts.items() <= known.parts.items())
+
+        return any(adds(own, before.versions.get(version)) for version, own in self.versions.items())
 
     def to_json(self, before: "Assignments") -> dict[str, Any]:
         """For a reader that has `before`: the versions that are not the same there, and the numbers of those that are."""

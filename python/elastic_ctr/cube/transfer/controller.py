@@ -331,14 +331,12 @@ class CubeTransfer:
         while True:
             await self._scan()
             self._looked.set()
-            scanned_at = time.monotonic()
             published = [] if self.scan is None else [each.created_at for each in self.scan.manifests.values()]
             pause = seconds_to_next_look(published, time.time(), self.rules.poll_seconds)
-            while True:
+            next_scan = time.monotonic() + self.rules.poll_seconds
+            await asyncio.sleep(pause)
+            while time.monotonic() < next_scan and not await asyncio.to_thread(self._catalog.has_news):
                 await asyncio.sleep(pause)
-                over = time.monotonic() - scanned_at >= self.rules.poll_seconds
-                if over or await asyncio.to_thread(self._catalog.has_news):
-                    break
 
     async def _scan(self) -> None:
         async with self._scanning:
