@@ -43,6 +43,7 @@ from elastic_ctr.serving.batching.instances import Instances, instances_of, join
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import NOT_AVERAGED
 from elastic_ctr.serving.batching.schema import Schema, schema_of
+from elastic_ctr.serving.batching.spare_networks import SpareNetworks
 from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
@@ -76,6 +77,7 @@ class Worker:
         self._counters = Counters()
         # Only this thread calls Paddle, or the loop in its place: two calls at once have crashed.
         self._paddle = InlineExecutor("paddle")
+        self._networks = SpareNetworks()
         self._batcher = Batcher(
             self._paddle,
             self._newest_live,
@@ -238,7 +240,7 @@ class Worker:
             schema = schema_of(manifest, folder, ignores_unknown=self._config.serving.ignore_unknown)
             network = await asyncio.get_running_loop().run_in_executor(
                 self._paddle,
-                predictor.DenseNetwork,
+                self._networks.load,
                 folder,
                 len(manifest.slots) * manifest.dim,
                 len(manifest.numbers),
@@ -253,6 +255,7 @@ class Worker:
                 network,
                 client,
                 averaged if averaged.any() else NOT_AVERAGED,
+                partial(self._networks.put, network),
             )
         # No prediction waits for the compiler while it holds the loop.
         assert self._compiling is not None

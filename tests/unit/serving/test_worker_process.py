@@ -18,10 +18,10 @@ from elastic_ctr.cube.client.connection import CubeUnavailable
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
 from elastic_ctr.serving import worker_process
-from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.instances import instances_of
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.schema import Schema
+from elastic_ctr.serving.batching.spare_networks import SpareNetworks
 from elastic_ctr.serving.worker_process import Worker
 from elastic_ctr.versions.manifest import VersionManifest
 from fuzz.model import Sum
@@ -43,7 +43,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     monkeypatch.setattr(worker_process, "anew_if_stale", slowly)
     monkeypatch.setattr(worker_process, "_freeze_gc", lambda: None)
-    monkeypatch.setattr(predictor, "preload", lambda: None)
+    monkeypatch.setattr("elastic_ctr.serving.batching.predictor.preload", lambda: None)
     return opened
 
 
@@ -200,7 +200,8 @@ async def test_a_version_is_checked_by_its_samples_and_let_go_and_loaded_without
 ) -> None:
     gate.set()
     table = Table()
-    monkeypatch.setattr(predictor, "DenseNetwork", lambda _folder, _width, _numbers: Sum())
+    monkeypatch.setattr(SpareNetworks, "load", lambda *_: Sum())
+    monkeypatch.setattr(SpareNetworks, "put", lambda *_: None)
     monkeypatch.setattr(Worker, "_client", lambda *_: table)
     order = {"version": 1, "folder": str(tmp_path)}
     async with started(gate) as (it, parent):

@@ -143,7 +143,8 @@ class Batcher:
         if version in self._unloading and not self._using[version] and version != self.pinned:
             self._unloading.discard(version)
             # On the thread that has made the network.
-            self._paddle.submit(self.versions.pop(version).network.close)
+            model = self.versions.pop(version)
+            self._paddle.submit(model.release or model.network.close)
 
     def _use(self, version: int, change: int) -> None:
         self._using[version] += change

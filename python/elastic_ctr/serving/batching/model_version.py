@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,7 +32,10 @@ class Cube(Protocol):
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """A version that is loaded here: its network, and what its manifest says."""
+    """A version that is loaded here: its network, and what its manifest says.
+
+    `release` takes the network back on Paddle's thread when no batch uses it any more; None: it is closed.
+    """
 
     version: int
     schema: Schema
@@ -40,3 +44,4 @@ class ModelVersion:
     network: Network
     cube: Cube
     averaged: npt.NDArray[np.bool_] = field(default_factory=lambda: NOT_AVERAGED)
+    release: Callable[[], object] | None = None
