@@ -139,9 +139,15 @@ class MicroPass(Section):
         default=16 << 20, ge=1, le=EXACT, description="Bytes of the files of a followed folder in one pass, at most."
     )
     checkpoint_seconds: Seconds = Field(
-        default=900,
+        default=86_400,
         description="Seconds from one save of the table to the next. It walks the table and holds up the passes behind it. Between two "
-        "of them a checkpoint is made of the last save and the deltas since, each five seconds.",
+        "of them a checkpoint is made of the last save and the deltas since, each five seconds. After a recovery the optimizer's "
+        "state is that of the last save.",
+    )
+    compact_versions: Count = Field(
+        default=500,
+        description="Versions on one base before they are compacted: pservers merge the files in the store into a new base and a new "
+        "checkpoint, beside the stream. Fewer make recoveries faster, and more compactions.",
     )
     late_clicks: bool = Field(
         default=False,

@@ -11,6 +11,7 @@ class JobKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COUNT: _ClassVar[JobKind]
     CHECKPOINT: _ClassVar[JobKind]
     EXPORT: _ClassVar[JobKind]
+    COMPACT: _ClassVar[JobKind]
 
 class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -23,6 +24,7 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 COUNT: JobKind
 CHECKPOINT: JobKind
 EXPORT: JobKind
+COMPACT: JobKind
 CHECK: Phase
 TRAIN: Phase
 SAVE: Phase
@@ -127,7 +129,7 @@ class PserverOrders(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ..., keep_running: bool = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "kind", "folder", "checkpoint", "version", "version_kind", "sample_keys", "chain")
+    __slots__ = ("id", "kind", "folder", "checkpoint", "version", "version_kind", "sample_keys", "chain", "log_of")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     FOLDER_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +138,7 @@ class Job(_message.Message):
     VERSION_KIND_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_KEYS_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
+    LOG_OF_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: JobKind
     folder: str
@@ -144,7 +147,8 @@ class Job(_message.Message):
     version_kind: str
     sample_keys: bytes
     chain: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[JobKind, str]] = ..., folder: _Optional[str] = ..., checkpoint: _Optional[str] = ..., version: _Optional[int] = ..., version_kind: _Optional[str] = ..., sample_keys: _Optional[bytes] = ..., chain: _Optional[_Iterable[int]] = ...) -> None: ...
+    log_of: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[JobKind, str]] = ..., folder: _Optional[str] = ..., checkpoint: _Optional[str] = ..., version: _Optional[int] = ..., version_kind: _Optional[str] = ..., sample_keys: _Optional[bytes] = ..., chain: _Optional[_Iterable[int]] = ..., log_of: _Optional[str] = ...) -> None: ...
 
 class JobResult(_message.Message):
     __slots__ = ("id", "files", "rows", "keys", "values", "written", "error", "seconds")

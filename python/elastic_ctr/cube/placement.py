@@ -124,10 +124,14 @@ def skipped_versions(
 
 
 def abandoned_versions(manifests: Mapping[int, VersionManifest]) -> tuple[int, ...]:
-    """Versions that training abandoned when it went back to a checkpoint: a later delta has an older parent."""
+    """Versions that training abandoned when it went back to a checkpoint: a later delta has an older parent.
+
+    The first delta on a compacted base has one, too, and has what those between them had.
+    """
+    compacted = {version for version, manifest in manifests.items() if manifest.compacts is not None}
     found: set[int] = set()
     for version, manifest in manifests.items():
-        if manifest.kind == "delta" and manifest.parent is not None:
+        if manifest.kind == "delta" and manifest.parent is not None and manifest.parent not in compacted:
             parent = manifest.parent
             found.update(v for v in manifests if parent < v < version)
     return tuple(sorted(found))

@@ -37,6 +37,12 @@ def checkpoint_name(one: PassRow, generation: int) -> str:
     return f"{one.id.replace('/', '-')}-g{generation}"
 
 
+def compacted_name(log_of: str) -> str:
+    """Of the checkpoint that a checkpoint by log is compacted to: `<pass>-compacted-g<generation>`."""
+    one, generation = log_of.rsplit("-g", 1)
+    return f"{one}-compacted-g{generation}"
+
+
 def first_generation(checkpoints: Iterable[str]) -> int:
     """Above every generation that left a checkpoint: a master whose ledger was lost must not write into them."""
     used = (re.search(r"-g(\d+)$", name.rstrip("/")) for name in checkpoints)

@@ -8,20 +8,23 @@ trainer was given the steps. A save that was begun and has lost its trainer lead
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import Published, checkpoint_name, compare, folder_of, jobs_of
+from elastic_ctr.master.compaction import Compaction
+from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaverLease, SaveRow
 from elastic_ctr.master.ledger_table import parts_after
-from elastic_ctr.master.members import JobResults, Lease
+from elastic_ctr.master.members import Lease
 from elastic_ctr.master.publishing_hold import is_held
 from elastic_ctr.master.recovery import TRIES, Part
 from elastic_ctr.master.schedule import SavePlan, pick_samples, save_plan
-from elastic_ctr.master.store_queries import Pending
+from elastic_ctr.master.store_queries import Pending, StoreQueries
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions.manifest import next_version
 from elastic_ctr.versions.refusals import refused_below
@@ -72,6 +75,10 @@ class Checkpointing(Part):
     _saver: Lease | None = None
     waits = ""
 
+    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
+        super().__init__(ledger, settings, store, clock)
+        self.compaction = Compaction(ledger, settings, store, clock)
+
     def resume(self, ends: float) -> None:
         """After a restart the saver's lease goes on until `ends`; the downtime of the master does not count."""
         self._saver = None
@@ -81,13 +88,16 @@ class Checkpointing(Part):
 
     def serve(self, pservers: int) -> None:
         """From now on so many pservers upload what is saved."""
-        self._results = JobResults(pservers)
+        self._results.serve(pservers)
+        self._results.clear()
+        self.compaction.serve(pservers)
 
     def forget(self) -> None:
         """Another generation begins."""
         self.waits = ""
         self._release()
         self._results.clear()
+        self.compaction.forget()
 
     def _release(self) -> None:
         self._saver = None
@@ -124,6 +134,9 @@ class Checkpointing(Part):
                 if not isinstance(failed, Pending):
                     log.warning("the save after pass %s waits for the store: %s", current.id, failed)
                 return False
+            if self.compaction.adopt(published):
+                chain = self._ledger.chain()
+                plan = self._plan(current, chain)
             if self._refused_of(chain, refused) or self._lost_of(chain, published):
                 plan = self._plan(current, chain)
             known = [*published, *self._ledger.version_passes(), self._ledger.facts.last_version]
@@ -166,7 +179,9 @@ class Checkpointing(Part):
         return self._save_is_old() or self._log(chain) is None
 
     def _save_is_old(self) -> bool:
-        last = max((row["at"] for row in self._ledger.checkpoints() if not row["stands_on"]), default=0.0)
+        saved = [row["at"] for row in self._ledger.checkpoints() if not row["stands_on"] and not row["compacted"]]
+        # A compacted one outlives the save that it was made of.
+        last = max([*saved, self._ledger.facts.table_saved_at])
         # In the future only where the clock was set back while no master ran.
         return not 0 <= self._clock() - last < self._settings.data.stream.checkpoint_seconds
 
@@ -368,10 +383,13 @@ class Checkpointing(Part):
 
     def jobs(self, index: int) -> list[control.Job]:
         """The jobs that a pserver still has to do."""
-        return self._results.open(index, self._jobs())
+        return [*self._results.open(index, self._jobs()), *self.compaction.jobs(index)]
 
     def take(self, index: int, result: control.JobResult) -> None:
         """The result of a pserver."""
+        if self.compaction.has(result.id):
+            self.compaction.take(index, result)
+            return
         self._results.take(index, result)
         self.gather()
 
@@ -417,7 +435,9 @@ class Checkpointing(Part):
         `mid`: the columns of its pass, if it was made in the middle of one.
         """
         if save.checkpoint is not None and self._still(save) is not None:
-            self._ledger.add_checkpoint(save.checkpoint, save.ordinal, follows, base, self._clock(), mid=mid)
+            now = self._clock()
+            self._ledger.add_checkpoint(save.checkpoint, save.ordinal, follows, base, now, mid=mid)
+            self._ledger.set_facts(table_saved_at=now)
 
     def end_files(self, save: SaveRow) -> None:
         """The checkpoint of a written save is committed: its version is scored next, or the pass is done without one."""
@@ -494,6 +514,7 @@ class Checkpointing(Part):
             if log_on:
                 name = checkpoint_name(current, save.generation)
                 self._ledger.add_checkpoint(name, save.ordinal, save.version, base, self._clock(), stands_on=log_on)
+                self.compaction.begin(name, save.version, save.ordinal)
             self._ledger.forget_touched()
         self._ledger.set_save(save.ordinal, stage="done")
         self._schedule.finish(current)

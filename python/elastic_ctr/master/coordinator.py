@@ -12,8 +12,9 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.arrivals import Span
 from elastic_ctr.master.checkpointing import Checkpointing, LogPlan, is_save
+from elastic_ctr.master.compaction import Compacted
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import DriftRow, PassRow, SaveRow, StartedFrom, StreamPlaces
+from elastic_ctr.master.ledger_rows import CompactionRow, DriftRow, PassRow, SaveRow, StartedFrom, StreamPlaces
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Initialisation, MidPassHandover, Part
 from elastic_ctr.master.store_queries import Pending, StoreQueries
@@ -497,6 +498,7 @@ class Coordinator(Part):
             self._initialisation.expire(now)
             if lost := self._saves.expire(now):
                 self._recover("trainer", lost)
+            self._saves.compaction.expire(now)
             self._saves.gather()
             self._advance()
             self._hand_over()
@@ -657,6 +659,19 @@ class Coordinator(Part):
                 return
             self._saves.end_files(save)
             self._advance()
+
+    def compaction_due(self) -> Compacted | None:
+        """A compaction whose files are in the store."""
+        with self._lock:
+            return self._saves.compaction.due()
+
+    def compaction_committed(self, row: CompactionRow, keys: int) -> None:
+        with self._locked():
+            self._saves.compaction.commit(row, keys)
+
+    def compaction_dropped(self, row: CompactionRow, reason: str) -> None:
+        with self._locked():
+            self._saves.compaction.drop(row, reason)
 
     def log_due(self, save: SaveRow) -> LogPlan | None:
         """The checkpoint by log to write with this version."""

@@ -424,6 +424,11 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerTable, LedgerTou
             last = parents.get(last)
         return chain[::-1]
 
+    def base_of(self, version: int) -> int | None:
+        """The base that a version stands on."""
+        row = self._one("select base from versions where id = ?", version)
+        return None if row is None or row[0] is None else int(row[0])
+
     def add_checkpoint(
         self,
         name: str,
@@ -436,7 +441,7 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerTable, LedgerTou
         stands_on: str = "",
     ) -> None:
         """`mid`: the columns (state, epoch, trained_at) with which the pass goes on; the state of its tasks is kept. `stands_on`: the
-        saved checkpoint of one by log.
+        saved checkpoint of one by log; its own name for one that was compacted.
         """
         with self:
             self._db.execute("delete from logs where checkpoint = ?", (name,))
@@ -452,12 +457,18 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerTable, LedgerTou
                 )
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """Checkpoints for recoveries, oldest first. `mid` is None for one of a whole pass; `stands_on` is empty but for one by log."""
+        """Checkpoints for recoveries, oldest first. `mid` is None for one of a whole pass; `stands_on` is empty but for one by log.
+        `compacted`: the network of its version has its dense values.
+        """
         found = self._dicts(
             "select checkpoints.*, coalesce(stands_on, '') as stands_on from checkpoints left join logs on checkpoint = name"
             " where damaged is null order by pass, at"
         )
-        return [{**row, "mid": row["mid"] and json.loads(row["mid"])} for row in found]
+        for row in found:
+            row["mid"] = row["mid"] and json.loads(row["mid"])
+            row["compacted"] = row["stands_on"] == row["name"]
+            row["stands_on"] = "" if row["compacted"] else row["stands_on"]
+        return found
 
     def damaged_checkpoints(self) -> list[dict[str, Any]]:
         """Those that were set aside, oldest first."""

@@ -89,6 +89,25 @@ class WindowQuality(NamedTuple):
     calibration: float
 
 
+class CompactionRow(_Checked):
+    """A compaction under way.
+
+    Attributes:
+        log_of: the checkpoint by log that it began with, made with the version `follows` after pass `ordinal`.
+        name, version: of the checkpoint and the base that it makes.
+        committed: both are in the store; the base is adopted with the next save.
+    """
+
+    log_of: str
+    name: str
+    version: int
+    follows: int
+    ordinal: int
+    generation: int
+    began: float
+    committed: bool = False
+
+
 class StreamPlaces(_Checked):
     """Where the next pass of a stream begins.
 
@@ -135,6 +154,8 @@ class Facts(_Checked):
         compared_from: the first pass whose figures count in comparisons of quality: the first one after the last hold.
         windows_before: figures of the windows of the model that this one began with, the newest first.
         clock_moved: seconds by which the machine's clock was set while a master ran. Every time in the ledger is that much behind it.
+        compaction: of a stream's log; None: none is under way.
+        table_saved_at: unix seconds of the last save of the whole table; 0: none that is known.
         dropped, dropped_passes: counts of the passes that the ledger has dropped, and how many they are.
     """
 
@@ -168,6 +189,8 @@ class Facts(_Checked):
     table_rows: tuple[int, ...] = ()
     started_from: StartedFrom | None = None
     stream: StreamPlaces | None = None
+    compaction: CompactionRow | None = None
+    table_saved_at: float = 0.0
     hold: HoldRow | None = None
     last_hold: int = 0
     compared_from: int = 0

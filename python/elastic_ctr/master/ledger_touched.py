@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.master.ledger_file import LedgerFile
+from elastic_ctr.master.ledger_facts import LedgerFacts
 
 Keys = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.float32]
@@ -24,7 +24,7 @@ class Touched(NamedTuple):
     counts: Counts
 
 
-class LedgerTouched(LedgerFile):
+class LedgerTouched(LedgerFacts):
     """Keys stay until a checkpoint is of a later version than the one that has them. Behind a recovery to an older checkpoint the
     keys of its own pass are not known, so a base follows.
     """
@@ -59,9 +59,13 @@ class LedgerTouched(LedgerFile):
         return Touched(unique, sums.astype(np.float32))
 
     def forget_touched(self) -> None:
-        """Of passes before the last checkpoint, and of tasks whose training was lost."""
-        checkpoints = self.checkpoints()
-        follows = checkpoints[-1]["follows"] if checkpoints else None
+        """Of passes that neither a recovery nor the next delta goes back to, and of tasks whose training was lost. The next delta may be
+        the first one on a compacted base.
+        """
+        checkpoints, facts = self.checkpoints(), self.facts
+        compacted = [] if facts.compaction is None else [facts.compaction.follows]
+        behind = [checkpoints[-1]["follows"] if checkpoints else None, facts.follows, *compacted]
         with self:
-            self._db.execute(f"delete from touched where pass <= {_ORDINAL_OF}", (follows,))
+            last = min(self._one(f"select {_ORDINAL_OF}", each)[0] for each in behind)
+            self._db.execute("delete from touched where pass <= ?", (last,))
             self._db.execute("delete from touched where task in (select id from tasks where trained = 0)")

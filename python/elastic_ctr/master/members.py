@@ -113,6 +113,12 @@ class JobResults:
         self._pservers = pservers
         self._taken: dict[int, dict[str, control.JobResult]] = {}
 
+    def serve(self, pservers: int) -> None:
+        """From now on so many pservers are asked."""
+        if pservers != self._pservers:
+            self._pservers = pservers
+            self.clear()
+
     def clear(self) -> None:
         self._taken = {}
 

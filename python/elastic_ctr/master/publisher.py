@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,13 +10,14 @@ import numpy as np
 
 from elastic_ctr.config.feature_document import FILE
 from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.value_kind import kind_of
 from elastic_ctr.master.arrivals import in_records
 from elastic_ctr.master.checkpoint_files import PublishRefused, checkpoint_name, entries, judge, merged_rows
 from elastic_ctr.master.checkpointing import LogPlan, published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import PassRow, SaveRow
+from elastic_ctr.master.ledger_rows import CompactionRow, PassRow, SaveRow
 from elastic_ctr.master.quality_gate import MOST_REFUSED, limits_of, refuse_worse
 from elastic_ctr.master.start import trained_model
 from elastic_ctr.master.stream_schedule import following_after
@@ -69,7 +70,7 @@ class Publisher:
         """Do what is due; whether anything was. Raises StoreError: try again later."""
         due = self._coordinator.open_save()
         if due is None:
-            return False
+            return self._compact()
         current, save = due
         if save.stage == "written":
             self._written(current, save)
@@ -152,6 +153,57 @@ class Publisher:
             }
         )
         self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
+
+    def _compact(self) -> bool:
+        """Commit a compaction that is due; whether one was. The base first: the checkpoint has the dense values of its network."""
+        due = self._coordinator.compaction_due()
+        if due is None:
+            return False
+        row, results = due
+        try:
+            log_of, version = read_checkpoint(self._store, row.log_of), read_version(self._store, row.follows)
+            base = self._compacted_base(row, version, results)
+        except (NotInStore, ManifestDamaged) as gone:
+            self._coordinator.compaction_dropped(row, str(gone))
+            return True
+        network = [each for each in base.model_files if each.path in layout.network_files(base.version)]
+        mine = [each for each in results if each.rows]
+        folder = layout.checkpoint_folder(row.name)
+        files = entries(f for result in results for f in result.files if f.path.startswith(f"{folder}/"))
+        checkpoint = log_of.model_copy(
+            update={
+                "name": row.name, "follows_version": base.version, "base_version": base.version,
+                "created_at": round(time.time(), 3), "rows": merged_rows(mine), "files": (*files, *network),
+                "stands_on": row.name, "log": (),
+            }
+        )  # fmt: skip
+        self._put_once(layout.version_manifest(base.version), base.to_json())
+        self._announced = announce(self._store, self._announced)
+        self._put_once(layout.checkpoint_manifest(row.name), checkpoint.to_json())
+        self._coordinator.compaction_committed(row, base.keys)
+        self._retention.sweep()
+        return True
+
+    def _compacted_base(
+        self, row: CompactionRow, version: VersionManifest, results: Sequence[control.JobResult]
+    ) -> VersionManifest:
+        """The manifest of a version as a base of its own, whose other files are copied. Raises NotInStore, StoreError."""
+        folder = layout.cube_folder(row.version, "base")
+        cube_files = entries(f for result in results for f in result.files if f.path.startswith(f"{folder}/"))
+        if len(cube_files) != version.partitions:
+            raise AssertionError(f"base {row.version} has {len(cube_files)} files for {version.partitions} partitions")
+        model_files = []
+        for each in version.model_files:
+            path = each.path.replace(layout.model_folder(version.version), layout.model_folder(row.version), 1)
+            self._put_once(path, self._store.get_bytes(each.path))
+            model_files.append(each.model_copy(update={"path": path}))
+        return version.model_copy(
+            update={
+                "version": row.version, "kind": "base", "base": row.version, "parent": None, "compacts": version.version,
+                "created_at": round(time.time(), 3), "keys": sum(entry.records for entry in cube_files),
+                "cube_files": cube_files, "model_files": tuple(model_files), "counts": None,
+            }
+        )  # fmt: skip
 
     def _manifest(self, current: PassRow, save: SaveRow) -> VersionManifest:
         """Raises PublishRefused."""
@@ -277,10 +329,12 @@ class Retention:
             rows, damaged = ledger.checkpoints(), ledger.damaged_checkpoints()
             current = ledger.current_pass()
             save = None if current is None else ledger.save_of(current.ordinal)
-        writing = None if save is None else save.checkpoint
+            compaction = ledger.facts.compaction
+        writing = {*([] if save is None else [save.checkpoint]), *([] if compaction is None else [compaction.name])}
+        needed = [] if compaction is None else [compaction.log_of]
         named = [row["name"] for row in (*damaged, *rows)]
         try:
-            for name in (*superseded(rows, self._keep), *outlived(damaged, rows, self._keep)):
+            for name in (*superseded(rows, self._keep, needed), *outlived(damaged, rows, self._keep)):
                 delete_checkpoint(self._store, name)
                 with self._coordinator.locked() as ledger:
                     ledger.remove_checkpoint(name)
@@ -291,8 +345,10 @@ class Retention:
             log.warning("old checkpoints cannot be deleted: %s", failed)
 
 
-def superseded(rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
-    """Of the ledger's checkpoints, oldest first, those that no recovery returns to."""
+def superseded(rows: Sequence[Mapping[str, Any]], keep: int, needed: Collection[str] = ()) -> list[str]:
+    """Of the ledger's checkpoints, oldest first, those that no recovery returns to. `needed`: of those by log, the ones that a
+    compaction still reads.
+    """
     saved = [row for row in rows if not row["stands_on"]]
     whole = [number for number, row in enumerate(saved) if not row["mid"]]
     if not whole:
@@ -301,7 +357,7 @@ def superseded(rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
     stay = set(whole[-keep:])
     gone = [row["name"] for number, row in enumerate(saved[: whole[-1]]) if number not in stay]
     newest = {row["stands_on"]: row["name"] for row in rows}
-    logs = [row for row in rows if row["stands_on"]]
+    logs = [row for row in rows if row["stands_on"] and row["name"] not in needed]
     left = {row["name"] for row in saved} - set(gone)
     # Those by log first: a sweep that is cut off leaves none without the save that it stands on.
     return [
@@ -322,13 +378,13 @@ def delete_checkpoint(store: Store, name: str) -> None:
     store.delete(layout.checkpoint_folder(name))
 
 
-def unnamed(store: Store, named: Sequence[str], writing: str | None, now: float) -> Iterator[str]:
+def unnamed(store: Store, named: Sequence[str], writing: Collection[str | None], now: float) -> Iterator[str]:
     """Checkpoints in the store to delete although the ledger never had them. Raises StoreError.
 
-    `named` are the ledger's, oldest first; `writing` is the one of the save under way.
+    `named` are the ledger's, oldest first; `writing` are those of the save and of the compaction under way.
     """
     others = [name[:-1] for name in store.list(layout.CHECKPOINTS) if name.endswith("/")]
-    others = [name for name in others if name not in named and name != writing]
+    others = [name for name in others if name not in named and name not in writing]
     committed_at = _created_at(store, named[-1], copies=False) if others and named else None
     for name in others:
         created_at = _created_at(store, name)

@@ -23,7 +23,15 @@ TRIES = 3
 """Saves, or loads of a checkpoint, that may fail in a row before the pass is stopped."""
 VERIFY = "verify"
 
-_START: dict[str, Any] = {"name": "", "pass": 0, "mid": None, "follows": None, "base": None, "stands_on": ""}
+_START: dict[str, Any] = {
+    "name": "",
+    "pass": 0,
+    "mid": None,
+    "follows": None,
+    "base": None,
+    "stands_on": "",
+    "compacted": False,
+}
 _LONGEST_LEAVE = 30.0
 _TRAINED = ("training", "evaluating")
 
@@ -57,8 +65,9 @@ class Generations:
 
     @property
     def dense_of(self) -> int:
-        """The version whose network has the dense values of the last checkpoint, where that is one by log; else 0."""
-        return int(self._last["follows"]) if self._last["stands_on"] else 0
+        """The version whose network has the dense values of the last checkpoint, where that is one by log or compacted; else 0."""
+        last = self._last
+        return int(last["follows"]) if last["stands_on"] or last["compacted"] else 0
 
     @property
     def used(self) -> bool:

@@ -126,7 +126,7 @@ def _readable(store: Store, name: str) -> CheckpointManifest | None:
         log.warning("%s: checkpoint %s is passed over: %s", _KEY, name, damaged)
         return None
     # One by log has no files of its own to copy.
-    return None if found.stands_on else found
+    return found if found.stands_on in ("", found.name) else None
 
 
 def differences(
@@ -169,7 +169,8 @@ def begin(ledger: Ledger, settings: MasterFile, own: Store, other: Store, genera
         )
     if checkpoint.model is None:
         _check_columns(other, checkpoint, model, what, Path(settings.master.state_dir))
-    dense = checkpoint.model is not None and checkpoint.model.network == now.network
+    # The dense values of a compacted checkpoint are in the network of its version alone.
+    dense = not checkpoint.stands_on and checkpoint.model is not None and checkpoint.model.network == now.network
     started = StartedFrom(
         store=other.url,
         version=version.version,
@@ -462,6 +463,7 @@ class CheckpointCopy:
                 "base_version": None,
                 "files": tuple(entries),
                 "model": source.model or _of_version(version),
+                "stands_on": "",
                 "origin": Origin(
                     store=started.store, version=started.version, checkpoint=source.name, dense=started.dense
                 ),

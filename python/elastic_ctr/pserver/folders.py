@@ -40,19 +40,23 @@ class Folders:
     def __init__(self, root: Path, store: Store, model: Model, index: int, count: int) -> None:
         self._root = root
         self._store = store
-        self._model = model
-        self._index = index
+        self.model = self._model = model
+        self.index = self._index = index
         self._count = count
 
     def _sparse_files(self, folder: str) -> Iterator[tuple[int, Path]]:
         """(partition, file) of what this server wrote. Raises ValueError when some are missing."""
+        return self.sparse_files_in(self._root / folder)
+
+    def sparse_files_in(self, folder: Path) -> Iterator[tuple[int, Path]]:
+        """(partition, file) of a folder with a server's partitions. Raises ValueError when own ones are missing."""
         found = {}
-        for file in sorted((self._root / folder / "000").iterdir()):
+        for file in sorted((folder / "000").iterdir()):
             if match := _SPARSE.match(file.name):
                 found[int(match[2])] = file
         missing = sorted(set(owned(self._index, self._count, self._model.partitions)) - set(found))
         if missing:
-            raise ValueError(f"{folder} has no file for partitions {missing[:5]}: the save did not finish")
+            raise ValueError(f"{folder.name} has no file for partitions {missing[:5]}: the save did not finish")
         yield from sorted(found.items())
 
     def count(self, folder: str) -> control.JobResult:
@@ -81,12 +85,22 @@ class Folders:
 
         Raises NotInStore, StoreError, ManifestDamaged, RowsDamaged.
         """
+        return self._fetch(name, self._root / "load", "log", placeholders=True)
+
+    def fetch_own(self, name: str, folder: str) -> Path:
+        """Own partitions and the dense part of a checkpoint, with its log on them, in a folder of their own. Raises as
+        `fetch_checkpoint`.
+        """
+        target = self._root / folder
+        self._fetch(name, target, f"{folder}-log", placeholders=False)
+        return target
+
+    def _fetch(self, name: str, target: Path, work: str, *, placeholders: bool) -> int:
         manifest = read_checkpoint(self._store, name)
         mine = set(owned(self._index, self._count, self._model.partitions))
-        target = self._root / "load"
         shutil.rmtree(target, ignore_errors=True)
         home, rows = layout.checkpoint_folder(manifest.stands_on or name) + "/", 0
-        log = self._log_of(manifest)
+        log = self._log_of(manifest, self._root / work)
         for entry in manifest.files:
             if not entry.path.startswith(home):
                 continue  # Of the log.
@@ -99,15 +113,15 @@ class Folders:
                 fetch(self._store, entry, place)
                 if match is not None:
                     rows += self._merge(place, int(match[2]), entry.records, log)
-            else:
+            elif placeholders:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 gzip.open(place, "wb").close()
         return rows
 
-    def _log_of(self, manifest: CheckpointManifest) -> Log:
+    def _log_of(self, manifest: CheckpointManifest, work: Path) -> Log:
         """The deltas on the tables of the checkpoint that it stands on. Raises NotInStore, StoreError, ManifestDamaged."""
         by_path = {entry.path: entry for entry in manifest.files}
-        work, dim = self._root / "log", self._model.embedding_dim
+        dim = self._model.embedding_dim
         found: dict[str, list[tuple[Keys, Values]]] = {"values": [], "counts": []}
         for version in manifest.log:
             names = {"values": layout.cube_file(version, "delta", 0, 1), "counts": layout.counts_file(version)}

@@ -29,6 +29,7 @@ from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.config.roles import GENERATION_PORTS
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
+from elastic_ctr.pserver.compaction import COMPACTION, Compactor
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.process import REFUSED
 from elastic_ctr.store import NotInStore, Store, StoreError
@@ -68,6 +69,7 @@ class PserverSupervisor:
         self._preparing: Future[int] | None = None
         self._fetched_rows = 0
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jobs")
+        self._compactor = Compactor(index, settings)
         self._running: dict[str, Future[control.JobResult]] = {}
         self._results: dict[str, control.JobResult] = {}
         self._retry_at: dict[str, float] = {}
@@ -110,6 +112,7 @@ class PserverSupervisor:
         finally:
             self._end_child()
             self._pool.shutdown(wait=False, cancel_futures=True)
+            self._compactor.stop()
 
     def _hand_over(self) -> None:
         """Run on while the master still needs this table. An unreachable master is retried for `leave_timeout_seconds`."""
@@ -129,7 +132,9 @@ class PserverSupervisor:
             time.sleep(self._pause())
 
     def _pause(self) -> float:
-        return 0.1 if self._running or (self._preparing is not None and not self._leaving) else _PERIOD
+        # A compaction takes long, and nothing waits for it.
+        waited_for = [each for each in self._running if COMPACTION not in each]
+        return 0.1 if waited_for or (self._preparing is not None and not self._leaving) else _PERIOD
 
     def _turn(self) -> bool:
         try:
@@ -237,6 +242,7 @@ class PserverSupervisor:
     def _begin(self, generation: int) -> None:
         """Start afresh: Paddle's load does not clear a table, so each generation has new server processes."""
         self._end_child()
+        self._compactor.end()
         old = self._folder()
         self._generation = generation
         self._running.clear()
@@ -343,7 +349,12 @@ class PserverSupervisor:
         for job in jobs:
             waits = time.monotonic() < self._retry_at.get(job.id, 0)
             if job.id not in self._running and job.id not in self._results and not waits:
-                self._running[job.id] = self._pool.submit(_do, self._folders(), job)
+                self._running[job.id] = self._begin_job(job)
+
+    def _begin_job(self, job: control.Job) -> Future[control.JobResult]:
+        if job.kind == control.COMPACT:
+            return self._compactor.submit(self._folder(), job)
+        return self._pool.submit(_do, self._folders(), job)
 
 
 def _save_of(job: str) -> str:

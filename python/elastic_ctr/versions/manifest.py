@@ -176,6 +176,11 @@ class VersionManifest(Record):
         default=(), description="Of a stream: when the records of this pass and of the passes before it came."
     )
     counts: FileEntry | None = Field(default=None, description="Of a delta by key: the shows and clicks of its keys.")
+    compacts: VersionId | None = Field(
+        default=None,
+        exclude_if=lambda version: version is None,
+        description="Of a base that is merged from published files: the version whose keys and network it has. It never goes live.",
+    )
 
     @property
     def in_one_file(self) -> bool:
@@ -309,7 +314,8 @@ class CheckpointManifest(Record):
     stands_on: str = Field(
         default="",
         description="Of a checkpoint by log: the saved one whose tables it loads, with the deltas of `log` on them and the network of "
-        "`follows_version`. All their files are among `files`.",
+        "`follows_version`. All their files are among `files`. Its own name: its tables were merged from such a checkpoint, and "
+        "the dense values are those of the same network.",
     )
     log: tuple[VersionId, ...] = Field(default=(), description="Versions in their order.")
     # Left out of hours: readers of an older release refuse a key that they do not know.

@@ -82,19 +82,19 @@ def test_one_with_a_manifest_that_is_older_than_the_last_committed_one_goes(stor
     overtaken = checkpoint(store, "c-g2", created_at=200.0)
     checkpoint(store, "c-g4", created_at=400.0)
 
-    assert list(unnamed(store, named, None, NOW)) == [overtaken]
+    assert list(unnamed(store, named, (), NOW)) == [overtaken]
 
 
 def test_while_the_ledger_has_committed_nothing_those_with_a_manifest_stay(store: FileStore) -> None:
     checkpoint(store, "c-g1", created_at=100.0)
 
-    assert list(unnamed(store, [], None, NOW)) == []
+    assert list(unnamed(store, [], (), NOW)) == []
 
 
 def test_when_the_last_committed_one_cannot_be_read_the_others_stay(store: FileStore) -> None:
     checkpoint(store, "c-g1", created_at=100.0)
 
-    assert list(unnamed(store, ["gone-g2"], None, NOW)) == []
+    assert list(unnamed(store, ["gone-g2"], (), NOW)) == []
 
 
 def test_one_without_a_manifest_goes_when_nothing_in_it_changed_for_a_day(store: FileStore) -> None:
@@ -103,14 +103,14 @@ def test_one_without_a_manifest_goes_when_nothing_in_it_changed_for_a_day(store:
     growing = checkpoint(store, "c-g3", changed_at=NOW - ORPHAN_SECONDS - 1)
     os.utime(store.root / layout.checkpoint_folder(growing) / "000/part-0", (NOW, NOW))
 
-    assert list(unnamed(store, [], None, NOW)) == [old]
+    assert list(unnamed(store, [], (), NOW)) == [old]
 
 
 def test_the_one_that_is_being_written_stays(store: FileStore) -> None:
     named = [checkpoint(store, "c-g3", created_at=300.0)]
     writing = checkpoint(store, "c-g1", created_at=100.0)
 
-    assert list(unnamed(store, named, writing, NOW)) == []
+    assert list(unnamed(store, named, [writing], NOW)) == []
 
 
 def test_a_damaged_manifest_is_as_none(store: FileStore) -> None:
@@ -118,7 +118,7 @@ def test_a_damaged_manifest_is_as_none(store: FileStore) -> None:
     damaged = checkpoint(store, "c-g1", created_at=100.0)
     store.put_bytes(b"{", layout.checkpoint_manifest(damaged), overwrite=True)
 
-    assert list(unnamed(store, named, None, NOW)) == []
+    assert list(unnamed(store, named, (), NOW)) == []
 
 
 def test_a_checkpoint_is_deleted_manifest_first(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
