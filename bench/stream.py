@@ -30,6 +30,7 @@ from rich.table import Table
 
 from bench.method import Results, Row
 from bench.stream_log import ClickLog, click_log
+from elastic_ctr.config.data import MicroPass
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
@@ -217,6 +218,11 @@ class Stream:
             return live is not None and read_version(self.store, live).offsets[self.log.partition][1] >= offset
         return False
 
+    def compactions(self) -> int:
+        """Of the log, since the start."""
+        log = (self.session.places.folder / "logs" / "ctr-master-0.log").read_text()
+        return log.count(" are compacted, in ")
+
     def knows(self, known: Collection[int] = ()) -> dict[int, tuple[int, int]]:
         """The offsets of each version that is still there, but for those that are known."""
         found = {}
@@ -267,7 +273,9 @@ def stages(passes: list[dict[str, Any]]) -> Iterator[tuple[str, float, float]]:
 def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str, Any]:
     console = Console(stderr=True, highlight=False)
     truth = Truth(Preset(slots=given.slots, keys=max(2, given.keys // given.slots)), seed=7)
-    stream = {"windowMs": given.window_ms, "checkpointSeconds": given.checkpoint_seconds}
+    stream = {
+        "windowMs": given.window_ms, "checkpointSeconds": given.checkpoint_seconds, "compactVersions": given.compact_versions,
+    }  # fmt: skip
     run = Stream(folder, log, truth, stream, {"evaluate": given.evaluate})
     lines = run.fill(truth)
     size = log.offset
@@ -314,6 +322,7 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
             time.sleep(1)
             knows |= run.knows()
             status = run.status()
+            compactions = run.compactions()
             serving = role_status("serving", run.session.places.info.serving_admin)
         finally:
             prober.stop()
@@ -337,6 +346,7 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
         # As the serving pod counts it, evenly between two looks of the master at the stream.
         "servingFreshness": serving["clickFreshness"],
         "recovery": recovery(status, producer, seconds, killed) if killed else None,
+        "compactions": compactions, "compactVersions": given.compact_versions,
         "cores": cores, "load": os.getloadavg(), "trained": status["ledger"]["trained"], "checkpointSeconds": given.checkpoint_seconds,
     }  # fmt: skip
 
@@ -391,6 +401,7 @@ def show(found: dict[str, Any]) -> None:
     console.print(
         f"{found['clicks']:,} clicks, {found['versions']} versions answered {found['asked']:,} requests, {found['wrong']} wrong, "
         f"{found['refused']} refused; "
+        f"{found['compactions']} compactions of the log; "
         f"worst difference {found['worstDiff']:.1e}; behind by {found['lagSeconds']['median']:.2f} s, at most {found['lagSeconds']['max']:.1f} s"
     )
 
@@ -402,7 +413,19 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--window-ms", type=int, default=300)
-    parser.add_argument("--checkpoint-seconds", type=float, default=900, help="from one save of the table to the next")
+    defaults = MicroPass()
+    parser.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=defaults.checkpoint_seconds,
+        help="from one save of the table to the next",
+    )
+    parser.add_argument(
+        "--compact-versions",
+        type=int,
+        default=defaults.compact_versions,
+        help="from one compaction of the log to the next",
+    )
     parser.add_argument(
         "--evaluate", action="store_true", help="with the product's default of an evaluation before training"
     )

@@ -485,3 +485,74 @@ def test_a_release_goes_back_by_itself_when_labels_are_poisoned_and_goes_on_when
     assert first["kind"] == "base"
     run.until(trained(run, 300 * sent[0]), 60, "the last version")
     answers_are_those_of_the_version(run)
+
+
+@pytest.mark.timeout(500)
+def test_a_compacted_log_is_the_base_of_later_versions_and_what_a_recovery_loads(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    values = stream_values(f"file://{log}?follow")
+    values["data"]["stream"] |= {"checkpointSeconds": 60, "compactVersions": 4}
+    sent: list[bytes] = []
+
+    def append() -> None:
+        lines = clicks(300, 1000 + len(sent))
+        (log / f"clicks-{len(sent)}").write_bytes(b"\n".join(lines) + b"\n")
+        sent.extend(lines)
+
+    def train() -> None:
+        append()
+        run.until(trained(run, len(sent)), 120, f"{len(sent)} lines in a version")
+
+    append()
+    run = start(values)
+    run.until(trained(run, len(sent)), 120, "the first version")
+    store = open_store(run.places.store_url)
+
+    def compacted_base() -> int | None:
+        """The base of the live version, if that is a compacted one."""
+        assert run.session.live is not None
+        base = read_version(store, run.session.live).base
+        return base if read_version(store, base).compacts else None
+
+    while compacted_base() is None:
+        assert len(sent) < 30_000
+        train()
+    base = compacted_base()
+    assert base is not None
+    live, compacted = read_version(store, run.session.live or 0), read_version(store, base)
+    [table] = [each for each in checkpoints(run) if each.stands_on == each.name][-1:]
+    assert (table.follows_version, table.log) == (base, ())
+    # It is older than the version that answered when it was published, and never answers itself.
+    assert compacted.compacts is not None
+    assert compacted.compacts < base < live.version
+    assert compacted.offsets == read_version(store, compacted.compacts).offsets
+    assert base not in run.session.seen
+    answers_are_those_of_the_version(run)
+
+    # The next checkpoint by log stands on it.
+    ends = time.monotonic() + 60
+    while not any(table.name == each.stands_on != each.name for each in checkpoints(run)):
+        assert time.monotonic() < ends
+        train()
+    run.child("ctr-pserver-0").kill()
+    train()
+    assert run.generation() == 2
+    assert "is loaded by log" in (run.places.folder / "logs" / "ctr-master-0.log").read_text()
+    answers_are_those_of_the_version(run)
+
+    saves = {each.name for each in checkpoints(run) if not each.stands_on}
+    ends = time.monotonic() + 200
+    while not {each.name for each in checkpoints(run) if not each.stands_on} - saves:
+        assert time.monotonic() < ends
+        train()
+        time.sleep(1)
+    status = run.session.status
+    assert status is not None
+    assert (status["ledger"]["trained"], status["ledger"]["refused"]) == (len(sent), 0)
+    saved, answered = table_and_answers(run)
+    np.testing.assert_allclose(answered, saved, rtol=1e-5, atol=1e-7)
+    rows = [row.split() for text in table_of(run, newest_save(run)) for row in text.decode().splitlines()]
+    assert {int(row[0]): (float(row[4]), float(row[5])) for row in rows} == shows_and_clicks(sent)
