@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +36,11 @@ class Restart:
     at: float
     reason: str
     seconds: float | None = None
+
+
+# Their work comes in bursts that fill all cores, and no answer waits for it.
+_BEHIND = {"trainer", "pserver", "cube-builder"}
+_NICE = 10
 
 
 @dataclass
@@ -90,6 +96,8 @@ class Supervisor:
                 preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
             )
         each.started_at = self.clock()
+        if each.role.command in _BEHIND:
+            _let_others_go_first(each.process.pid)
 
     def pids(self) -> dict[str, int]:
         """Name of each running role -> its process id."""
@@ -176,3 +184,12 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], ends: float) -> None:
         except subprocess.TimeoutExpired:  # noqa: PERF203 (each may be the one that stays)
             process.kill()
             process.wait()
+
+
+def _let_others_go_first(pid: int) -> None:
+    """Give a role less of cores that are all wanted. Each role is a session of its own: where the kernel makes a scheduling group of each
+    session, the niceness of a process counts only within it, and that of the group has to be set, too.
+    """
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+        Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))

@@ -8,6 +8,7 @@ trainer was given the steps. A save that was begun and has lost its trainer lead
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +35,9 @@ log = logging.getLogger(__name__)
 _ATTEMPT = "save:"
 # Between two checkpoints of any kind: what is trained again after a pserver's loss.
 _LOG_SECONDS = 5.0
-# Versions from a base to the next one, of a stream: their files stay in the store.
+# While publishing is held: between two saves of the table.
+_HELD_SECONDS = 900.0
+# Versions from a base to the next one, of a stream, where compactions do not come to their end: their files stay in the store.
 _LONGEST_CHAIN = 1000
 
 
@@ -123,7 +126,8 @@ class Checkpointing(Part):
         data, now = self._settings.data, self._clock()
         chain = self._ledger.chain()
         if data.is_stream and is_held(self._ledger, current, self._config, now, late_clicks=data.stream.late_clicks):
-            plan = SavePlan(("checkpoint",) if self._save_is_old() else (), None)
+            # No delta is published that a checkpoint by log could be made of.
+            plan = SavePlan(("checkpoint",) if self._save_is_old(_HELD_SECONDS) else (), None)
         else:
             plan = self._plan(current, chain)
         version = None
@@ -158,7 +162,8 @@ class Checkpointing(Part):
 
     def _plan(self, current: PassRow, chain: Sequence[int]) -> SavePlan:
         stream = self._settings.data.is_stream
-        long = stream and len(chain) >= _LONGEST_CHAIN
+        # A compaction that has begun has its time.
+        long = stream and len(chain) >= max(_LONGEST_CHAIN, 2 * self._settings.data.stream.compact_versions)
         if stream and chain and not self._ledger.knows_touched(self._ledger.facts.follows):
             self._base_is_due("which keys were trained since the last version is not known")
         return save_plan(
@@ -178,12 +183,12 @@ class Checkpointing(Part):
         """
         return self._save_is_old() or self._log(chain) is None
 
-    def _save_is_old(self) -> bool:
+    def _save_is_old(self, most: float = math.inf) -> bool:
         saved = [row["at"] for row in self._ledger.checkpoints() if not row["stands_on"] and not row["compacted"]]
         # A compacted one outlives the save that it was made of.
         last = max([*saved, self._ledger.facts.table_saved_at])
         # In the future only where the clock was set back while no master ran.
-        return not 0 <= self._clock() - last < self._settings.data.stream.checkpoint_seconds
+        return not 0 <= self._clock() - last < min(self._settings.data.stream.checkpoint_seconds, most)
 
     def lost_versions(self, published: Collection[int]) -> list[int]:
         """Versions that the next delta would depend on and the store, which holds `published`, has lost: a base is due then."""

@@ -55,6 +55,8 @@ class KafkaTopic:
     def _connected(self) -> Consumer:
         given = {
             "fetch.wait.max.ms": 20,
+            # By default a client waits up to ten seconds before it asks a broker that comes back.
+            "reconnect.backoff.max.ms": 1000,
             # What fails is told by the calls.
             "log_level": 2,
             "isolation.level": "read_committed",

@@ -14,9 +14,9 @@ _CONFIG = {"max_failures": 100, "max_lost_leases": 100}
 
 
 class StreamInterleavings(Interleavings):
-    @initialize(seconds=st.sampled_from([1.0, 20.0, 3600.0]))
-    def begin(self, seconds: float) -> None:
-        stream = {"window_ms": 300, "checkpoint_seconds": seconds}
+    @initialize(seconds=st.sampled_from([1.0, 20.0, 3600.0]), versions=st.sampled_from([1, 3, 500]))
+    def begin(self, seconds: float, versions: int) -> None:
+        stream = {"window_ms": 300, "checkpoint_seconds": seconds, "compact_versions": versions}
         self.world: StreamWorld = StreamWorld(Path(self.folder.name), config=_CONFIG, stream=stream)
         self.world.handover_seconds = 30
         self.world.start_master()

@@ -18,8 +18,8 @@ from master.world import LEASE, Trainer
 
 
 def stream(folder: Path, **given: object) -> StreamWorld:
-    """With a base, and no checkpoint due after it."""
-    one = StreamWorld(folder, stream={"window_ms": 100, "checkpoint_seconds": 3600}, **given)  # type: ignore[arg-type]
+    """With a base, and no save due after it. `given`: further settings of the stream."""
+    one = StreamWorld(folder, stream={"window_ms": 100, "checkpoint_seconds": 3600, **given})
     one.append(10)
     one.done(1)
     return one
@@ -329,8 +329,9 @@ def test_a_task_without_a_key_is_known(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_long_chain_of_deltas_ends_with_a_base_and_keys_that_no_delta_needs_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # No compaction begins without a checkpoint by log, for which time must go on.
     monkeypatch.setattr(checkpointing, "_LONGEST_CHAIN", 3)
-    one = stream(tmp_path)
+    one = stream(tmp_path, compact_versions=1)
     for number in range(7):
         one.append(3)
         one.done(number + 2)

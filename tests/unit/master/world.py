@@ -26,7 +26,7 @@ from elastic_ctr.master.statistics import PassStatistics, pin_given
 from elastic_ctr.master.store_queries import Published, StoreQueries
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
 from elastic_ctr.runtime.steady_clock import SteadyClock
-from elastic_ctr.store import FileStore, Store
+from elastic_ctr.store import FileStore, NotInStore, Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint
 from elastic_ctr.versions.refusals import read_refusals
@@ -166,7 +166,25 @@ class Pserver:
     def mine(self) -> list[int]:
         return [p for p in range(MODEL.partitions) if p % self.servers == self.index]
 
+    def _compact(self, job: control.Job) -> control.JobResult:
+        try:
+            table = self.world.checkpoint(job.log_of)
+        except NotInStore:
+            return control.JobResult(id=job.id, error=f"{job.log_of} is not there")
+        self.world.checkpoints[job.checkpoint], self.world.contents[job.version] = table, dict(table)
+        result = control.JobResult(id=job.id)
+        for partition in self.mine():
+            result.rows[partition] = sum(table.values())
+            for path in (
+                f"{layout.checkpoint_folder(job.checkpoint)}/000/part-{partition}",
+                layout.cube_file(job.version, "base", partition, MODEL.partitions),
+            ):
+                result.files.append(control.File(path=path, bytes=1, sha256="0" * 64, records=1))
+        return result
+
     def _do(self, job: control.Job) -> control.JobResult:
+        if job.kind == control.COMPACT:
+            return self._compact(job)
         if job.folder not in self.saved:
             return control.JobResult(id=job.id, error=f"{job.folder} is not there")
         table = self.saved.pop(job.folder) if job.folder != VERIFY else self.saved[VERIFY]

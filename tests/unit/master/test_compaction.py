@@ -1,0 +1,219 @@
+"""The log of a stream becomes a base and a checkpoint, whatever is lost meanwhile, and no save walks the table for it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_ctr.config.model import Table
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.cube.placement import abandoned_versions
+from elastic_ctr.master.ledger_rows import CompactionRow
+from elastic_ctr.store import NotInStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import CheckpointManifest, published_versions, read_checkpoint, read_version
+from master.stream_world import StreamWorld
+from master.world import Pserver
+
+STREAM = {"window_ms": 100, "checkpoint_seconds": 3600, "compact_versions": 3}
+
+
+def grown(folder: Path, passes: int = 3, **given: Any) -> StreamWorld:
+    """A log that is as long as those that are compacted: a base and two deltas, the last of them with a checkpoint by log."""
+    one = StreamWorld(folder, stream=STREAM, **given)
+    for number in range(passes):
+        one.now += 3
+        one.append(10)
+        one.done(number + 1)
+    return one
+
+
+def goes_on(one: StreamWorld, passes: int = 1) -> None:
+    done = sum(each.state == "done" for each in one.ledger.passes())
+    for number in range(passes):
+        one.append(10)
+        one.done(done + number + 1)
+
+
+def under_way(one: StreamWorld) -> CompactionRow:
+    found = one.ledger.facts.compaction
+    assert found is not None
+    return found
+
+
+def compacted_bases(one: StreamWorld) -> list[int]:
+    return [each for each in published_versions(one.store) if read_version(one.store, each).compacts is not None]
+
+
+def compacted_checkpoints(one: StreamWorld) -> list[CheckpointManifest]:
+    return [read_checkpoint(one.store, each["name"]) for each in one.ledger.checkpoints() if each["compacted"]]
+
+
+def steps(one: StreamWorld) -> list[tuple[str, ...]]:
+    return [save.steps for each in one.ledger.passes() if (save := one.ledger.save_of(each.ordinal)) is not None]
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[control.Job]:
+    """The pservers do not come to the end of a compaction while the list is not empty."""
+    waiting = [control.Job()]
+    compact, sync = Pserver._compact, Pserver.sync
+
+    def later(self: Pserver, job: control.Job) -> control.JobResult:
+        return control.JobResult(id=job.id, error="not yet") if waiting else compact(self, job)
+
+    def tries_again(self: Pserver) -> control.PserverOrders:
+        self.results = {name: each for name, each in self.results.items() if not each.error}
+        return sync(self)
+
+    monkeypatch.setattr(Pserver, "_compact", later)
+    monkeypatch.setattr(Pserver, "sync", tries_again)
+    return waiting
+
+
+def test_the_next_delta_changes_the_new_base_and_has_all_keys_since(tmp_path: Path) -> None:
+    one = grown(tmp_path)
+    before = one.ledger.chain()
+    goes_on(one, 3)
+
+    [base] = compacted_bases(one)
+    manifest, followed = read_version(one.store, base), read_version(one.store, before[-1])
+    assert (manifest.kind, manifest.base, manifest.parent, manifest.compacts) == ("base", base, None, before[-1])
+    assert (manifest.offsets, manifest.samples) == (followed.offsets, followed.samples)
+    assert one.ledger.chain()[0] == base
+    assert one.trained_is_answered()
+    # Nothing but the first base has walked the table.
+    assert steps(one) == [("base", "checkpoint"), *5 * [("touched",)]]
+    [checkpoint] = compacted_checkpoints(one)
+    assert (checkpoint.stands_on, checkpoint.log, checkpoint.pass_ordinal) == (checkpoint.name, (), 3)
+    assert one.ledger.facts.compaction is None
+
+
+def test_deltas_go_on_while_it_is_under_way_and_none_of_their_keys_is_lost(
+    tmp_path: Path, slow: list[control.Job]
+) -> None:
+    one = grown(tmp_path)
+    goes_on(one)
+    row = under_way(one)
+    for _ in range(3):
+        one.now += 6
+        goes_on(one)
+    assert under_way(one) == row
+    meanwhile = one.ledger.chain()
+    assert one.trained_is_answered()
+
+    slow.clear()
+    goes_on(one, 2)
+
+    first = read_version(one.store, one.ledger.chain()[1])
+    assert (first.parent, first.base) == (row.version, row.version)
+    # It is older than all that was published meanwhile: cube-transfer never builds it for itself.
+    assert row.follows < row.version < meanwhile[-1] < first.version
+    assert one.trained_is_answered()
+    manifests = {each: read_version(one.store, each) for each in published_versions(one.store)}
+    assert abandoned_versions(manifests) == ()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_recovery_returns_to_what_it_has_made(tmp_path: Path, damaged: bool) -> None:
+    one = grown(tmp_path)
+    goes_on(one, 2)
+    one.now += 6
+    goes_on(one)
+    [checkpoint] = compacted_checkpoints(one)
+    newest = one.ledger.checkpoints()[-1]
+    assert newest["stands_on"] == checkpoint.name
+    if damaged:
+        one.damaged = {newest["name"]}
+    one.append(10)
+    one.until_trained().work()
+
+    one.pservers[0].restart()
+    goes_on(one, 2)
+
+    assert one.coordinator.generation == (3 if damaged else 2)
+    assert one.pservers[0].fetched == (checkpoint.name if damaged else newest["name"])
+    assert one.in_the_table() == one.appended()
+    assert one.trained_is_answered()
+
+
+@pytest.mark.parametrize("how", ["master", "pserver", "both"])
+def test_it_goes_on_after_a_loss_or_begins_again(tmp_path: Path, slow: list[control.Job], how: str) -> None:
+    one = grown(tmp_path)
+    goes_on(one)
+    row = under_way(one)
+
+    if how != "pserver":
+        one.start_master()
+    if how != "master":
+        one.pservers[0].restart()
+        one.append(10)
+        one.until(lambda: one.coordinator.generation == 2)
+        assert one.ledger.facts.compaction is None
+    slow.clear()
+    for _ in range(4):
+        one.now += 6
+        goes_on(one)
+
+    # A later one may have followed.
+    bases = compacted_bases(one)
+    assert (row.version in bases) == (how == "master")
+    assert one.ledger.chain()[0] in bases
+    assert one.in_the_table() == one.appended()
+    assert one.trained_is_answered()
+
+
+def test_it_is_given_up_after_a_time_and_when_its_files_are_gone(
+    tmp_path: Path, slow: list[control.Job], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = grown(tmp_path)
+    goes_on(one)
+    late = under_way(one)
+    one.now += one.config.save_timeout_seconds + 1
+    one.until(lambda: one.ledger.facts.compaction != late)
+    assert f"the compaction of {late.log_of} is given up: it takes longer than saveTimeoutSeconds" in caplog.text
+    one.now += 6
+    goes_on(one, 2)
+    gone = under_way(one)
+    get = one.store.get_bytes
+
+    def get_bytes(path: str, *args: Any) -> bytes:
+        if path == layout.checkpoint_manifest(gone.log_of):
+            raise NotInStore(f"{path} is not in the store")
+        return get(path, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.store, "get_bytes", get_bytes)
+        slow.clear()
+        one.until(lambda: one.ledger.facts.compaction != gone)
+    assert f"the compaction of {gone.log_of} is given up: " in caplog.text
+    assert one.trained_is_answered()
+
+
+def test_a_table_whose_base_leaves_keys_out_is_saved_instead(tmp_path: Path) -> None:
+    one = grown(tmp_path)
+    table = Table(base_threshold=0.5)
+    one.settings = one.settings.model_copy(update={"model": one.settings.model.model_copy(update={"table": table})})
+    one.ledger.set_facts(compaction=None)
+    one.coordinator._saves.compaction._settings = one.settings
+    one.now += 6
+    goes_on(one, 3)
+
+    assert one.ledger.facts.compaction is None
+    assert len(one.ledger.chain()) == 6
+
+
+def test_the_checkpoint_that_is_compacted_is_kept(tmp_path: Path, slow: list[control.Job]) -> None:
+    one = grown(tmp_path)
+    goes_on(one)
+    row = under_way(one)
+    for _ in range(4):
+        one.now += 6
+        goes_on(one)
+
+    assert read_checkpoint(one.store, row.log_of).name == row.log_of
+    slow.clear()
+    goes_on(one, 2)
+    one.now += 6
+    goes_on(one, 2)
+    assert row.log_of not in [each["name"] for each in one.ledger.checkpoints()]
