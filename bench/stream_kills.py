@@ -32,6 +32,7 @@ from rich.table import Table
 from bench.method import Results, Row, resident_bytes
 from bench.stream import PROBES, Prober, Producer, Stream, freshness, quantiles
 from bench.stream_log import ClickLog, TopicLog, click_log, possible_kind
+from elastic_ctr.config.data import MicroPass
 from elastic_ctr.features.synthetic import Preset, Truth
 
 STALE = 10.0
@@ -418,7 +419,12 @@ def main() -> int:
     parser.add_argument("--broker", choices=["kafka", "folder"], help="absent: kafka where it can be started")
     parser.add_argument("--keys", type=int, default=20_000, help="rows of the table before")
     parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument("--checkpoint-seconds", type=float, default=120, help="from one save of the table to the next")
+    parser.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=MicroPass().checkpoint_seconds,
+        help="from one save of the table to the next",
+    )
     parser.add_argument("--keep", type=Path, help="a new folder for the run, which is kept; absent: one that goes")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stream-kills-") as scratch:

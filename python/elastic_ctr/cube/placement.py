@@ -134,7 +134,7 @@ def abandoned_versions(manifests: Mapping[int, VersionManifest]) -> tuple[int, .
         if manifest.kind == "delta" and manifest.parent is not None and manifest.parent not in compacted:
             parent = manifest.parent
             found.update(v for v in manifests if parent < v < version)
-    return tuple(sorted(found))
+    return tuple(sorted(found - compacted))
 
 
 def unneeded_partitions(

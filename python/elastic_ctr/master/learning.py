@@ -15,8 +15,9 @@ from elastic_ctr.model.evaluation import bucket_centres
 _SMALLEST, _LARGEST = 16, 4096
 # Steps of a pass of `auto`, as long as its batches are within these.
 _STEPS = 256
-# Of a micro-pass, which follows the one before within a second: each step takes milliseconds.
-_STREAM_STEPS, _STREAM_LARGEST = 32, 64
+# Of a micro-pass, which follows the one before within a second: each step takes milliseconds. One that is late has more records, and
+# makes up for it in few more steps.
+_STREAM_STEPS, _STREAM_LARGEST, _STREAM_MOST_STEPS = 32, 64, 128
 # A further epoch sees the same records again: in as many steps it would learn them by heart.
 _GROWTH = 4
 _TWICE_BELOW = 30_000
@@ -31,7 +32,7 @@ def batch_size(trainer: TrainerConfig, records: int, epoch: int, *, stream: bool
     """Of one epoch of a pass of so many records; epochs count from 1. `stream`: it is a micro-pass."""
     if trainer.batch_size != "auto":
         return trainer.batch_size
-    first = min(max(_power_of_two(records / _STEPS), _SMALLEST), _LARGEST)
+    first = min(max(_power_of_two(records / (_STREAM_MOST_STEPS if stream else _STEPS)), _SMALLEST), _LARGEST)
     if stream:
         first = max(first, min(_power_of_two(records / _STREAM_STEPS), _STREAM_LARGEST))
     return int(min(first * _GROWTH ** (max(epoch, 1) - 1), _LARGEST))

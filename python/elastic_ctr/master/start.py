@@ -218,7 +218,7 @@ def windows_of(store: Store) -> tuple[WindowQuality, ...]:
         with suppress(NotInStore, ManifestDamaged):
             manifest = read_version(store, version)
             before = None if manifest.quality is None else manifest.quality.before
-            if version in refused or not manifest.offsets or before is None:
+            if version in refused or manifest.compacts is not None or not manifest.offsets or before is None:
                 continue
             if before.auc is not None and before.calibration is not None:
                 found.append(WindowQuality(before.shows, before.clicks, before.auc, before.calibration))

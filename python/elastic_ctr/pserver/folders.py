@@ -130,9 +130,16 @@ class Folders:
                     raise ManifestDamaged(f"the manifest of checkpoint {manifest.name} names no file {path}")
                 file = fetch(self._store, entry, work / what)
                 with closing(SequenceFileReader(file, name=path, expected_records=entry.records)) as blocks:
-                    found[what] += blocks
+                    found[what] += (self._mine(*block) for block in blocks)
         shutil.rmtree(work, ignore_errors=True)
         return Log.of(found["values"], found["counts"], dim)
+
+    def _mine(self, keys: Keys, values: Values) -> tuple[Keys, Values]:
+        """Those of own partitions: other servers have the others."""
+        mine = owned(self._index, self._count, self._model.partitions)
+        places = partitions_of(keys, self._model.partitions)
+        own = (places >= mine.start) & (places < mine.stop)
+        return keys[own], values[own]
 
     def _merge(self, file: Path, partition: int, rows: int, log: Log) -> int:
         """Put the log's rows of a partition on a fetched file; how many rows it has then. It is written as plain text: compressing

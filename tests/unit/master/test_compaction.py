@@ -8,9 +8,9 @@ import pytest
 from elastic_ctr.config.model import Table
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.cube.placement import abandoned_versions
+from elastic_ctr.master import publisher
 from elastic_ctr.master.ledger_rows import CompactionRow
 from elastic_ctr.store import NotInStore
-from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import CheckpointManifest, published_versions, read_checkpoint, read_version
 from master.stream_world import StreamWorld
 from master.world import Pserver
@@ -33,6 +33,10 @@ def goes_on(one: StreamWorld, passes: int = 1) -> None:
     for number in range(passes):
         one.append(10)
         one.done(done + number + 1)
+
+
+def all_is_answered(one: StreamWorld) -> None:
+    one.until(lambda: one.in_the_table() == one.appended() and one.trained_is_answered())
 
 
 def under_way(one: StreamWorld) -> CompactionRow:
@@ -120,11 +124,13 @@ def test_a_recovery_returns_to_what_it_has_made(tmp_path: Path, damaged: bool) -
     goes_on(one, 2)
     one.now += 6
     goes_on(one)
-    [checkpoint] = compacted_checkpoints(one)
-    newest = one.ledger.checkpoints()[-1]
-    assert newest["stands_on"] == checkpoint.name
+    one.until(lambda: len(compacted_checkpoints(one)) == 2)
+    # The second one is of the same pass as the checkpoint by log that it began with.
+    *_, by_log, compacted = one.ledger.checkpoints()
+    assert (compacted["compacted"], compacted["pass"]) == (True, by_log["pass"])
+    assert by_log["stands_on"] == compacted_checkpoints(one)[0].name
     if damaged:
-        one.damaged = {newest["name"]}
+        one.damaged = {compacted["name"]}
     one.append(10)
     one.until_trained().work()
 
@@ -132,9 +138,8 @@ def test_a_recovery_returns_to_what_it_has_made(tmp_path: Path, damaged: bool) -
     goes_on(one, 2)
 
     assert one.coordinator.generation == (3 if damaged else 2)
-    assert one.pservers[0].fetched == (checkpoint.name if damaged else newest["name"])
-    assert one.in_the_table() == one.appended()
-    assert one.trained_is_answered()
+    assert one.pservers[0].fetched == (by_log if damaged else compacted)["name"]
+    all_is_answered(one)
 
 
 @pytest.mark.parametrize("how", ["master", "pserver", "both"])
@@ -159,8 +164,7 @@ def test_it_goes_on_after_a_loss_or_begins_again(tmp_path: Path, slow: list[cont
     bases = compacted_bases(one)
     assert (row.version in bases) == (how == "master")
     assert one.ledger.chain()[0] in bases
-    assert one.in_the_table() == one.appended()
-    assert one.trained_is_answered()
+    all_is_answered(one)
 
 
 def test_it_is_given_up_after_a_time_and_when_its_files_are_gone(
@@ -175,15 +179,12 @@ def test_it_is_given_up_after_a_time_and_when_its_files_are_gone(
     one.now += 6
     goes_on(one, 2)
     gone = under_way(one)
-    get = one.store.get_bytes
 
-    def get_bytes(path: str, *args: Any) -> bytes:
-        if path == layout.checkpoint_manifest(gone.log_of):
-            raise NotInStore(f"{path} is not in the store")
-        return get(path, *args)
+    def read(_: object, name: str) -> CheckpointManifest:
+        raise NotInStore(f"checkpoint {name} is not in the store")
 
     with monkeypatch.context() as patch:
-        patch.setattr(one.store, "get_bytes", get_bytes)
+        patch.setattr(publisher, "read_checkpoint", read)
         slow.clear()
         one.until(lambda: one.ledger.facts.compaction != gone)
     assert f"the compaction of {gone.log_of} is given up: " in caplog.text

@@ -37,9 +37,9 @@ def test_the_batch_size_is_a_power_of_two_within_its_bounds(records: int, epoch:
 
 
 @pytest.mark.parametrize(
-    ("records", "size"), [(10, 16), (600, 16), (1000, 32), (2000, 64), (16_000, 64), (100_000, 512), (10**7, 4096)]
+    ("records", "size"), [(10, 16), (600, 16), (1000, 32), (2000, 64), (16_000, 128), (100_000, 1024), (10**7, 4096)]
 )
-def test_a_micro_pass_has_few_steps_and_large_ones_have_those_of_an_hour(records: int, size: int) -> None:
+def test_a_micro_pass_has_few_steps_and_a_large_one_few_more(records: int, size: int) -> None:
     assert batch_size(AUTO, records, 1, stream=True) == size
     assert goes_on(AUTO, records, [None], stream=True)
     assert not goes_on(AUTO, records, [None, None], stream=True)

@@ -461,7 +461,7 @@ def test_a_ledger_of_a_thousand_micro_passes_keeps_the_last_ones_and_every_count
     monkeypatch.setattr(stream_schedule, "_KEPT_PASSES", 5)
     monkeypatch.setattr(stream_schedule, "_DROP_EACH", 4)
     monkeypatch.setattr(checkpointing, "_LONGEST_CHAIN", 3)
-    one = StreamWorld(tmp_path)
+    one = StreamWorld(tmp_path, stream={"compact_versions": 1})
     for number in range(14):
         one.append(3)
         one.done_up_to(number + 1)

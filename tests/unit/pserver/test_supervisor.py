@@ -66,7 +66,7 @@ def parent(tmp_path: Path, master: Master) -> PserverSupervisor:
         PserverFile(
             data=Data(source=Source(url="file:///data"), start="20200401/00", slots=("a",)),
             model=MODEL,
-            store=StoreConfig(),
+            store=StoreConfig(url=f"file://{tmp_path}/store"),
             pserver=PserverConfig(port=1, admin_port=2, scratch_dir=str(tmp_path / "scratch")),
             pservers=1,
             master_address="127.0.0.1:1",
@@ -160,6 +160,20 @@ def test_a_job_that_fails_is_told_in_words_and_tried_again(
 
     until(lambda: told_results(parent, master) == ["3-1-checkpoint"])
     assert parent.status()["error"] == ""
+
+
+def test_a_compaction_that_cannot_be_done_is_told_while_other_jobs_are_done_beside_it(
+    parent: PserverSupervisor, master: Master
+) -> None:
+    save(parent, "save/3-1-checkpoint")
+    compaction = control.Job(id="3-1-compaction-7", kind=control.COMPACT, checkpoint="c", version=7, log_of="gone-g1")
+    master.orders.jobs.extend([compaction, checkpoint_job()])
+
+    until(lambda: told_results(parent, master) == ["3-1-checkpoint"])
+    until(lambda: (parent._turn(), "gone-g1 is not compacted: " in master.told[-1].error)[1])
+
+    parent._compactor.stop()
+    assert parent._compactor._pool is not None
 
 
 def test_a_new_generation_forgets_the_old_ones_work_and_its_folder(parent: PserverSupervisor, master: Master) -> None:
