@@ -138,10 +138,12 @@ class Checkpointing(Part):
                 if not isinstance(failed, Pending):
                     log.warning("the save after pass %s waits for the store: %s", current.id, failed)
                 return False
-            if self.compaction.adopt(published):
+            stands_on_refused = self._refused_of(chain, refused)
+            # Before: a compacted base has the values of the versions that it was made of, refused ones too.
+            if not stands_on_refused and self.compaction.adopt(published):
                 chain = self._ledger.chain()
                 plan = self._plan(current, chain)
-            if self._refused_of(chain, refused) or self._lost_of(chain, published):
+            if stands_on_refused or self._lost_of(chain, published):
                 plan = self._plan(current, chain)
             known = [*published, *self._ledger.version_passes(), self._ledger.facts.last_version]
             version = next_version(self._clock(), known)
@@ -513,6 +515,7 @@ class Checkpointing(Part):
             self._ledger.set_facts(follows=save.version, base=base)
             if is_base:
                 self._ledger.set_facts(base_due="")
+                self.compaction.drop(f"version {save.version} is a base")
                 # In one transaction with the version it follows: no recovery sees one without the other.
                 self.commit_checkpoint(save, save.version, save.version)
             self._ledger.set_pass(current.ordinal, version=save.version)

@@ -21,6 +21,8 @@ from elastic_ctr.versions.manifest import next_version
 
 log = logging.getLogger(__name__)
 
+_LISTED_SECONDS = 600.0
+
 
 class Compacted(NamedTuple):
     """A compaction whose files are in the store."""
@@ -58,12 +60,14 @@ class Compaction(Part):
         log.info("checkpoint %s is compacted to base %d", name, base)
 
     def _wanted(self, chain: int) -> bool:
-        # A base has the keys whose score reaches the threshold, and a saved row says too little of that.
-        return self._settings.model.table.base_threshold == 0 and chain >= self._settings.data.stream.compact_versions
+        table = self._settings.model.table
+        # A base by a save leaves keys out by these thresholds, and a compacted one would have them.
+        whole = table.base_threshold == 0 and table.delta_keep_days >= table.delete_after_unseen_days
+        return whole and chain >= self._settings.data.stream.compact_versions
 
     def _jobs(self) -> list[control.Job]:
         row = self._ledger.facts.compaction
-        if row is None or row.committed or row.generation != self._generations.present:
+        if row is None or row.committed_at is not None or row.generation != self._generations.present:
             return []
         return [
             control.Job(
@@ -97,41 +101,45 @@ class Compaction(Part):
         """Both manifests are in the store. The checkpoint counts from now on, the base once it is adopted."""
         if self._ledger.facts.compaction != row:
             return
-        now = self._clock()
+        if row.follows not in self._ledger.chain():
+            self.drop(f"no delta stands on version {row.follows} any more")
+            return
+        now, base = self._clock(), row.version
         with self._ledger:
             self._ledger.add_version(
-                id=row.version, kind="base", base=row.version, parent=None, ordinal=row.ordinal, state="published",
-                keys=keys, at=now, reason="",
+                id=base, kind="base", base=base, parent=None, ordinal=row.ordinal, state="published", keys=keys, at=now, reason=""
             )  # fmt: skip
-            base = self._ledger.base_of(row.follows)
-            self._ledger.add_checkpoint(row.name, row.ordinal, row.follows, base, now, stands_on=row.name)
-            self._ledger.set_facts(compaction=row.model_copy(update={"committed": True}))
+            self._ledger.add_checkpoint(row.name, row.ordinal, base, base, now, stands_on=row.name)
+            self._ledger.set_facts(compaction=row.model_copy(update={"committed_at": now}))
         self._results.clear()
-        seconds = now - row.began
-        log.info("checkpoint %s and base %d are compacted, in %.0f s: %d keys", row.name, row.version, seconds, keys)
+        log.info("checkpoint %s and base %d are compacted, in %.0f s: %d keys", row.name, base, now - row.began, keys)
 
-    def drop(self, row: CompactionRow, reason: str) -> None:
-        """It cannot be finished; another one begins with the next checkpoint by log."""
-        if self._ledger.facts.compaction == row:
+    def drop(self, reason: str) -> None:
+        """The one under way is of no use; another one begins with a later checkpoint by log."""
+        row = self._ledger.facts.compaction
+        if row is not None:
             log.warning("the compaction of %s is given up: %s", row.log_of, reason)
             self._ledger.set_facts(compaction=None)
             self._results.clear()
 
     def expire(self, now: float) -> None:
         row, longest = self._ledger.facts.compaction, self._config.save_timeout_seconds
-        if row is not None and not row.committed and not 0 <= now - row.began <= longest:
-            self.drop(row, f"it takes longer than saveTimeoutSeconds {longest:g}")
+        if row is not None and row.committed_at is None and not 0 <= now - row.began <= longest:
+            self.drop(f"it takes longer than saveTimeoutSeconds {longest:g}")
 
     def adopt(self, published: Collection[int]) -> bool:
         """The next delta changes the new base. Between two saves, and when the list of `published` versions has it. Whether it was adopted."""
-        row = self._ledger.facts.compaction
-        if row is None or not row.committed or row.version not in published:
+        row, now = self._ledger.facts.compaction, self._clock()
+        if row is None or row.committed_at is None or self._ledger.facts.base_due:
             return False
-        with self._ledger:
-            self._ledger.set_facts(follows=row.version, base=row.version, compaction=None)
-            if row.name in {each["name"] for each in self._ledger.checkpoints()}:
-                self._ledger.add_checkpoint(
-                    row.name, row.ordinal, row.version, row.version, self._clock(), stands_on=row.name
-                )
+        if row.follows not in self._ledger.chain():
+            self.drop(f"no delta stands on version {row.follows} any more")
+            return False
+        if row.version not in published:
+            # The list may be older than the base.
+            if not 0 <= now - row.committed_at <= _LISTED_SECONDS:
+                self.drop(f"base {row.version} is no longer in the store")
+            return False
+        self._ledger.set_facts(follows=row.version, base=row.version, compaction=None)
         log.info("the next delta changes base %d, which has the keys of version %d", row.version, row.follows)
         return True

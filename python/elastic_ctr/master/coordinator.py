@@ -669,9 +669,10 @@ class Coordinator(Part):
         with self._locked():
             self._saves.compaction.commit(row, keys)
 
-    def compaction_dropped(self, row: CompactionRow, reason: str) -> None:
+    def compaction_failed(self, row: CompactionRow, reason: str) -> None:
         with self._locked():
-            self._saves.compaction.drop(row, reason)
+            if self._ledger.facts.compaction == row:
+                self._saves.compaction.drop(reason)
 
     def log_due(self, save: SaveRow) -> LogPlan | None:
         """The checkpoint by log to write with this version."""

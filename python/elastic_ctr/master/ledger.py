@@ -424,11 +424,6 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerTable, LedgerTou
             last = parents.get(last)
         return chain[::-1]
 
-    def base_of(self, version: int) -> int | None:
-        """The base that a version stands on."""
-        row = self._one("select base from versions where id = ?", version)
-        return None if row is None or row[0] is None else int(row[0])
-
     def add_checkpoint(
         self,
         name: str,

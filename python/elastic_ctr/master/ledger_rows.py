@@ -95,7 +95,7 @@ class CompactionRow(_Checked):
     Attributes:
         log_of: the checkpoint by log that it began with, made with the version `follows` after pass `ordinal`.
         name, version: of the checkpoint and the base that it makes.
-        committed: both are in the store; the base is adopted with the next save.
+        committed_at: unix seconds; both are in the store then, and the base is adopted with the next save.
     """
 
     log_of: str
@@ -105,7 +105,7 @@ class CompactionRow(_Checked):
     ordinal: int
     generation: int
     began: float
-    committed: bool = False
+    committed_at: float | None = None
 
 
 class StreamPlaces(_Checked):

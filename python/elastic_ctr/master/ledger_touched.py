@@ -32,12 +32,20 @@ class LedgerTouched(LedgerFacts):
     checkpoints: Callable[[], list[dict[str, Any]]]
 
     def set_touched(self, task: str, ordinal: int, touched: Touched) -> None:
-        """Of a trained task, all its epochs. Past a bound all of them are dropped: they are not known then, and a base follows."""
-        [size] = self._one("select coalesce(sum(length(data) + length(counts)), 0) from touched")
-        if size > _MOST_BYTES:
+        """Of a trained task, all its epochs. Past a bound a compaction is given up, which needs more of them than the next delta does; past
+        it without one, all of them are dropped: they are not known then, and a base follows.
+        """
+        if self._touched_bytes() > _MOST_BYTES and self.facts.compaction is not None:
+            self.set_facts(compaction=None)
+            self.forget_touched()
+        if self._touched_bytes() > _MOST_BYTES:
             self._do("delete from touched")
         data, counts = touched.keys.astype("<u8").tobytes(), touched.counts.astype("<f4").tobytes()
         self._insert("touched", {"task": task, "ordinal": ordinal, "data": data, "counts": counts})
+
+    def _touched_bytes(self) -> int:
+        [size] = self._one("select coalesce(sum(length(data) + length(counts)), 0) from touched")
+        return int(size)
 
     def knows_touched(self, follows: int | None) -> bool:
         """Whether the keys of every task are known that was trained since version `follows`."""

@@ -155,7 +155,7 @@ class Publisher:
         self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
 
     def _compact(self) -> bool:
-        """Commit a compaction that is due; whether one was. The base first: the checkpoint has the dense values of its network."""
+        """Commit a compaction that is due; whether one was. The checkpoint first: cube-transfer keeps a base that one names."""
         due = self._coordinator.compaction_due()
         if due is None:
             return False
@@ -164,7 +164,7 @@ class Publisher:
             log_of, version = read_checkpoint(self._store, row.log_of), read_version(self._store, row.follows)
             base = self._compacted_base(row, version, results)
         except (NotInStore, ManifestDamaged) as gone:
-            self._coordinator.compaction_dropped(row, str(gone))
+            self._coordinator.compaction_failed(row, str(gone))
             return True
         network = [each for each in base.model_files if each.path in layout.network_files(base.version)]
         mine = [each for each in results if each.rows]
@@ -177,9 +177,9 @@ class Publisher:
                 "stands_on": row.name, "log": (),
             }
         )  # fmt: skip
+        self._put_once(layout.checkpoint_manifest(row.name), checkpoint.to_json())
         self._put_once(layout.version_manifest(base.version), base.to_json())
         self._announced = announce(self._store, self._announced)
-        self._put_once(layout.checkpoint_manifest(row.name), checkpoint.to_json())
         self._coordinator.compaction_committed(row, base.keys)
         self._retention.sweep()
         return True
@@ -331,7 +331,8 @@ class Retention:
             save = None if current is None else ledger.save_of(current.ordinal)
             compaction = ledger.facts.compaction
         writing = {*([] if save is None else [save.checkpoint]), *([] if compaction is None else [compaction.name])}
-        needed = [] if compaction is None else [compaction.log_of]
+        needed = [] if compaction is None else [compaction.log_of, compaction.name]
+        needed += [row["stands_on"] for row in rows if row["name"] in needed]
         named = [row["name"] for row in (*damaged, *rows)]
         try:
             for name in (*superseded(rows, self._keep, needed), *outlived(damaged, rows, self._keep)):
@@ -346,16 +347,16 @@ class Retention:
 
 
 def superseded(rows: Sequence[Mapping[str, Any]], keep: int, needed: Collection[str] = ()) -> list[str]:
-    """Of the ledger's checkpoints, oldest first, those that no recovery returns to. `needed`: of those by log, the ones that a
-    compaction still reads.
-    """
+    """Of the ledger's checkpoints, oldest first, those that no recovery returns to and that no compaction needs."""
     saved = [row for row in rows if not row["stands_on"]]
     whole = [number for number, row in enumerate(saved) if not row["mid"]]
     if not whole:
         return []
     # The newest one by log has the deltas of those before it.
     stay = set(whole[-keep:])
-    gone = [row["name"] for number, row in enumerate(saved[: whole[-1]]) if number not in stay]
+    gone = [
+        row["name"] for number, row in enumerate(saved[: whole[-1]]) if number not in stay and row["name"] not in needed
+    ]
     newest = {row["stands_on"]: row["name"] for row in rows}
     logs = [row for row in rows if row["stands_on"] and row["name"] not in needed]
     left = {row["name"] for row in saved} - set(gone)

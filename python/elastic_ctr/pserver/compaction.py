@@ -42,10 +42,12 @@ class Compactor:
         self._settings = settings
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._pool: ProcessPoolExecutor | None = None
+        # What was submitted before the last end is not begun.
+        self._ends = 0
 
     def submit(self, root: Path, job: control.Job) -> Future[control.JobResult]:
         """`root`: the scratch folder of a generation. A failure is reported in the result."""
-        return self._thread.submit(self._run, root, job.SerializeToString())
+        return self._thread.submit(self._run, root, job.SerializeToString(), self._ends)
 
     def stop(self) -> None:
         """Take no more jobs, and end the present one."""
@@ -54,16 +56,19 @@ class Compactor:
 
     def end(self) -> None:
         """End the process at once; what it has published stays and is found again."""
+        self._ends += 1
         if self._pool is not None:
             for process in list((self._pool._processes or {}).values()):  # noqa: SLF001 (nothing public ends them at once)
                 process.terminate()
 
-    def _run(self, root: Path, job: bytes) -> control.JobResult:
+    def _run(self, root: Path, job: bytes, ends: int) -> control.JobResult:
         order = control.Job.FromString(job)
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin_nicely, (os.getpid(),))
         try:
             with children_without_interrupts():
                 future = self._pool.submit(_compacted, self._index, self._settings, root, job)
+            if ends != self._ends:
+                self.end()
             return control.JobResult.FromString(future.result())
         except Exception as failed:  # noqa: BLE001 (it is reported, and the job is retried)
             log.warning("checkpoint %s is not compacted: %s", order.log_of, failed)
@@ -96,9 +101,12 @@ def compact(folders: Folders, store: Store, job: control.Job) -> control.JobResu
     A repeated job publishes the same bytes. Raises StoreError, ManifestDamaged, RowsDamaged, OSError.
     """
     result = control.JobResult(id=job.id)
-    work = folders.fetch_own(job.log_of, f"compaction-{job.version}")
     checkpoint, model = layout.checkpoint_folder(job.checkpoint), folders.model
+    work = folders.root / f"compaction-{job.version}"
+    for left in folders.root.glob("compaction-*"):
+        shutil.rmtree(left, ignore_errors=True)
     try:
+        folders.fetch_own(job.log_of, work)
         for partition, file in folders.sparse_files_in(work):
             path = layout.cube_file(job.version, "base", partition, model.partitions)
             values = work / Path(path).name

@@ -38,7 +38,7 @@ class Folders:
     """The scratch folder of one generation of one server."""
 
     def __init__(self, root: Path, store: Store, model: Model, index: int, count: int) -> None:
-        self._root = root
+        self.root = self._root = root
         self._store = store
         self.model = self._model = model
         self.index = self._index = index
@@ -85,22 +85,18 @@ class Folders:
 
         Raises NotInStore, StoreError, ManifestDamaged, RowsDamaged.
         """
-        return self._fetch(name, self._root / "load", "log", placeholders=True)
+        return self._fetch(name, self._root / "load", self._root / "log", placeholders=True)
 
-    def fetch_own(self, name: str, folder: str) -> Path:
-        """Own partitions and the dense part of a checkpoint, with its log on them, in a folder of their own. Raises as
-        `fetch_checkpoint`.
-        """
-        target = self._root / folder
-        self._fetch(name, target, f"{folder}-log", placeholders=False)
-        return target
+    def fetch_own(self, name: str, target: Path) -> None:
+        """Own partitions and the dense part of a checkpoint, with its log on them. Raises as `fetch_checkpoint`."""
+        self._fetch(name, target, target / "log", placeholders=False)
 
-    def _fetch(self, name: str, target: Path, work: str, *, placeholders: bool) -> int:
+    def _fetch(self, name: str, target: Path, work: Path, *, placeholders: bool) -> int:
         manifest = read_checkpoint(self._store, name)
         mine = set(owned(self._index, self._count, self._model.partitions))
         shutil.rmtree(target, ignore_errors=True)
         home, rows = layout.checkpoint_folder(manifest.stands_on or name) + "/", 0
-        log = self._log_of(manifest, self._root / work)
+        log = self._log_of(manifest, work)
         for entry in manifest.files:
             if not entry.path.startswith(home):
                 continue  # Of the log.

@@ -75,6 +75,7 @@ class PserverSupervisor:
         self._retry_at: dict[str, float] = {}
         self._error = ""
         self._wanted: set[str] = set()
+        self._failed_job = ""
         self._damaged = ""
         self._failed_starts = 0
         self._reported_dead_pid = 0
@@ -176,6 +177,7 @@ class PserverSupervisor:
             log.info("%s; waiting for more work", reason)
             self._idle = reason
             self._end_child()
+            self._compactor.end()
             # The next generation starts a new server process, even under the same number.
             self._generation = 0
         return False
@@ -207,7 +209,7 @@ class PserverSupervisor:
                 del self._running[name]
                 self._results[name] = future.result()
                 if self._results[name].error:
-                    self._error = self._results.pop(name).error
+                    self._error, self._failed_job = self._results.pop(name).error, name
                     self._retry_at[name] = time.monotonic() + _RETRY_SECONDS
                 else:
                     self._error = ""
@@ -339,7 +341,13 @@ class PserverSupervisor:
 
     def _work(self, jobs: Sequence[control.Job]) -> None:
         self._wanted = {job.id for job in jobs}
-        saves = {_save_of(name) for name in self._wanted}
+        saves = {_save_of(name) for name in self._wanted if COMPACTION not in name}
+        for name in [each for each in self._running if COMPACTION in each and each not in self._wanted]:
+            # Given up: the next one must not wait for it.
+            self._compactor.end()
+            del self._running[name]
+        if self._failed_job and self._failed_job not in self._wanted:
+            self._failed_job = self._error = ""
         # Results of the last save are kept: a restarted master asks for them again, and their folders are deleted.
         self._results = {
             name: result

@@ -7,11 +7,15 @@ import pytest
 
 from elastic_ctr.config.model import Table
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.cube.placement import abandoned_versions
-from elastic_ctr.master import publisher
-from elastic_ctr.master.ledger_rows import CompactionRow
+from elastic_ctr.cube.placement import abandoned_versions, versions_to_delete
+from elastic_ctr.cube.transfer.catalog import followed_by_checkpoints
+from elastic_ctr.master import ledger_touched, publisher
+from elastic_ctr.master.ledger_rows import CompactionRow, HoldRow
 from elastic_ctr.store import NotInStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.holds import Hold
 from elastic_ctr.versions.manifest import CheckpointManifest, published_versions, read_checkpoint, read_version
+from elastic_ctr.versions.refusals import Refusal, write_refusal
 from master.stream_world import StreamWorld
 from master.world import Pserver
 
@@ -218,3 +222,162 @@ def test_the_checkpoint_that_is_compacted_is_kept(tmp_path: Path, slow: list[con
     one.now += 6
     goes_on(one, 2)
     assert row.log_of not in [each["name"] for each in one.ledger.checkpoints()]
+
+
+def until_committed(one: StreamWorld) -> CompactionRow:
+    def committed() -> bool:
+        row = one.ledger.facts.compaction
+        return row is not None and row.committed_at is not None
+
+    one.until(committed)
+    return under_way(one)
+
+
+def test_a_version_that_is_refused_while_it_is_under_way_is_in_no_base(tmp_path: Path, slow: list[control.Job]) -> None:
+    one = grown(tmp_path)
+    goes_on(one)
+    row = under_way(one)
+    write_refusal(one.store, Refusal(version=row.follows, reason="scores differ", refused_at=0))
+    goes_on(one, 2)
+    slow.clear()
+    goes_on(one, 3)
+
+    base = read_version(one.store, one.ledger.chain()[0])
+    assert base.compacts is None
+    assert base.version > row.version
+    assert row.version not in compacted_bases(one)
+    all_is_answered(one)
+
+
+def test_a_refusal_that_is_found_when_it_would_be_adopted_counts(tmp_path: Path, slow: list[control.Job]) -> None:
+    one = grown(tmp_path)
+    goes_on(one)
+    slow.clear()
+    row = until_committed(one)
+    write_refusal(one.store, Refusal(version=row.follows, reason="scores differ", refused_at=0))
+    goes_on(one, 3)
+
+    base = read_version(one.store, one.ledger.chain()[0])
+    assert base.compacts is None
+    assert base.version > row.version
+    assert one.ledger.facts.compaction is None
+    all_is_answered(one)
+
+
+def test_one_that_was_begun_before_a_day_ended_is_not_adopted_behind_it(
+    tmp_path: Path, slow: list[control.Job]
+) -> None:
+    one = StreamWorld(tmp_path, stream=STREAM)
+    one.now = 1_600_041_500
+    for number in range(3):
+        one.now += 3
+        one.append(10)
+        one.done(number + 1)
+    goes_on(one)
+    row = under_way(one)
+    one.now += 120
+    goes_on(one, 3)
+    slow.clear()
+    goes_on(one, 3)
+
+    assert ("shrink", "base", "batch", "checkpoint") in steps(one)
+    assert row.version not in one.ledger.chain()
+    assert read_version(one.store, one.ledger.chain()[0]).compacts is None
+    all_is_answered(one)
+
+
+def test_one_whose_base_is_gone_before_it_is_adopted_makes_room_for_another(
+    tmp_path: Path, slow: list[control.Job]
+) -> None:
+    one = grown(tmp_path)
+    goes_on(one)
+    slow.clear()
+    row = until_committed(one)
+    one.store.delete(layout.version_manifest(row.version))
+    for _ in range(4):
+        one.now += 400
+        goes_on(one, 2)
+
+    assert row.version not in one.ledger.chain()
+    assert one.ledger.chain()[0] in compacted_bases(one)
+    all_is_answered(one)
+
+
+def test_no_retention_deletes_what_is_committed_and_not_adopted(tmp_path: Path, slow: list[control.Job]) -> None:
+    one = grown(tmp_path)
+    goes_on(one, 6)
+    slow.clear()
+    row = until_committed(one)
+    one.ledger.set_facts(
+        hold=HoldRow(hold=Hold(number=1, suspects=None, reason="worse", held_at=one.now), since=1, announced=True)
+    )
+    for _ in range(3):
+        one.now += 901
+        goes_on(one)
+
+    assert row.name in [each["name"] for each in one.ledger.checkpoints()]
+    manifests = {each: read_version(one.store, each) for each in published_versions(one.store)}
+    followed = followed_by_checkpoints(one.store)
+    assert row.version not in versions_to_delete(manifests, {}, followed.parents | followed.log, 5)
+
+
+def test_a_kill_between_its_manifests_leaves_the_base_to_the_checkpoint_that_names_it(
+    tmp_path: Path, slow: list[control.Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kill(BaseException):
+        pass
+
+    one = grown(tmp_path)
+    goes_on(one, 6)
+    row = under_way(one)
+    put = one.store.put_bytes
+
+    def killed(data: bytes, path: str, **given: Any) -> None:
+        put(data, path, **given)
+        if row.name in path or path == layout.version_manifest(row.version):
+            raise Kill
+
+    for manifests in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(one.store, "put_bytes", killed)
+            slow.clear()
+            with pytest.raises(Kill):
+                goes_on(one)
+        there = {each: read_version(one.store, each) for each in published_versions(one.store)}
+        followed = followed_by_checkpoints(one.store)
+        assert (row.version in there) == (manifests == 2)
+        assert row.version not in versions_to_delete(there, {}, followed.parents | followed.log, 5)
+        one.start_master()
+    goes_on(one, 3)
+
+    assert row.version in compacted_bases(one)
+    all_is_answered(one)
+
+
+def test_many_keys_end_it_before_they_are_forgotten(
+    tmp_path: Path, slow: list[control.Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of more tasks than come between two checkpoints by log, and of fewer than these here.
+    monkeypatch.setattr(ledger_touched, "_MOST_BYTES", 200)
+    one = grown(tmp_path)
+    goes_on(one)
+    row = under_way(one)
+    for _ in range(20):
+        one.now += 6
+        goes_on(one)
+
+    assert one.ledger.facts.compaction != row
+    assert {*steps(one)} == {("base", "checkpoint"), ("touched",)}
+    assert [each["kind"] for each in one.ledger.versions()].count("base") == 1
+    slow.clear()
+    all_is_answered(one)
+
+
+def test_what_a_compaction_needs_is_superseded_by_nothing() -> None:
+    def row(name: str, ordinal: int, stands_on: str = "") -> dict[str, Any]:
+        return {"name": name, "pass": ordinal, "mid": None, "stands_on": stands_on}
+
+    rows = [row("s-0", 1), row("log-500", 500, "s-0"), row("s-505", 505)]
+
+    assert publisher.superseded(rows, 1) == ["log-500", "s-0"]
+    assert publisher.superseded(rows, 1, ["log-500", "s-0"]) == []

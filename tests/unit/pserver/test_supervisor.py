@@ -124,6 +124,24 @@ def test_a_master_that_restarted_hears_of_a_job_whose_folder_is_gone(parent: Pse
     assert master.told[-1].results[0] == first
 
 
+def test_a_compaction_beside_it_forgets_no_result_of_a_save(parent: PserverSupervisor, master: Master) -> None:
+    save(parent, "save/3-1-checkpoint")
+    # Of an older pass, and waiting to be tried again.
+    compaction = control.Job(id="1-1-compaction-7", kind=control.COMPACT, checkpoint="c", version=7, log_of="gone-g1")
+    parent._retry_at[compaction.id] = time.monotonic() + 600
+    master.orders.jobs.extend([compaction, checkpoint_job()])
+    until(lambda: told_results(parent, master) == ["3-1-checkpoint"])
+
+    # The master has it, and is started again when the folder is gone.
+    del master.orders.jobs[1:]
+    parent._turn()
+    assert told_results(parent, master) == []
+    master.orders.jobs.append(checkpoint_job())
+    parent._turn()
+
+    assert told_results(parent, master) == ["3-1-checkpoint"]
+
+
 def test_results_of_an_older_save_are_forgotten(parent: PserverSupervisor, master: Master) -> None:
     for name in ("3-1-checkpoint", "4-1-checkpoint"):
         save(parent, f"save/{name}")

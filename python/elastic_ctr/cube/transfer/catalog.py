@@ -80,7 +80,8 @@ class Catalog:
                         f"the donefile names version {version}, which has no manifest in the store; "
                         "publish its manifest or remove the line"
                     )
-            elif version > newest_built:
+            # A compacted base is there for the deltas on it alone.
+            elif version > newest_built and self._manifests[version].compacts is None:
                 wrong = self._unusable(version)
                 if wrong is None:
                     usable.append(version)

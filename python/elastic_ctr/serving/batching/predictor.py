@@ -101,7 +101,7 @@ class DenseNetwork:
         Paddle optimises a program with the parameters of the moment: spare_networks.py finds out whether it has kept something of them.
 
         Raises:
-            OtherParameters: They are not the program's. The network is as before.
+            OtherParameters: They are not the program's, or Paddle cannot take them. The network must be renewed before it answers.
             OSError: They cannot be read.
         """
         values = read_parameters((folder / PARAMETERS_FILE).read_bytes(), self.shapes())
@@ -113,8 +113,11 @@ class DenseNetwork:
         for name, handle in handles.items():
             if tuple(handle.shape()) != values[name].shape:
                 raise OtherParameters(f"Paddle holds {name} as {handle.shape()} instead of {values[name].shape}")
-        for name, handle in handles.items():
-            handle.copy_from_cpu(values[name])
+        try:
+            for name, handle in handles.items():
+                handle.copy_from_cpu(values[name])
+        except _PADDLE_ERRORS as failed:
+            raise OtherParameters(_first_sentence(failed)) from failed
 
     def _zeros(self, rows: int) -> tuple[Floats, Floats]:
         return np.zeros((rows, self.width), np.float32), np.zeros((rows, self.numbers), np.float32)
