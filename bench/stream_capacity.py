@@ -1,6 +1,6 @@
 """The records a second that a stream sustains, beside those of the same records in a folder of an hour.
 
-    .venv/bin/python -m bench.stream_capacity [--rows 1500000]
+    .venv/bin/python -m bench.stream_capacity [--rows 4000000]
 
 The same synthetic lines are trained twice by `elastic-ctr local`'s own processes, with one trainer and one pserver. As a stream they all
 stand in a followed folder at the start, so that each pass is as large as `data.stream.maxRecords` allows, and each is published, built and
@@ -27,7 +27,7 @@ from elastic_ctr.features.synthetic import PRESETS, Truth
 
 GOAL = 0.6
 # The first passes fill the table and start what is compiled.
-SETTLED = 3
+SETTLED = 2
 
 
 def sustained(folder: Path, log: ClickLog, lines: list[bytes], seconds: float) -> tuple[float, float]:
@@ -58,7 +58,7 @@ def sustained(folder: Path, log: ClickLog, lines: list[bytes], seconds: float) -
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_500_000)
+    parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--quick", action="store_true", help="200,000 rows and ten seconds")
     parser.add_argument("--only", default="", help=argparse.SUPPRESS)

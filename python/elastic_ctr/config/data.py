@@ -133,10 +133,10 @@ class MicroPass(Section):
         "the next one has all that came meanwhile.",
     )
     max_records: Count = Field(
-        default=100_000, description="Messages of a Kafka topic, or lines of an intake, in one pass, at most."
+        default=250_000, description="Messages of a Kafka topic, or lines of an intake, in one pass, at most."
     )
     max_bytes: int = Field(
-        default=16 << 20, ge=1, le=EXACT, description="Bytes of the files of a followed folder in one pass, at most."
+        default=48 << 20, ge=1, le=EXACT, description="Bytes of the files of a followed folder in one pass, at most."
     )
     checkpoint_seconds: Seconds = Field(
         default=86_400,
