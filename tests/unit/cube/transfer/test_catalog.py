@@ -7,7 +7,7 @@ from elastic_ctr.cube.transfer.catalog import Catalog, delete_dictionaries, miss
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import Announcement
-from elastic_ctr.versions.manifest import DictionaryManifest
+from elastic_ctr.versions.manifest import DictionaryManifest, read_version
 
 KEYS = keys_of(1, 2, 3, 4)
 
@@ -36,6 +36,20 @@ def test_an_announced_version_with_all_its_files_may_be_built(store: FileStore, 
     scan = Catalog(store).scan()
 
     assert (scan.usable, scan.problems) == ((10, 11), ())
+
+
+def test_a_compacted_base_is_built_for_the_deltas_on_it_alone(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path, 10, KEYS)
+    publish_version(store, tmp_path, 11, KEYS)
+    compacted = read_version(store, 11).model_copy(update={"compacts": 10})
+    store.put_bytes(compacted.to_json(), layout.version_manifest(11), overwrite=True)
+
+    # Nothing newer is there, and it is announced.
+    assert Catalog(store).scan().usable == (10,)
+    publish_version(store, tmp_path, 12, KEYS, parent=11, base=11)
+    scan = Catalog(store).scan()
+
+    assert (scan.usable, scan.problems) == ((10, 12), ())
 
 
 def test_what_no_donefile_announces_is_no_news(store: FileStore, tmp_path: Path) -> None:
