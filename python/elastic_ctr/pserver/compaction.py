@@ -6,8 +6,6 @@ and training come first, and the memory that it takes is given back.
 
 import gzip
 import logging
-import multiprocessing
-import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -20,7 +18,8 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import layout_of, publish_once
 from elastic_ctr.export.table_text import partition_to_sequence_file
 from elastic_ctr.pserver.folders import Folders
-from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
+from elastic_ctr.runtime.background_process import background_pool, end_at_once
+from elastic_ctr.runtime.lifecycle import children_without_interrupts
 from elastic_ctr.store import RetryPolicy, Store, open_store
 from elastic_ctr.versions import layout
 
@@ -28,7 +27,6 @@ log = logging.getLogger(__name__)
 
 # In the id of a job.
 COMPACTION = "-compaction-"
-_NICE = 10
 _RETRY_SECONDS = 60.0
 # Level 1: the next level takes longer than reading the file saves.
 _LEVEL = 1
@@ -58,12 +56,11 @@ class Compactor:
         """End the process at once; what it has published stays and is found again."""
         self._ends += 1
         if self._pool is not None:
-            for process in list((self._pool._processes or {}).values()):  # noqa: SLF001 (nothing public ends them at once)
-                process.terminate()
+            end_at_once(self._pool)
 
     def _run(self, root: Path, job: bytes, ends: int) -> control.JobResult:
         order = control.Job.FromString(job)
-        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin_nicely, (os.getpid(),))
+        self._pool = background_pool()
         try:
             with children_without_interrupts():
                 future = self._pool.submit(_compacted, self._index, self._settings, root, job)
@@ -75,11 +72,6 @@ class Compactor:
             return control.JobResult(id=order.id, error=f"{order.log_of} is not compacted: {failed}")
         finally:
             self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _begin_nicely(parent: int) -> None:
-    die_with_parent(parent)
-    os.nice(_NICE)
 
 
 def _compacted(index: int, settings: PserverFile, root: Path, job: bytes) -> bytes:

@@ -38,15 +38,15 @@ class Folders:
     """The scratch folder of one generation of one server."""
 
     def __init__(self, root: Path, store: Store, model: Model, index: int, count: int) -> None:
-        self.root = self._root = root
+        self.root = root
         self._store = store
-        self.model = self._model = model
-        self.index = self._index = index
+        self.model = model
+        self.index = index
         self._count = count
 
     def _sparse_files(self, folder: str) -> Iterator[tuple[int, Path]]:
         """(partition, file) of what this server wrote. Raises ValueError when some are missing."""
-        return self.sparse_files_in(self._root / folder)
+        return self.sparse_files_in(self.root / folder)
 
     def sparse_files_in(self, folder: Path) -> Iterator[tuple[int, Path]]:
         """(partition, file) of a folder with a server's partitions. Raises ValueError when own ones are missing."""
@@ -54,7 +54,7 @@ class Folders:
         for file in sorted((folder / "000").iterdir()):
             if match := _SPARSE.match(file.name):
                 found[int(match[2])] = file
-        missing = sorted(set(owned(self._index, self._count, self._model.partitions)) - set(found))
+        missing = sorted(set(owned(self.index, self._count, self.model.partitions)) - set(found))
         if missing:
             raise ValueError(f"{folder.name} has no file for partitions {missing[:5]}: the save did not finish")
         yield from sorted(found.items())
@@ -72,11 +72,11 @@ class Folders:
             result.rows[partition] = rows
             entry = publish_once(self._store, file, f"{target}/000/{file.name}", rows)
             result.files.append(control.File(**dict(entry)))
-        for file in sorted((self._root / folder / "001").iterdir()):
+        for file in sorted((self.root / folder / "001").iterdir()):
             entry = publish_once(self._store, file, f"{target}/001/{file.name}", 0)
             result.files.append(control.File(**dict(entry)))
         # Every file is in the store now. Scratch must not grow.
-        shutil.rmtree(self._root / folder, ignore_errors=True)
+        shutil.rmtree(self.root / folder, ignore_errors=True)
         return result
 
     def fetch_checkpoint(self, name: str) -> int:
@@ -85,7 +85,7 @@ class Folders:
 
         Raises NotInStore, StoreError, ManifestDamaged, RowsDamaged.
         """
-        return self._fetch(name, self._root / "load", self._root / "log", placeholders=True)
+        return self._fetch(name, self.root / "load", self.root / "log", placeholders=True)
 
     def fetch_own(self, name: str, target: Path) -> None:
         """Own partitions and the dense part of a checkpoint, with its log on them. Raises as `fetch_checkpoint`."""
@@ -93,7 +93,7 @@ class Folders:
 
     def _fetch(self, name: str, target: Path, work: Path, *, placeholders: bool) -> int:
         manifest = read_checkpoint(self._store, name)
-        mine = set(owned(self._index, self._count, self._model.partitions))
+        mine = set(owned(self.index, self._count, self.model.partitions))
         shutil.rmtree(target, ignore_errors=True)
         home, rows = layout.checkpoint_folder(manifest.stands_on or name) + "/", 0
         log = self._log_of(manifest, work)
@@ -117,7 +117,7 @@ class Folders:
     def _log_of(self, manifest: CheckpointManifest, work: Path) -> Log:
         """The deltas on the tables of the checkpoint that it stands on. Raises NotInStore, StoreError, ManifestDamaged."""
         by_path = {entry.path: entry for entry in manifest.files}
-        dim = self._model.embedding_dim
+        dim = self.model.embedding_dim
         found: dict[str, list[tuple[Keys, Values]]] = {"values": [], "counts": []}
         for version in manifest.log:
             names = {"values": layout.cube_file(version, "delta", 0, 1), "counts": layout.counts_file(version)}
@@ -132,8 +132,8 @@ class Folders:
 
     def _mine(self, keys: Keys, values: Values) -> tuple[Keys, Values]:
         """Those of own partitions: other servers have the others."""
-        mine = owned(self._index, self._count, self._model.partitions)
-        places = partitions_of(keys, self._model.partitions)
+        mine = owned(self.index, self._count, self.model.partitions)
+        places = partitions_of(keys, self.model.partitions)
         own = (places >= mine.start) & (places < mine.stop)
         return keys[own], values[own]
 
@@ -141,11 +141,11 @@ class Folders:
         """Put the log's rows of a partition on a fetched file; how many rows it has then. It is written as plain text: compressing
         it takes longer than all else.
         """
-        part = log.part(partitions_of(log.keys, self._model.partitions) == partition)
+        part = log.part(partitions_of(log.keys, self.model.partitions) == partition)
         if not len(part.keys):
             return rows
-        rules = self._model.table.embed.name, self._model.table.embedx.name
-        text, rows = merged(gzip.decompress(file.read_bytes()), layout_of(self._model), rules, part)
+        rules = self.model.table.embed.name, self.model.table.embedx.name
+        text, rows = merged(gzip.decompress(file.read_bytes()), layout_of(self.model), rules, part)
         file.unlink()
         file.with_suffix("").write_bytes(text)
         return rows
@@ -154,24 +154,24 @@ class Folders:
         """Upload the partitions as SequenceFiles. The result holds the values of the sample's keys as written."""
         result = control.JobResult()
         wanted = np.frombuffer(job.sample_keys, "<u8")
-        sample = SampleValues(wanted, self._model.embedding_dim)
-        work = self._root / f"export-{job.version}"
+        sample = SampleValues(wanted, self.model.embedding_dim)
+        work = self.root / f"export-{job.version}"
         work.mkdir(parents=True, exist_ok=True)
         for partition, source in self._sparse_files(job.folder):
-            path = layout.cube_file(job.version, job.version_kind, partition, self._model.partitions)
+            path = layout.cube_file(job.version, job.version_kind, partition, self.model.partitions)
             file = work / Path(path).name
             seed = f"{job.version}-{partition}"
-            records = partition_to_sequence_file(source, file, layout_of(self._model), seed)
+            records = partition_to_sequence_file(source, file, layout_of(self.model), seed)
             entry = publish_once(self._store, file, path, records)
             result.files.append(control.File(**dict(entry)))
-            mine = wanted[partitions_of(wanted, self._model.partitions) == partition]
+            mine = wanted[partitions_of(wanted, self.model.partitions) == partition]
             sample.take(values_in_file(file, mine), written=True)
             for number, older in enumerate(reversed(job.chain)):
                 missing = sample.missing(mine)
                 if not len(missing):
                     break
                 kind = "base" if number == len(job.chain) - 1 else "delta"
-                old = layout.cube_file(older, kind, partition, self._model.partitions)
+                old = layout.cube_file(older, kind, partition, self.model.partitions)
                 try:
                     place = self._store.local_path(old)
                     if place is None:
@@ -186,7 +186,7 @@ class Folders:
             file.unlink()
         result.keys, result.values, result.written = sample.packed()
         shutil.rmtree(work, ignore_errors=True)
-        shutil.rmtree(self._root / job.folder, ignore_errors=True)
+        shutil.rmtree(self.root / job.folder, ignore_errors=True)
         return result
 
 

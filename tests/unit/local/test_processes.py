@@ -100,6 +100,17 @@ def watched_until(one: Supervisor, what: Callable[[], bool]) -> None:
     until(look)
 
 
+def test_training_gives_way_to_what_answers(supervised: Made) -> None:
+    one = supervised(STAYS, STAYS, commands={0: "trainer", 1: "serving"})
+
+    trainer, serving = (one.pids()[f"ctr-role-{number}.part"] for number in (0, 1))
+
+    assert (os.getpriority(os.PRIO_PROCESS, trainer), os.getpriority(os.PRIO_PROCESS, serving)) == (10, 0)
+    groups = [Path(f"/proc/{pid}/autogroup") for pid in (trainer, serving)]
+    if groups[0].exists():
+        assert [group.read_text().split()[-1] for group in groups] == ["10", "0"]
+
+
 def test_all_roles_run_under_their_pods_name_bound_to_this_process(supervised: Made, tmp_path: Path) -> None:
     one = supervised(
         "import os, sys, signal\n"

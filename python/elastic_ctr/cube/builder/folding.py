@@ -4,8 +4,6 @@ Versions that are built meanwhile lie over the full parts of before; the first o
 """
 
 import logging
-import multiprocessing
-import os
 import shutil
 import threading
 import time
@@ -24,15 +22,14 @@ from elastic_ctr.cube.builder.job import (
     run_task,
 )
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
-from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
+from elastic_ctr.runtime.background_process import background_pool, end_at_once
+from elastic_ctr.runtime.lifecycle import children_without_interrupts
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry
 
 log = logging.getLogger(__name__)
 
-# Builds, lookups and predictions come first.
-_NICE = 10
 _PAUSE_SECONDS = 30.0
 _MEMORY_BYTES = MEMORY_BYTES // 2
 
@@ -83,8 +80,7 @@ class Folding:
     def stop(self) -> None:
         self._stopping = True
         if self._pool is not None:
-            for process in list((self._pool._processes or {}).values()):  # noqa: SLF001 (nothing public ends them at once)
-                process.terminate()
+            end_at_once(self._pool)
         if self._thread is not None:
             self._thread.join(timeout=10)
 
@@ -109,8 +105,7 @@ class Folding:
 
     def _folded(self, plan: Plan, folder: Path) -> DictionaryManifest:
         """Raises RuntimeError, StoreError, OSError."""
-        spawn = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, spawn, _begin_nicely, (os.getpid(),))
+        self._pool = background_pool()
         entries: list[FileEntry] = []
         try:
             for partition, name in enumerate(plan.files("merge")):
@@ -130,8 +125,3 @@ class Folding:
         if outcome.entry is None:
             raise RuntimeError(outcome.failed or "no part was built")
         return outcome.entry
-
-
-def _begin_nicely(parent: int) -> None:
-    die_with_parent(parent)
-    os.nice(_NICE)

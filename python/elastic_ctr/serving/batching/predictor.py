@@ -180,10 +180,13 @@ def _program(model: Path) -> bytes:
 
 
 def _read(file: Path) -> bytes:
-    data = file.read_bytes() if file.is_file() else b""
-    if not data:
+    _require(file)
+    return file.read_bytes()
+
+
+def _require(file: Path) -> None:
+    if not file.is_file() or not file.stat().st_size:
         raise NetworkUnusable(f"{file.name} is missing or empty in {file.parent.name}")
-    return data
 
 
 def _unreadable(model: Path) -> str:
@@ -193,7 +196,7 @@ def _unreadable(model: Path) -> str:
 def _load(model: Path, parameters: Path) -> Any:
     inference = preload()
     # Paddle ends the process over an absent file.
-    _read(parameters)
+    _require(parameters)
     config = inference.Config(str(model), str(parameters))
     config.disable_gpu()
     config.set_cpu_math_library_num_threads(1)
