@@ -91,8 +91,10 @@ class Supervisor:
                 stdout=out,
                 stderr=out,
                 env=environment,
-                # A group of its own: Ctrl-C reaches the supervisor, which ends the roles in order.
-                start_new_session=True,
+                # A group of its own: Ctrl-C reaches the supervisor, which ends the roles in order. No session of its own: a kernel with
+                # autogroups divides a core among sessions first, and predictions then wait tens of milliseconds for training, whatever
+                # the niceness of both.
+                process_group=0,
                 preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
             )
         each.started_at = self.clock()
@@ -187,9 +189,6 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], ends: float) -> None:
 
 
 def _let_others_go_first(pid: int) -> None:
-    """Give a role less of cores that are all wanted. Each role is a session of its own: where the kernel makes a scheduling group of each
-    session, the niceness of a process counts only within it, and that of the group has to be set, too.
-    """
+    """Give a role less of cores that are all wanted."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, _NICE)
-        Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))

@@ -106,16 +106,15 @@ def test_training_gives_way_to_what_answers(supervised: Made) -> None:
     trainer, serving = (one.pids()[f"ctr-role-{number}.part"] for number in (0, 1))
 
     assert (os.getpriority(os.PRIO_PROCESS, trainer), os.getpriority(os.PRIO_PROCESS, serving)) == (10, 0)
-    groups = [Path(f"/proc/{pid}/autogroup") for pid in (trainer, serving)]
-    if groups[0].exists():
-        assert [group.read_text().split()[-1] for group in groups] == ["10", "0"]
+    # Niceness counts within a session, where the kernel divides cores among sessions first.
+    assert {os.getsid(trainer), os.getsid(serving)} == {os.getsid(0)}
 
 
 def test_all_roles_run_under_their_pods_name_bound_to_this_process(supervised: Made, tmp_path: Path) -> None:
     one = supervised(
         "import os, sys, signal\n"
         "print(os.environ['POD_NAME'], os.environ['TOLD'], sys.argv[1],"
-        " os.getsid(0) == os.getpid(), flush=True)\n"
+        " os.getpgrp() == os.getpid(), flush=True)\n"
         "signal.pause()",
         STAYS,
     )
