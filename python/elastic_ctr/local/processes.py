@@ -91,11 +91,7 @@ class Supervisor:
                 stdout=out,
                 stderr=out,
                 env=environment,
-                # A group of its own: Ctrl-C reaches the supervisor, which ends the roles in order. No session of its own: a kernel with
-                # autogroups divides a core among sessions first, and predictions then wait tens of milliseconds for training, whatever
-                # the niceness of both.
-                process_group=0,
-                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
+                preexec_fn=_with_a_group_of_its_own(),  # noqa: PLW1509 (it calls setpgid and prctl alone)
             )
         each.started_at = self.clock()
         if each.role.command in _BEHIND:
@@ -186,6 +182,21 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], ends: float) -> None:
         except subprocess.TimeoutExpired:  # noqa: PERF203 (each may be the one that stays)
             process.kill()
             process.wait()
+
+
+def _with_a_group_of_its_own() -> Callable[[], None]:
+    """The `preexec_fn` of a role: Ctrl-C reaches the supervisor, which ends the roles in order, and whose own end kills them.
+
+    They stay in its session: a kernel with autogroups divides a core among sessions first, and predictions would wait tens of
+    milliseconds for training, whatever the niceness of both.
+    """
+    bind_child = dies_with_this_process()
+
+    def begin() -> None:
+        os.setpgid(0, 0)
+        bind_child()
+
+    return begin
 
 
 def _let_others_go_first(pid: int) -> None:
