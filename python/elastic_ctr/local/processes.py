@@ -202,4 +202,4 @@ def _with_a_group_of_its_own() -> Callable[[], None]:
 def _let_others_go_first(pid: int) -> None:
     """Give a role less of cores that are all wanted."""
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + _NICE)
