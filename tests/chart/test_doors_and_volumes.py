@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart.cases import CLICKS_BY_HTTP
+from chart.cases import CLICKS_BY_HTTP, CLICKS_JOINED
 from chart.rendering import SMALLEST, Renderer, merged
 from elastic_ctr.cli.values import File, Sizes, translate
 
@@ -75,6 +75,20 @@ def test_logs_on_a_volume_are_mounted_where_they_are_read_and_nowhere_else(rende
 
     assert having.keys() == {"master", "trainer", "scoring"}
     assert all((mount["mountPath"], mount["readOnly"]) == ("/data", True) for mount in having.values())
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_secret_of_a_topic_is_mounted_by_who_reads_it_alone(render: Renderer, joined: bool) -> None:
+    data = CLICKS_JOINED["data"] if joined else {**CLICKS_JOINED["data"], "stream": {"lateClicks": True}}
+    rendered = render(below={**CLICKS_JOINED, "data": data, "intake": {"enabled": joined}})
+    having = {
+        pod.component
+        for pod in rendered.pods
+        for volume in pod.volumes.values()
+        if volume.get("secret", {}).get("secretName") == "reader"
+    }
+
+    assert having == ({"intake"} if joined else {"master", "trainer"})
 
 
 def test_objects_of_ones_own_are_rendered_with_the_release(render: Renderer) -> None:

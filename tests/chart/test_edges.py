@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chart.cases import CLICKS_BY_HTTP
+from chart.cases import CLICKS_BY_HTTP, CLICKS_JOINED
 from chart.edges import DOORS, EDGES, EDGES_OF_AN_INTAKE, FILES, INTAKE, METRICS, PSERVER
 from chart.policies import Peer, allowed, lets_in, lets_out
 from chart.rendering import Object, Rendered, Renderer, merged
@@ -203,6 +203,14 @@ def test_only_who_reads_a_topic_reaches_its_brokers_at_the_ports_that_are_named(
         name: {9092, 9094, 9095} for name in ("master", "trainer")
     }
     assert reaching(rendered, Peer(address="198.51.101.9"), [9092, 9094]) == {}
+
+
+def test_a_topic_whose_clicks_are_joined_is_reached_by_the_intake_alone(render: Renderer) -> None:
+    rendered = render(below=merged(CLICKS_JOINED, {"networkPolicy": {"kafka": {"cidrs": ["198.51.100.0/24"]}}}))
+    found = peers(rendered)
+
+    assert reaching(rendered, HADOOP, [9092, 9094, 9095, 22]) == {"intake": {9092, 9094, 9095}}
+    assert all(may(rendered, found[name], found["intake"], 8310) for name in ("master", "trainer"))
 
 
 def test_the_port_that_a_url_names_is_open(render: Renderer) -> None:

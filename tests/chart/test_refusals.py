@@ -232,7 +232,7 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "a join of a topic": (
         {"data": {**FOLLOWED, "stream": {"lateClicks": True, "join": {"key": "id"}}}},
-        ["data.stream.join is of the intake, and data.source.url kafka://broker:9092/clicks is none: leave it out"],
+        ["data.stream.join is done by the intake, which is off: set intake.enabled=true, and it reads the topic"],
     ),
     "a join without late clicks": (
         {"data": {**ROWS_BY_HTTP, "stream": {"join": {"key": "id"}}}, **BY_HTTP},

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart.cases import CASES, CLICKS_BY_HTTP
+from chart.cases import CASES, CLICKS_BY_HTTP, CLICKS_JOINED
 from chart.rendering import CHART, EXAMPLES, SMALLEST, Rendered, Renderer, merged, on_top_of_smallest, read
 from chart.role_settings import CLASSES, CONFIG, config_text, files
 from elastic_ctr.cli.local import load_values
@@ -66,7 +66,7 @@ def test_cluster_and_laptop_give_a_role_the_same_settings(values: dict[str, Any]
             assert getattr(file, name, getattr(local, name)) == getattr(local, name)
         if (data := getattr(file, "data", None)) is not None:
             # Both put in where the release's own intake is.
-            own = {"source": local.data.source} if local.data.source.url == "intake://" else {}
+            own = {"source": local.data.source} if local.intake.enabled else {}
             assert data.model_copy(update=own) == local.data
         for name, block in (
             ("master", local.master.config),
@@ -217,12 +217,22 @@ def test_who_reads_the_stream_is_told_where_the_intake_of_the_release_is(render:
     rendered = render(**case)
     found: dict[str, Any] = files(rendered)
 
-    assert {file.data.source.url for file in found.values() if hasattr(file, "data")} == {"intake://ctr-intake:9310"}
+    readers = [file for name, file in found.items() if hasattr(file, "data") and name != "intake"]
+    assert {file.data.source.url for file in readers} == {"intake://ctr-intake:9310"}
     assert [port["port"] for port in rendered.one("Service", component="intake").spec["ports"]] == [9310]
     # One of another release is left as it is.
     elsewhere: dict[str, Any] = {"data": {**case["data"], "source": {"url": "intake://clicks.shop:8310"}}}
     other: dict[str, Any] = files(render(**elsewhere))
     assert other["trainer"].data.source.url == "intake://clicks.shop:8310"
+
+
+def test_a_topic_whose_clicks_are_joined_is_the_intakes_and_training_reads_the_intake(render: Renderer) -> None:
+    found: dict[str, Any] = files(render(below=CLICKS_JOINED))
+    wanted = settings(Values, CLICKS_JOINED, "values.yaml").data
+
+    assert found["intake"].data == wanted
+    for role in ("master", "trainer"):
+        assert found[role].data == wanted.of_intake("ctr-intake:8310"), role
 
 
 def test_pods_are_named_in_full_below_a_headless_service(render: Renderer) -> None:

@@ -68,11 +68,12 @@ auth:
 {{ include "elastic-ctr.intake.fullname" . }}:{{ int .Values.intake.config.port }}
 {{- end }}
 
-{{/* data, with the address of this release's intake; $ */}}
+{{/* data as training reads it: where the release has an intake, from there; $ */}}
 {{- define "elastic-ctr.config.data" -}}
 {{- $data := .Values.data }}
-{{- if eq $data.source.url "intake://" }}
-{{- $data = merge (dict "source" (dict "url" (printf "intake://%s" (include "elastic-ctr.intakeAddress" .)))) $data }}
+{{- if .Values.intake.enabled }}
+{{- $source := merge (dict "url" (printf "intake://%s" (include "elastic-ctr.intakeAddress" .))) (omit $data.source "kafka") }}
+{{- $data = merge (dict "source" $source) (omit $data "source") }}
 {{- end }}
 {{- include "elastic-ctr.given" $data }}
 {{- end }}
@@ -182,7 +183,7 @@ cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nind
 
 {{- define "elastic-ctr.config.intake" -}}
 {{ include "elastic-ctr.config.common" . }}
-data: {{- include "elastic-ctr.config.data" . | nindent 2 }}
+data: {{- include "elastic-ctr.given" .Values.data | nindent 2 }}
 {{- include "elastic-ctr.config.features" . }}
 intake: {{- include "elastic-ctr.given" .Values.intake.config | nindent 2 }}
 {{- end }}

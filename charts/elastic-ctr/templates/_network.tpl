@@ -108,13 +108,21 @@ spec:
 {{- if $hadoop }}
 {{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.hdfs "urls" $hadoop)) }}
 {{- end }}
-{{- if and .stream (hasPrefix "kafka://" $values.data.source.url) }}
-{{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.kafka "urls" (list $values.data.source.url))) }}
-{{- end }}
-{{- if and .stream (hasPrefix "intake://" $values.data.source.url) }}
+{{- if .stream }}
+{{- if or $values.intake.enabled (hasPrefix "intake://" $values.data.source.url) }}
 {{- $edges = append $edges (include "elastic-ctr.network.intake" .root) }}
+{{- else }}
+{{- $edges = append $edges (include "elastic-ctr.network.kafka" .root) }}
 {{- end }}
-{{- join "\n" $edges }}
+{{- end }}
+{{- join "\n" (compact $edges) }}
+{{- end }}
+
+{{/* Egress to the brokers of the click logs, if they are a topic; $ */}}
+{{- define "elastic-ctr.network.kafka" -}}
+{{- if hasPrefix "kafka://" .Values.data.source.url }}
+{{- include "elastic-ctr.network.outside" (dict "block" .Values.networkPolicy.kafka "urls" (list .Values.data.source.url)) }}
+{{- end }}
 {{- end }}
 
 {{/* Egress to the intake, of this release or of another; $ */}}

@@ -75,8 +75,8 @@ data.source.url {{ $data.source.url }} is a stream: data.start is earliest or la
 data.format {{ $data.format }} is of whole files: a stream has clicks, csv, tsv or jsonl
 {{- else if and (has $data.format (list "csv" "tsv")) (not $data.columns) -}}
 data.columns is missing: no line of a stream names its columns, so list them
-{{- else if and $data.stream.join (not (hasPrefix "intake://" $data.source.url)) -}}
-data.stream.join is of the intake, and data.source.url {{ $data.source.url }} is none: leave it out
+{{- else if and $data.stream.join (hasPrefix "file://" $data.source.url) -}}
+data.stream.join is of a topic or an intake, and data.source.url {{ $data.source.url }} is neither: leave it out
 {{- else if and $data.stream.join (not $data.stream.lateClicks) -}}
 data.stream.join makes late clicks: set data.stream.lateClicks=true, or leave data.stream.join out
 {{- else if and $data.stream.join (eq $data.format "clicks") -}}
@@ -128,8 +128,13 @@ data.source.kafka.certFile goes with data.source.kafka.keyFile: give both, or ne
 data.source.kafka.{{ last $files }} is of SASL: give data.source.kafka.saslMechanism, or leave it out
 {{- else if and $kafka.saslMechanism (not (and $kafka.usernameFile $kafka.passwordFile)) -}}
 data.source.kafka.saslMechanism {{ $kafka.saslMechanism }} needs usernameFile and passwordFile, mounted files with the credentials: give both
-{{- else if and .Values.training.enabled $files (not .Values.dataSecret.existingSecret) (not (and .Values.master.extraVolumeMounts .Values.trainer.extraVolumeMounts)) -}}
-data.source.kafka.{{ first $files }} is a file that no pod has: set dataSecret.existingSecret to a Secret with it, or mount it into master and trainer by extraVolumes and extraVolumeMounts
+{{- else if and .Values.training.enabled $files (not .Values.dataSecret.existingSecret) }}
+{{- range .Values.intake.enabled | ternary (list "intake") (list "master" "trainer") }}
+{{- if not (get $.Values .).extraVolumeMounts -}}
+data.source.kafka.{{ first $files }} is a file that no pod has: set dataSecret.existingSecret to a Secret with it, or mount it into {{ $.Values.intake.enabled | ternary "intake" "master and trainer" }} by extraVolumes and extraVolumeMounts
+{{ break }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -137,7 +142,9 @@ data.source.kafka.{{ first $files }} is a file that no pod has: set dataSecret.e
 {{- $url := .Values.data.source.url }}
 {{- if and (eq $url "intake://") (not .Values.intake.enabled) -}}
 data.source.url is intake://, the intake of this release, which is off: set intake.enabled=true, or give the address of another one as intake://host:port
-{{- else if and .Values.intake.enabled (ne $url "intake://") -}}
+{{- else if and (hasPrefix "kafka://" $url) .Values.data.stream.join (not .Values.intake.enabled) -}}
+data.stream.join is done by the intake, which is off: set intake.enabled=true, and it reads the topic, or leave data.stream.join out
+{{- else if and .Values.intake.enabled (ne $url "intake://") (not (and (hasPrefix "kafka://" $url) .Values.data.stream.join)) -}}
 intake.enabled is true, and data.source.url is {{ $url }}, so nothing would read the clicks: set data.source.url to intake://, or intake.enabled=false
 {{- end }}
 {{- end }}

@@ -6,7 +6,8 @@ such paths; $
 */}}
 {{- define "elastic-ctr.validate.own" -}}
 {{- $data := .Values.dataVolume.existingClaim | empty | ternary list (list "data") }}
-{{- $stream := .Values.dataSecret.existingSecret | empty | ternary $data (append $data "source") }}
+{{- $stream := include "elastic-ctr.hasDataSecret" (list . "master") | empty | ternary $data (append $data "source") }}
+{{- $topic := include "elastic-ctr.hasDataSecret" (list . "intake") | empty | ternary list (list "source") }}
 {{- $role := list "auth" "tmp" }}
 {{- $paths := list "/etc/elastic-ctr/config" "/etc/elastic-ctr/auth" "/tmp" }}
 {{- toYaml (dict
@@ -16,7 +17,7 @@ such paths; $
   "pserver" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "pserver-config" "scratch")))
   "cube" (dict "keys" (list "cacheDir") "paths" $paths "volumes" (concat $role (list "cube-server-config" "cube-agent-config" "cache")))
   "cubeTransfer" (dict "keys" (list "stateDir" "scratchDir") "paths" $paths "volumes" (concat $role (list "cube-transfer-config" "cube-builder-config" "state" "scratch")))
-  "intake" (dict "keys" (list "dir") "paths" $paths "volumes" (concat $role (list "intake-config" "log")))
+  "intake" (dict "keys" (list "dir") "paths" $paths "volumes" (concat $role (list "intake-config" "log") $topic))
   "serving" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "serving-config" "scratch")))
   "scoring" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "scoring-config" "scratch") $data))
   "tracking" (dict "keys" list "paths" (list "/tmp" "/var/lib/elastic-ctr/tracking") "volumes" (list "tmp" "data"))) }}
@@ -50,7 +51,7 @@ such paths; $
 {{- if and (has $name (list "master" "trainer" "scoring")) $.Values.dataVolume.existingClaim }}
 {{- $asked = append $asked (list "dataVolume.mountPath" $.Values.dataVolume.mountPath) }}
 {{- end }}
-{{- if and (has $name (list "master" "trainer")) $.Values.dataSecret.existingSecret }}
+{{- if and (has $name (list "master" "trainer" "intake")) (include "elastic-ctr.hasDataSecret" (list $ $name)) }}
 {{- $asked = append $asked (list "dataSecret.mountPath" $.Values.dataSecret.mountPath) }}
 {{- end }}
 {{- range $path, $_ := $block.extraVolumeMounts }}

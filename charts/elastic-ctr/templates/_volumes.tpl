@@ -64,6 +64,13 @@
   readOnly: {{ .Values.dataVolume.readOnly }}
 {{- end }}
 
+{{/* Whether pods of a component have the Secret of a Kafka topic: those that read it; $, component */}}
+{{- define "elastic-ctr.hasDataSecret" -}}
+{{- $values := (index . 0).Values }}
+{{- $byIntake := and $values.intake.enabled (hasPrefix "kafka://" $values.data.source.url) }}
+{{- if and $values.dataSecret.existingSecret (eq $byIntake (eq (index . 1) "intake")) }}true{{ end }}
+{{- end }}
+
 {{/* The Secret of a Kafka topic; $ */}}
 {{- define "elastic-ctr.dataSecret" -}}
 - name: source

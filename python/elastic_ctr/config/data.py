@@ -95,9 +95,13 @@ class Source(Section):
         """The address for a sentence."""
         return _shown(self.url)
 
+    @property
+    def is_topic(self) -> bool:
+        return self.url.startswith("kafka://")
+
     @model_validator(mode="after")
     def _kafka_is_of_kafka(self) -> "Source":
-        if self.kafka != Kafka() and not self.url.startswith("kafka://"):
+        if self.kafka != Kafka() and not self.is_topic:
             raise ValueError(f"kafka is of brokers, and {self.shown} is no address of them; leave it out")
         return self
 
@@ -156,8 +160,8 @@ class MicroPass(Section):
     )
     join: Join | None = Field(
         default=None,
-        description="For clicks that carry only the id of their impression: the intake makes late clicks of them. `key` is the column "
-        "with the id, and an impression is remembered for `windowSeconds` (600). Absent: lines are taken as they are.",
+        description="For clicks that carry only the id of their impression: the intake makes late clicks of them, of a topic's as of its "
+        "own. `key` is the column with the id, and an impression is remembered for `windowSeconds` (600). Absent: lines are taken as they are.",
     )
 
 
@@ -309,6 +313,12 @@ class Data(Section):
     def is_stream(self) -> bool:
         return is_stream(self.source.url)
 
+    def of_intake(self, address: str) -> "Data":
+        """As those see it who read the log of an intake, which is at host:port."""
+        return self.model_copy(
+            update={"source": self.source.model_copy(update={"url": f"intake://{address}", "kafka": Kafka()})}
+        )
+
     def _check_stream(self) -> None:
         if self.start not in _STARTS or self.end is not None:
             raise ValueError(f"{self.source.shown} is a stream: start is `earliest` or `latest`, and there is no end")
@@ -324,8 +334,10 @@ class Data(Section):
             )
 
     def _check_join(self, join: Join) -> None:
-        if not self.source.url.startswith("intake://"):
-            raise ValueError(f"stream.join is of the intake, and {self.source.shown} is none; leave it out")
+        if not (self.source.is_topic or self.source.url.startswith("intake://")):
+            raise ValueError(
+                f"stream.join is of a topic or an intake, and {self.source.shown} is neither; leave it out"
+            )
         if not self.stream.late_clicks:
             raise ValueError("stream.join makes late clicks: set stream.lateClicks to true, or leave stream.join out")
         if self.format == "clicks":

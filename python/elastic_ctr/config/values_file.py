@@ -117,7 +117,8 @@ class IntakeBlock(Block):
 
     enabled: bool = Field(
         default=False,
-        description="Whether this release takes clicks over HTTP; then `data.source.url` is `intake://`.",
+        description="Whether this release takes clicks over HTTP; then `data.source.url` is `intake://`, or a topic whose clicks the "
+        "intake joins by `data.stream.join`.",
     )
     config: IntakeConfig = IntakeConfig()
 
@@ -231,7 +232,12 @@ class Values(Block):
                 "data.source.url is intake://, the intake of this release, which is off: set intake.enabled to true, or give the address of "
                 "another one as intake://host:port"
             )
-        if self.intake.enabled and url != OWN_INTAKE:
+        topic, joins = self.data.source.is_topic, self.data.stream.join is not None
+        if topic and joins and not self.intake.enabled:
+            raise ValueError(
+                "data.stream.join is done by the intake, which is off: set intake.enabled to true, and it reads the topic, or leave join out"
+            )
+        if self.intake.enabled and url != OWN_INTAKE and not (topic and joins):
             raise ValueError(
                 f"intake.enabled is true, and data.source.url is {self.data.source.shown}: nothing would read the clicks; set it to intake://, or "
                 "turn the intake off"

@@ -30,10 +30,12 @@ create table if not exists batches (
   first integer primary key, count integer not null, bytes integer not null, at real not null, text blob not null);
 create table if not exists remembered (
   number integer primary key, key text not null unique, first integer not null, end integer not null, digest blob not null);
+create table if not exists positions (partition text primary key, following integer not null) without rowid;
 create table if not exists facts (name text primary key, value blob not null) without rowid;
 insert or ignore into places values (1, 0, 0);
 insert or ignore into facts values ('clock moved', 0.0);
 insert or ignore into facts values ('log', lower(hex(randomblob(4))));
+insert or ignore into facts values ('read up to', 0);
 """
 
 
@@ -94,6 +96,7 @@ class ClickLog:
             self._db.executescript(_SCHEMA)
             self._reader = _opened(self._path)
             [log] = self._db.execute("select value from facts where name = 'log'").fetchone()
+            [self._read_up_to] = self._db.execute("select value from facts where name = 'read up to'").fetchone()
             self.partition = f"clicks-{log}"
             self.kept, self.bytes = self._places()
             self._impressions = None if join is None else Impressions(self._db, *join)
@@ -116,6 +119,16 @@ class ClickLog:
         """Raises LogUnwritable."""
         with self._transaction():
             self._db.execute("update facts set value = ? where name = 'clock moved'", (seconds,))
+
+    def positions(self) -> dict[str, int]:
+        """Of each partition of a topic that was appended, the offset behind what is here. Raises LogUnwritable."""
+        with self._told(), self._reading:
+            return dict(self._reader.execute("select partition, following from positions").fetchall())
+
+    def unread_bytes(self) -> int:
+        """About how many bytes no reader has asked for yet; 0 before the first one has asked for any."""
+        first, end = self.kept
+        return self.bytes * (end - max(first, self._read_up_to)) // max(1, end - first) if self._read_up_to else 0
 
     def append(self, requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused | TooMuchJoined]:
         """The first requests, at least one, in one transaction, of each its offsets; what is too old goes in the same one.
@@ -147,11 +160,14 @@ class ClickLog:
                 joins, end, size = joins.plus(joined), here.end, size + len(lines)
                 text.append(lines)
                 self._remember(each, here)
+                if each.position is not None:
+                    self._db.execute("insert or replace into positions values (?, ?)", each.position)
                 found.append(here)
             for piece in _pieces(b"".join(text)):
                 first = self._insert(first, piece, now)
             self._forget()
             self._drop(now)
+            self._db.execute("update facts set value = ? where name = 'read up to'", (self._read_up_to,))
             places = self._places()
         self.kept, self.bytes, self.joins = *places, joins
         return found
@@ -187,6 +203,7 @@ class ClickLog:
                         break
             finally:
                 rows.close()
+            self._read_up_to = max(self._read_up_to, following)
             return Piece(first, following, b"".join(texts))
 
     def _joined(self, text: bytes, now: float) -> tuple[bytes, Joins]:

@@ -22,10 +22,12 @@ from elastic_ctr.intake.intake_status import Counts, IntakeMetrics, status_of
 from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.log_clock import LogClock
 from elastic_ctr.intake.request_lines import Clicks, ClicksRefused, clicks_of, key_of
+from elastic_ctr.intake.topic_reader import TopicReader
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.http import RequestRefused, application, read_body, require_token, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
 from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.streams.open import open_stream
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ class Intake:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`steady` tells time that passes from a clock that is set. Raises LogUnwritable."""
+        """`steady` tells time that passes from a clock that is set. Raises LogUnwritable, and StoreError, ValueError for a topic's settings."""
         self.config = config
         settings = config.intake
         retention = Retention(settings.retention_hours * 3600, settings.max_bytes)
@@ -56,7 +58,28 @@ class Intake:
         self.counts = Counts()
         self.metrics = IntakeMetrics(self.log, self.counts, lambda: self.commits.error)
         self.commits = GroupCommit(self.log, LogClock(self.log, clock, steady), self.metrics.observe_commit)
+        self.topic = self.metrics.topic = self._topic()
         self._under_way = 0
+
+    def _topic(self) -> TopicReader | None:
+        """Raises StoreError, ValueError for credentials that cannot be used."""
+        source = self.config.data.source
+        if not source.is_topic:
+            return None
+        stream = open_stream(source.url, source.kafka.properties)
+        latest, most_unread = self.config.data.start == "latest", self.config.intake.max_bytes // 2
+        return TopicReader(stream, self.log, self.commits, latest=latest, most_unread=most_unread)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Write until `stop` is set."""
+        if self.topic is None:
+            await self.commits.run(stop)
+            return
+        reading = asyncio.create_task(self.topic.run(stop))
+        # It ends by itself for a fault of ours alone: the process is started again then.
+        reading.add_done_callback(lambda _: stop.set())
+        await self.commits.run(stop)
+        await reading
 
     @contextmanager
     def reserved(self, request: Request) -> Iterator[None]:
@@ -153,7 +176,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
     return application(
         routes,
         # Readers reach the log through the same Service: it is ready even where nothing more can be written.
-        status=lambda: status_of(intake.log, counts, intake.commits.error),
+        status=lambda: status_of(intake.log, counts, intake.commits.error, intake.topic),
         metrics=intake.metrics,
     )
 
@@ -164,13 +187,13 @@ class _Range(BaseModel):
 
 
 def run_intake(config: IntakeFile, token: str | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, LogUnwritable."""
+    """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, LogUnwritable, and StoreError, ValueError for a topic's settings."""
 
     async def main(intake: Intake) -> None:
         with stop_on_signal_async() as stop:
             async with serving(intake_app(intake, token), config.host, config.intake.port) as server:
                 log.info("clicks are taken at http://%s:%s/v1/clicks", config.host, server.port)
-                await intake.commits.run(stop)
+                await intake.run(stop)
 
     with ExitStack() as ends:
         ends.enter_context(StateLock(Path(config.intake.dir)))

@@ -7,6 +7,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from elastic_ctr.intake.click_log import ClickLog
+from elastic_ctr.intake.topic_reader import TopicReader
 from elastic_ctr.runtime.metrics import Metrics
 
 _COMMIT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -23,7 +24,7 @@ class Counts:
     refused: int = 0
 
 
-def status_of(log: ClickLog, counts: Counts, error: str | None) -> dict[str, Any]:
+def status_of(log: ClickLog, counts: Counts, error: str | None, topic: TopicReader | None) -> dict[str, Any]:
     """The JSON of /status."""
     return {
         "role": "intake",
@@ -36,13 +37,18 @@ def status_of(log: ClickLog, counts: Counts, error: str | None) -> dict[str, Any
         "repeated": counts.repeated,
         "refused": counts.refused,
         "error": error,
-    }
+        "topic": None if topic is None else {
+            "url": topic.url, "lag": topic.lag, "gone": topic.gone, "dropped": topic.dropped, "waits": topic.waits,
+            "error": topic.error,
+        },
+    }  # fmt: skip
 
 
 class IntakeMetrics(Metrics):
-    """`observe_commit` takes the seconds of a transaction; all else is read at each scrape."""
+    """`observe_commit` takes the seconds of a transaction; all else is read at each scrape, of the `topic` if one is read."""
 
     def __init__(self, log: ClickLog, counts: Counts, error: Callable[[], str | None]) -> None:
+        self.topic: TopicReader | None = None
         super().__init__("intake")
         commits = self.histogram("commit_seconds", "Seconds of a transaction, with its sync.", _COMMIT_SECONDS)
         self.observe_commit = commits.observe
@@ -66,6 +72,18 @@ class IntakeMetrics(Metrics):
                 ("refused_requests", "Requests that were refused or could not be written.", counts.refused),
             ):
                 yield CounterMetricFamily(f"elastic_ctr_intake_{name}", what, value=count)
+            topic = self.topic
+            if topic is not None:
+                for name, what, count in (
+                    ("topic_gone", "Offsets that the topic kept no more when they were due.", topic.gone),
+                    ("topic_dropped", "Messages that were dropped: their impressions are too long.", topic.dropped),
+                ):
+                    yield CounterMetricFamily(f"elastic_ctr_intake_{name}", what, value=count)
+                for name, what, value in (
+                    ("topic_lag", "Offsets of the topic that are not in the log yet.", topic.lag),
+                    ("topic_failing", "1 while the topic cannot be read.", topic.error is not None),
+                ):
+                    yield GaugeMetricFamily(f"elastic_ctr_intake_{name}", what, value=value)
             for name, what, value in (
                 ("log_first", "First offset that is kept.", log.kept.first),
                 ("log_end", "Offset of the next line.", log.kept.end),

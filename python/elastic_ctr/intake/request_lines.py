@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,13 +16,23 @@ class ClicksRefused(ValueError):
     """The caller's mistake: which line or header, why, and what is right."""
 
 
+class Position(NamedTuple):
+    """Of a topic that is appended: a partition, and the offset behind what the log has of it."""
+
+    partition: str
+    following: int
+
+
 @dataclass(frozen=True)
 class Clicks:
-    """Lines that are appended together: `text` has `count` of them, each with its newline. `key` names the request."""
+    """Lines that are appended together: `text` has `count` of them, each with its newline. `key` names the request, `position` says where
+    a topic is read on once they are there.
+    """
 
     text: bytes
     count: int
     key: str | None = None
+    position: Position | None = None
 
     @property
     def digest(self) -> bytes:
@@ -45,10 +56,15 @@ def clicks_of(body: bytes, longest: int, key: str | None = None) -> Clicks:
     if (place := text.find(b"\0")) >= 0:
         number = int(np.searchsorted(ends, place))
         raise ClicksRefused(f"line {number + 1} has a NUL byte, which no text has; send lines of data.format")
-    text = _EMPTY_LINES.sub(b"", text)
+    text = lines_in(text)
     if not text:
         raise ClicksRefused("the body has no lines; send one or more lines of data.format")
     return Clicks(text, text.count(b"\n"), key)
+
+
+def lines_in(text: bytes) -> bytes:
+    """Those that are not empty."""
+    return _EMPTY_LINES.sub(b"", text)
 
 
 def key_of(given: list[str]) -> str | None:

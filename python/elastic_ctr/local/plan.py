@@ -28,7 +28,6 @@ from elastic_ctr.config.roles import GENERATION_PORTS, CubeTransferConfig, Store
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.run_folder import RunInfo
-from elastic_ctr.streams.address import OWN_INTAKE
 
 HOST = "127.0.0.1"
 CUBE_PORTS = 3
@@ -143,11 +142,8 @@ class Places:
 
     @property
     def data(self) -> Data:
-        """With the address of the run's own intake."""
-        data = self.values.data
-        if data.source.url != OWN_INTAKE:
-            return data
-        return data.model_copy(update={"source": data.source.model_copy(update={"url": f"intake://{self.intake}"})})
+        """As training reads it: where the run has an intake, from there."""
+        return self.values.data.of_intake(self.intake) if self.values.intake.enabled else self.values.data
 
     @property
     def tracking(self) -> Tracking | None:
@@ -228,7 +224,7 @@ def roles(places: Places) -> Iterator[Role]:
 
     if values.intake.enabled:
         intake = _copy(values.intake.config, dir=places.state("intake"))
-        file = IntakeFile(host=HOST, auth=places.auth, data=places.data, features=values.features, intake=intake)
+        file = IntakeFile(host=HOST, auth=places.auth, data=values.data, features=values.features, intake=intake)
         yield Role("ctr-intake-0", "intake", file, _well(intake.port))
 
     for index in range(pservers):

@@ -109,7 +109,7 @@ def test_the_empty_file_says_what_is_missing() -> None:
         ),
         (
             f"data: {{{STREAM.replace('true', 'true, join: {key: id}')}}}",
-            "data: stream.join is of the intake, and file:///x?follow is none",
+            "data: stream.join is of a topic or an intake, and file:///x?follow is neither",
         ),
         (
             f"data: {{{INTAKE}, {ROWS}, stream: {{join: {{key: id}}}}}}",

@@ -66,7 +66,7 @@ def desk(config: IntakeFile, port: int = 0, clock: Any = None, steady: Any = Non
         async with serving(intake_app(intake, TOKEN), "127.0.0.1", port) as server:
             found.append(server.port)
             ready.set()
-            running = asyncio.create_task(intake.commits.run(stop))
+            running = asyncio.create_task(intake.run(stop))
             await asyncio.to_thread(stop_here.wait)
             stop.set()
             await running

@@ -99,7 +99,7 @@ spec:
         {{- if $logs }}
         {{- include "elastic-ctr.dataVolumeMount" $root | nindent 8 }}
         {{- end }}
-        {{- if $root.Values.dataSecret.existingSecret }}
+        {{- if include "elastic-ctr.hasDataSecret" (list $root "trainer") }}
         {{- include "elastic-ctr.dataSecretMount" $root | nindent 8 }}
         {{- end }}
   volumes:
@@ -110,7 +110,7 @@ spec:
     {{- if $logs }}
     {{- include "elastic-ctr.dataVolume" $root | nindent 4 }}
     {{- end }}
-    {{- if $root.Values.dataSecret.existingSecret }}
+    {{- if include "elastic-ctr.hasDataSecret" (list $root "trainer") }}
     {{- include "elastic-ctr.dataSecret" $root | nindent 4 }}
     {{- end }}
 {{- end }}

@@ -1,0 +1,233 @@
+"""The intake's reading of a topic, beside a topic in memory; a real one is in tests/contract/test_intake_topic.py."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from elastic_ctr.intake import impressions, topic_reader
+from elastic_ctr.intake.click_log import ClickLog, Retention
+from elastic_ctr.intake.group_commit import GroupCommit
+from elastic_ctr.intake.impressions import Joins
+from elastic_ctr.intake.join import LateClicks
+from elastic_ctr.intake.topic_reader import TopicReader
+from elastic_ctr.store import StoreUnavailable
+from elastic_ctr.streams.interface import Kept, Lines, lines_of_messages
+
+JSONL = LateClicks("jsonl", (), "id", "click", "n", frozenset({"city"}))
+FOR_EVER = Retention(1e9, 1 << 40)
+
+
+@dataclass
+class Topic:
+    """Messages by partition; those before `first` are kept no more."""
+
+    messages: dict[str, list[bytes]] = field(default_factory=lambda: {"t/0": []})
+    first: int = 0
+    away: str = ""
+    closed: bool = False
+    asked: list[tuple[str, int, int]] = field(default_factory=list)
+    url: str = "kafka://broker:9092/t"
+    unit: str = "records"
+
+    def partitions(self) -> dict[str, Kept]:
+        if self.away:
+            raise StoreUnavailable(self.away)
+        return {name: Kept(self.first, len(found)) for name, found in self.messages.items()}
+
+    def read(self, partition: str, start: int, stop: int) -> Lines:
+        self.asked.append((partition, start, stop))
+        begin = max(start, self.first)
+        found = [(offset, self.messages[partition][offset]) for offset in range(begin, stop)]
+        return lines_of_messages(found, gone=begin - start)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def impression(number: int, more: str = "") -> bytes:
+    return b'{"id": "%d", "city": "%s", "n": 1, "click": 0}' % (number, more.encode())
+
+
+def click(number: int) -> bytes:
+    return b'{"id": "%d", "click": 1}' % number
+
+
+def late(number: int) -> bytes:
+    return impression(number).replace(b'"n": 1, "click": 0', b'"n": 0, "click": 1')
+
+
+def lines_of(log: ClickLog) -> list[bytes]:
+    return log.read(0, log.kept.end, 1 << 30).text.splitlines()
+
+
+async def _run(log: ClickLog, reader: TopicReader, commits: GroupCommit, until: Callable[[], bool]) -> None:
+    stop = asyncio.Event()
+    running = [asyncio.create_task(each.run(stop)) for each in (commits, reader)]
+    for _ in range(400):
+        if until():
+            break
+        await asyncio.sleep(0.02)
+    reached = until()
+    stop.set()
+    await asyncio.gather(*running)
+    assert reached, (reader.error, lines_of(log))
+
+
+def read(
+    log: ClickLog,
+    topic: Topic,
+    until: Callable[[TopicReader], bool] | None = None,
+    latest: bool = False,
+    most_unread: int = 1 << 40,
+) -> TopicReader:
+    """A reader of its own, as after a restart, until the topic is read or `until` is so."""
+    commits = GroupCommit(log, lambda: 0.0, lambda _: None)
+    reader = TopicReader(topic, log, commits, latest=latest, most_unread=most_unread)
+
+    def whole() -> bool:
+        places = log.positions()
+        return all(places.get(name, 0) == len(found) for name, found in topic.messages.items()) and reader.error is None
+
+    asyncio.run(_run(log, reader, commits, whole if until is None else lambda: until(reader)))
+    return reader
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_reader, "_AGAIN_SECONDS", 0.02)
+
+
+def test_messages_are_appended_once_however_often_the_intake_is_restarted(tmp_path: Path) -> None:
+    topic = Topic({"t/0": [], "t/1": []})
+    for number in range(6):
+        topic.messages[f"t/{number % 2}"] += [b"%d-%d" % (number, each) for each in range(5)]
+        with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+            reader = read(log, topic)
+            found = lines_of(log)
+
+    assert sorted(found) == sorted(line for lines in topic.messages.values() for line in lines)
+    assert [line for line in found if line in topic.messages["t/0"]] == topic.messages["t/0"]
+    assert (reader.lag, reader.gone, topic.closed) == (0, 0, True)
+
+
+def test_clicks_of_a_topic_are_joined_with_their_impressions(tmp_path: Path) -> None:
+    topic = Topic({"t/0": [impression(1), impression(2), click(2), click(2), click(3), b"\n", b"no row"]})
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 60))) as log:
+        read(log, topic)
+
+        assert lines_of(log) == [impression(1), impression(2), late(2), b"no row"]
+        assert log.joins == Joins(joined=1, unmatched=1, duplicate=1)
+
+
+def test_latest_begins_behind_what_is_there_and_goes_on_from_there_after_a_restart(tmp_path: Path) -> None:
+    topic = Topic({"t/0": [b"old"]})
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        read(log, topic, latest=True)
+    topic.messages["t/0"].append(b"new")
+    topic.messages["t/1"] = [b"of a later partition"]
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        read(log, topic, latest=True)
+
+        assert lines_of(log) == [b"new", b"of a later partition"]
+
+
+def test_offsets_that_are_gone_are_counted(tmp_path: Path) -> None:
+    topic = Topic({"t/0": [b"%d" % number for number in range(5)]})
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        read(log, topic)
+        topic.messages["t/0"] += [b"%d" % number for number in range(5, 10)]
+        topic.first = 8
+        reader = read(log, topic)
+
+        assert (lines_of(log)[5:], reader.gone) == ([b"8", b"9"], 3)
+
+
+def test_a_topic_that_is_away_or_made_anew_is_said_and_asked_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    topic = Topic({"t/0": [b"1", b"2"]})
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        read(log, topic)
+        topic.away = "no broker answers"
+        read(log, topic, lambda reader: reader.error == "no broker answers")
+        topic.away, topic.messages = "", {"t/0": [b"1"]}
+        anew = read(log, topic, lambda reader: reader.error is not None)
+        assert "ends at offset 1, and 2 was seen: it was created anew; give the new topic another name" in str(
+            anew.error
+        )
+
+        def comes_back(reader: TopicReader) -> bool:
+            if reader.error is not None:
+                topic.messages["t/0"] = [b"1", b"2", b"3"]
+            return lines_of(log) == [b"1", b"2", b"3"] and reader.error is None
+
+        read(log, topic, comes_back)
+    said = [each.message for each in caplog.records if each.name == topic_reader.__name__]
+    assert said[0] == "no broker answers"
+    assert said[-1] == f"{topic.url} is read again"
+
+
+def test_messages_whose_impressions_are_much_together_are_several_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(impressions, "JOINED_BYTES", 2 * len(late(1)) + 2)
+    both = click(7) + b"\n" + click(8) + b"\n" + click(9)
+    topic = Topic({"t/0": [*map(impression, range(10)), *map(click, range(5)), both, click(6)]})
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 60))) as log:
+        reader = read(log, topic)
+
+        # The message that is too much by itself goes, and no other.
+        assert lines_of(log)[10:] == [*map(late, range(5)), late(6)]
+        assert (reader.dropped, log.joins) == (1, Joins(joined=6))
+
+
+def test_a_transaction_has_fewer_messages_where_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_reader, "_FIRST_MESSAGES", 4)
+    monkeypatch.setattr(topic_reader, "_BYTES", 1000)
+    topic = Topic({"t/0": [b"x" * 499] * 8})
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        read(log, topic)
+
+        assert topic.asked == [("t/0", 0, 4), ("t/0", 4, 6), ("t/0", 6, 8)]
+
+
+def test_the_topic_keeps_what_training_has_no_time_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_reader, "_FIRST_MESSAGES", 10)
+    monkeypatch.setattr(topic_reader, "_BYTES", 100)
+    topic = Topic({"t/0": [b"%09d" % number for number in range(100)]})
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        # Before training has begun nothing is held back.
+        read(log, topic, most_unread=0)
+        log.read(0, 50, 1 << 30)
+        topic.messages["t/0"] += [b"%09d" % number for number in range(100, 200)]
+        waiting = read(log, topic, lambda reader: reader.waits, most_unread=600)
+        end = log.kept.end
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        # How far training is outlives a restart.
+        assert (log.unread_bytes(), log.kept.end, waiting.lag) == (10 * (end - 50), end, 200 - end)
+        assert 50 + 600 // 10 < end <= 50 + 600 // 10 + 10
+
+        def is_read(reader: TopicReader) -> bool:
+            log.read(log.kept.end - 1, log.kept.end, 1 << 30)
+            return log.kept.end == 200
+
+        read(log, topic, is_read, most_unread=600)
+        assert lines_of(log) == topic.messages["t/0"]
+
+
+def test_a_fault_of_its_own_ends_the_intake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic({"t/0": [b"1"]})
+    monkeypatch.setattr(topic, "read", lambda *_: 1 // 0)
+
+    async def main(log: ClickLog) -> None:
+        commits = GroupCommit(log, lambda: 0.0, lambda _: None)
+        await TopicReader(topic, log, commits, latest=False, most_unread=1).run(asyncio.Event())
+
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log, pytest.raises(ZeroDivisionError):
+        asyncio.run(main(log))
