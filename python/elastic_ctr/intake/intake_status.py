@@ -38,7 +38,7 @@ def status_of(log: ClickLog, counts: Counts, error: str | None, topic: TopicRead
         "refused": counts.refused,
         "error": error,
         "topic": None if topic is None else {
-            "url": topic.url, "lag": topic.lag, "gone": topic.gone, "dropped": topic.dropped, "waits": topic.waits,
+            "url": topic.url, "records": topic.records, "lag": topic.lag, "gone": topic.gone, "dropped": topic.dropped, "waits": topic.waits,
             "error": topic.error,
         },
     }  # fmt: skip
@@ -75,6 +75,7 @@ class IntakeMetrics(Metrics):
             topic = self.topic
             if topic is not None:
                 for name, what, count in (
+                    ("topic_records", "Lines of the topic that were appended to the log.", topic.records),
                     ("topic_gone", "Offsets that the topic kept no more when they were due.", topic.gone),
                     ("topic_dropped", "Messages that were dropped: their impressions are too long.", topic.dropped),
                 ):

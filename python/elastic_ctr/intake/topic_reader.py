@@ -22,13 +22,14 @@ _LOOK_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
 # Of one transaction, by the length of the last messages.
 _BYTES = 4 << 20
-_FIRST_MESSAGES, _MOST_MESSAGES = 1_000, 10_000
+_FIRST_MESSAGES, _MOST_MESSAGES = 100, 10_000
 
 
 class TopicReader:
     """The one reader of a topic.
 
     Attributes:
+        records: lines that were appended.
         lag: offsets that are not appended yet.
         gone: offsets that the topic kept no more when they were due.
         dropped: messages whose impressions are too long together.
@@ -41,7 +42,7 @@ class TopicReader:
     ) -> None:
         """`latest`: a topic that was never read begins with what comes from now on. `most_unread`: bytes in the log."""
         self.url = topic.url
-        self.lag = self.gone = self.dropped = 0
+        self.records = self.lag = self.gone = self.dropped = 0
         self.waits = False
         self.error: str | None = None
         self._most_unread = most_unread
@@ -115,7 +116,8 @@ class TopicReader:
         text = lines_in(lines.raw.read())
         position = Position(partition, stop)
         try:
-            await self._commits.append(Clicks(text, text.count(b"\n"), position=position))
+            found = await self._commits.append(Clicks(text, text.count(b"\n"), position=position))
+            self.records += found.end - found.first
         except TooMuchJoined as refused:
             if stop - start > 1:
                 middle = (start + stop) // 2

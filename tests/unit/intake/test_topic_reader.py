@@ -112,7 +112,7 @@ def test_messages_are_appended_once_however_often_the_intake_is_restarted(tmp_pa
 
     assert sorted(found) == sorted(line for lines in topic.messages.values() for line in lines)
     assert [line for line in found if line in topic.messages["t/0"]] == topic.messages["t/0"]
-    assert (reader.lag, reader.gone, topic.closed) == (0, 0, True)
+    assert (reader.records, reader.lag, reader.gone, topic.closed) == (5, 0, 0, True)
 
 
 def test_clicks_of_a_topic_are_joined_with_their_impressions(tmp_path: Path) -> None:
