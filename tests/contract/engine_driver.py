@@ -70,6 +70,8 @@ def main() -> None:
                 answer = failed.strerror
         elif name == "groups":
             answer = engine.groups().to_bytes().hex()
+        elif name == "last_values":
+            answer = engine.pull(np.array(given[0], np.uint64))[:, -1].tolist()
         elif name == "pull":
             answer = engine.pull(np.array(given[0], np.uint64)).tolist()
         elif name == "score":

@@ -97,6 +97,11 @@ class Trainer:
         found: list[list[float]] = self._order("pull", list(keys))
         return found
 
+    def last_values(self, keys: Sequence[int]) -> list[float]:
+        """Of each key's values the last one: of many keys all of them would be too much to send."""
+        found: list[float] = self._order("last_values", list(keys))
+        return found
+
     def score(self, pooled: Sequence[Sequence[float]]) -> list[float]:
         """Probabilities by the head, for pooled values [n, slots * dim]."""
         found: list[float] = self._order("score", pooled)

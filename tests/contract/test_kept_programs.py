@@ -70,3 +70,20 @@ def test_a_pull_of_more_keys_than_before_has_them_all(tmp_path: Path) -> None:
 
         assert many[:2] == few
         assert trainer.pull([40]) == many[39:]
+
+
+def test_keys_whose_values_are_more_than_a_message_are_pulled_whole(tmp_path: Path) -> None:
+    # 78 MiB, of 64 that Paddle takes in one.
+    keys = range(1, 40_001)
+    with engine(tmp_path / "engine", Model(embedding_dim=512, partitions=2)) as started:
+        [trainer] = started.trainers
+        trainer.train(
+            [(1, 1, {"a": [*keys[at : at + 50]], "b": [*keys[at + 50 : at + 100]]}) for at in range(0, 40_000, 100)]
+        )
+        whole, pieces = (
+            trainer.last_values(keys),
+            [trainer.last_values(keys[:20_000]), trainer.last_values(keys[20_000:])],
+        )
+
+        assert whole == [value for piece in pieces for value in piece]
+        assert 0 not in whole

@@ -23,6 +23,8 @@ from elastic_ctr.trainer.kept_program import KeptProgram, SavedParameters
 from elastic_ctr.trainer.row_counts import rows_at
 from elastic_ctr.trainer.take_over import Names, Values, random_rows, take_over
 
+# A server's answer may have 64 MiB; a larger one is lost, and Paddle goes on with whatever its memory had.
+_PULLED_BYTES = 16 << 20
 _WAY_OUT = "lower the learning rates of model.table and model.dense"
 MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
 
@@ -264,9 +266,13 @@ class Engine:
         """Values of these keys as the forward pass sees them: [n, dim], zeros for a key without a row. Pull only known keys:
         like a training pull, this creates rows for unknown ones.
         """
-        if not len(keys):
-            # Paddle refuses a feed without rows.
-            return np.zeros((0, self._model.embedding_dim), np.float32)
+        dim = self._model.embedding_dim
+        most = max(1, _PULLED_BYTES // (4 * dim))
+        pieces = [self._pulled(keys[at : at + most]) for at in range(0, len(keys), most)]
+        return np.concatenate(pieces) if pieces else np.zeros((0, dim), np.float32)
+
+    def _pulled(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+        """Of one key or more, for Paddle refuses a feed without rows."""
         count = len(self._input.slots)
         rows = -(-len(keys) // count)
         padded = np.zeros(rows * count, np.uint64)
