@@ -15,7 +15,9 @@ from elastic_ctr.runtime.lifecycle import dies_with_this_process
 
 LIB = Path(__file__).parents[1] / "build" / "tools" / "kafka" / "lib"
 _CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
-_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+# A killed broker is back sooner where less of it is compiled, and fewer bytes of its log are read again.
+_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+_SEGMENT_BYTES = 16 << 20
 
 
 def absent() -> str:
@@ -61,6 +63,7 @@ class Broker:
             "controller.listener.names=CONTROLLER",
             "inter.broker.listener.name=PLAINTEXT",
             f"log.dirs={folder / 'data'}",
+            f"log.segment.bytes={_SEGMENT_BYTES}",
             "offsets.topic.replication.factor=1",
             "transaction.state.log.replication.factor=1",
             "transaction.state.log.min.isr=1",

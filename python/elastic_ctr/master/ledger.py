@@ -25,6 +25,7 @@ from elastic_ctr.master.ledger_rows import (
     packed,
     unpacked,
 )
+from elastic_ctr.master.ledger_samples import LedgerSamples, Sample
 from elastic_ctr.master.ledger_table import LedgerTable
 from elastic_ctr.master.ledger_touched import LedgerTouched
 
@@ -34,13 +35,13 @@ _HISTOGRAMS = ("positives", "negatives")
 _KEPT = "state, trained, repeated, positives, negatives"
 # Tables with the content of a pass that goes when it is listed anew.
 _OF_PASS = (
-    *("files", "tasks", "refusals", "samples", "collected", "collected_series", "drifts"),
+    *("files", "tasks", "refusals", "sample_lines", "collected", "collected_series", "drifts"),
     *("learning", "held_out", "qualities", "table_rows", "touched"),
 )
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerTable, LedgerTouched):
+class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerSamples, LedgerTable, LedgerTouched):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
 
     # -- passes ----------------------------------------------------------------------------------------------------
@@ -189,25 +190,19 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerTable, LedgerTou
         task: TaskRow,
         counts: Mapping[str, int],
         refused: Iterable[tuple[str, int, Sequence[str]]],
-        samples: Iterable[tuple[str, int, int]],
+        samples: Iterable[Sample],
         histograms: tuple[Histogram, Histogram],
         collected: CollectedPart | None = None,
     ) -> None:
-        """Counts of lines by kind, refusals (reason, lines, examples), sample lines (line, show, click); what was collected of the
-        columns, if anything was.
-        """
+        """Counts of lines by kind, refusals (reason, lines, examples), sample lines; what was collected of the columns, if anything was."""
         with self:
             found = dict(zip(_HISTOGRAMS, map(packed, histograms), strict=True))
             self._update("tasks", {"state": "done", "checked": 1, **counts, **found}, "id = ?", task.id)
             self._do(f"update tasks set {_CLEAN} where id = ?", task.id)
-            self._db.execute("delete from samples where task = ?", (task.id,))
+            self._set_samples(task, samples)
             self._refused(task, refused)
             if collected is not None:
                 self._collected(task, counts["records"], collected)
-            self._db.executemany(
-                "insert into samples values (?, ?, ?, ?, ?, ?)",
-                [(task.id, task.ordinal, position, *sample) for position, sample in enumerate(samples)],
-            )
 
     def analyzed(
         self, task: TaskRow, records: int, refused: Iterable[tuple[str, int, Sequence[str]]], collected: CollectedPart
@@ -289,25 +284,10 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerTable, LedgerTou
         )
         return "" if row is None else f"{row[0]} ({row[1]})"
 
-    def samples(self, ordinal: int) -> list[list[tuple[str, int, int]]]:
-        """Offered sample lines by task: (line without show and click, show, click)."""
-        by_task: dict[str, list[tuple[str, int, int]]] = {}
-        rows = self._all("select task, line, show, click from samples where pass = ? order by task, position", ordinal)
-        for task, line, show, click in rows:
-            by_task.setdefault(task, []).append((line, show, click))
-        return list(by_task.values())
-
-    def last_sampled(self, last: int) -> int | None:
-        """The last pass up to this one that has a sample line."""
-        [ordinal] = self._one("select max(pass) from samples where pass <= ?", last)
-        return None if ordinal is None else int(ordinal)
-
     def forget(self) -> None:
         """Delete rows that no later step reads, or the file would grow with every record ever seen.
 
-        Of passes that are done: histograms, samples of groups, and the results of their saves. Sample lines of all passes that no recovery
-        returns to, but for the last of these that has any: the passes after it may have none. A checkpoint in mid pass may be
-        skipped: where there is no other, a recovery may return to the start.
+        Of passes that are done: histograms, samples of groups, and the results of their saves. Sample lines that no recovery returns to.
         """
         with self:
             slim = ", ".join(row[1] for row in self._all("pragma table_info(tasks)") if row[1] not in _HISTOGRAMS)
@@ -318,11 +298,7 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerTable, LedgerTou
             )
             self._db.execute("delete from groups where pass in (select ordinal from passes where state = 'done')")
             self._db.execute("update saves set saved = null, written = null where stage = 'done' and saved is not null")
-            self._db.execute(
-                "delete from samples where pass <"
-                " (select max(pass) from samples where pass <= "
-                " (select case when sum(mid is null) > 0 then min(pass) end from checkpoints))"
-            )
+            self._forget_samples()
 
     def drop_passes(self, before: int) -> None:
         """Passes before this one, which are done and to which no recovery returns: their counts stay, and so do the versions that
@@ -334,7 +310,7 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerTable, LedgerTou
             dropped = total_of(counts, facts.dropped)
             kept = [*self.chain(), *(each["follows"] for each in self.checkpoints() if each["follows"] is not None)]
             for table in (*_OF_PASS, "saves"):
-                if table not in ("samples", "touched"):
+                if table not in ("sample_lines", "touched"):
                     self._db.execute(f"delete from {table} where pass < ?", (before,))
             self._db.execute("delete from passes where ordinal < ?", (before,))
             self._db.execute(

@@ -36,10 +36,9 @@ create table if not exists tasks (
 create index if not exists tasks_by_pass on tasks (pass, state);
 create table if not exists refusals (task text not null, pass integer not null, reason text not null,
   lines integer not null, examples text not null, primary key (task, reason));
-create table if not exists samples (task text not null, pass integer not null, position integer not null,
-  line text not null, show integer not null, click integer not null, primary key (task, position));
 create index if not exists refusals_by_pass on refusals (pass);
-create index if not exists samples_by_pass on samples (pass);
+create table if not exists sample_lines (task text primary key, pass integer not null, data blob not null);
+create index if not exists sample_lines_by_pass on sample_lines (pass);
 create table if not exists saves (
   pass integer primary key, generation integer not null, steps text not null, kind text, version integer,
   checkpoint text, began_at real not null, stage text not null, saved blob, written blob);

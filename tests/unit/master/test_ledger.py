@@ -281,7 +281,7 @@ def finished(ledger: Ledger, ordinal: int, *, samples: bool) -> None:
     """A pass that was trained and saved."""
     a_pass(ledger, ordinal, state="done")
     if not samples:
-        ledger._db.execute("delete from samples where pass = ?", (ordinal,))
+        ledger._db.execute("delete from sample_lines where pass = ?", (ordinal,))
     train(ledger, ordinal)
     ledger.begin_save(SaveRow(ordinal, 1, ("checkpoint",), None, None, f"c{ordinal}", 0.0))
     ledger.set_save(ordinal, stage="done", saved=bytes(1000), written=b"0")
