@@ -191,6 +191,12 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def private_bytes(pid: int) -> int:
+    """RSS of a process without the pages of files: those are the machine's to take."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+
+
 def huge_bytes(pid: int) -> int:
     """How much of a process's memory is in huge pages."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

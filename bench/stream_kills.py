@@ -29,7 +29,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.method import Results, Row, resident_bytes
+from bench.method import Results, Row, private_bytes
 from bench.stream import PROBES, Prober, Producer, Stream, freshness, quantiles
 from bench.stream_log import ClickLog, TopicLog, click_log, possible_kind
 from elastic_ctr.config.data import MicroPass
@@ -165,7 +165,7 @@ class Watch:
             with suppress(psutil.NoSuchProcess):
                 for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
                     with suppress(FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
-                        memory += resident_bytes(process.pid)
+                        memory += private_bytes(process.pid)
                         files += process.num_fds()
             self._note("memory", name, now, memory)
             self._note("files", name, now, files)

@@ -342,6 +342,11 @@ class Coordinator(Part):
                 return control.JoinReply(trainer_id=trainer_id, reason=early)
             generation = self.generation
             trainer_id = self._trainers.enter(name, trainer_id, self._clock())
+            for gone in self._trainers.replaced_by(trainer_id):
+                # Nobody need wait for the end of its leases. A save that it made goes on until its own ends.
+                with self._ledger:
+                    self._tasks.lose_those_of(gone)
+                self._trainers.leave(gone)
             self._initialisation.joins(trainer_id)
             reply = control.JoinReply(
                 trainer_id=trainer_id,

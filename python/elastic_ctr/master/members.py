@@ -74,6 +74,11 @@ class Trainers:
         self._known[trainer] = (name, now)
         return trainer
 
+    def replaced_by(self, trainer: int) -> list[int]:
+        """Ids under which earlier processes of this one's pod joined: they are gone, for a pod has one at a time."""
+        name = self._known[trainer][0]
+        return [each for each, (other, _) in self._known.items() if other == name and each != trainer]
+
     def given_out(self, trainer: int) -> bool:
         return trainer <= self._ledger.facts.last_trainer
 

@@ -233,14 +233,23 @@ class Tasks(Part):
             elif task.trainer == trainer:
                 self._ledger.give_back(task, error="its trainer left", repeated=self._repeated(task))
 
+    def lose_those_of(self, trainer: int) -> None:
+        """The trainer is gone."""
+        for task in self._ledger.leased():
+            if task.trainer == trainer:
+                self._lose(task)
+
+    def _lose(self, task: TaskRow) -> None:
+        log.warning("trainer %s lost task %s of %s", task.trainer, task.id, task.path)
+        heard_at = task.lease_ends - self._config.lease_seconds
+        self._ledger.add_recovery("trainer", f"trainer {task.trainer} lost task {task.id}", heard_at, 0)
+        self._ledger.end_recoveries(self._clock())
+        self._lost(task)
+
     def expire(self, now: float) -> None:
         for task in self._ledger.leased():
             if now > task.lease_ends:
-                log.warning("trainer %s lost task %s of %s", task.trainer, task.id, task.path)
-                heard_at = task.lease_ends - self._config.lease_seconds
-                self._ledger.add_recovery("trainer", f"trainer {task.trainer} lost task {task.id}", heard_at, 0)
-                self._ledger.end_recoveries(now)
-                self._lost(task)
+                self._lose(task)
             elif task.leased_at is not None and now - task.leased_at > self._config.task_timeout_seconds:
                 self._failed(task, f"it took longer than {self._config.task_timeout_seconds:g} s")
 

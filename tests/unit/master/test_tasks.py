@@ -86,6 +86,25 @@ def test_a_trainer_whose_lease_ran_out_is_told_to_rejoin_and_its_result_is_not_t
     assert "lease" in answer.reason
 
 
+def test_a_task_of_a_killed_trainer_is_open_again_when_its_pod_has_another_process(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    killed = one.until_phase(control.TRAIN)
+    assert killed.task is not None
+    lost, before, began = killed.task.id, killed.id, one.now
+    killed.renew(running=True)
+
+    killed.start()
+    killed.join()
+
+    [task] = [each for each in one.ledger.tasks(1) if each.id == lost]
+    assert (task.state, task.lost_leases, one.now) == ("todo", 1, began)
+    assert one.ledger.recoveries()[-1]["reason"] == f"trainer {before} lost task {lost}"
+    assert one.coordinator.counted()["repeated"] == task.records
+    assert before not in one.coordinator.trainers()
+    one.finish()
+    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+
+
 def test_a_task_that_is_renewed_for_ever_is_taken_away_after_the_longest_time(tmp_path: Path) -> None:
     one = world(tmp_path, config={"task_timeout_seconds": 60.0})
     stuck = one.until_phase(control.TRAIN)

@@ -141,6 +141,10 @@ class CubeBuilder:
         count = len(parts) or len(plan.files(step))
         self._tell(stage=stage, partitions=count, partitions_done=0)
         if plan.is_small:
+            if self._pool is not None:
+                # Others that are small follow: the processes of a large build would keep their memory all the while.
+                self._pool.shutdown(wait=False)
+                self._pool = None
             part = parts[0] if parts else None
             outcome = run_task(Task(self._config.store, plan, step, 0, scratch, self._token, MEMORY_BYTES, part))
             self._note_outcome(outcome)

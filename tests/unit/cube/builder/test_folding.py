@@ -1,5 +1,6 @@
 """Folds: versions built before, during and after one answer the same as if there was none."""
 
+import multiprocessing
 import time
 from pathlib import Path
 
@@ -127,3 +128,22 @@ def test_a_fold_that_fails_leaves_versions_over_the_full_parts_of_before(
     assert builder._folding.newest is None
     assert read_dictionary(store, 12).full_version == 10
     assert looked_up(store, 12, MANY) == expected((MANY, 10), (MANY[:50], 12))
+
+
+def test_the_processes_of_a_large_build_end_when_small_ones_follow(
+    store: FileStore, tmp_path: Path, builder: CubeBuilder
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    publish_version(store, tmp_path / "work", 11, MANY[:3], parent=10, base=10, in_one_file=True)
+    try:
+        builder.build(10)
+        large = multiprocessing.active_children()
+        builder.build(11)
+        for process in large:
+            process.join(30)
+    finally:
+        builder.stop()
+
+    assert large
+    assert not any(process.is_alive() for process in large)
+    assert looked_up(store, 11, MANY) == expected((MANY, 10), (MANY[:3], 11))
