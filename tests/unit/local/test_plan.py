@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from elastic_ctr.config.data import Source
 from elastic_ctr.config.load import ConfigRefused, dump, load
 from elastic_ctr.config.role_files import IntakeFile, MasterFile, PserverFile, ServingFile
 from elastic_ctr.config.values_file import Values
@@ -66,9 +67,24 @@ def test_an_intake_runs_where_it_is_on_and_who_trains_is_told_its_address() -> N
 
     assert [name for name in names(one) if "intake" in name] == ["ctr-intake-0"]
     given = {role.command: role.file.data.source.url for role in roles(one) if hasattr(role.file, "data")}
-    assert given == dict.fromkeys(("master", "trainer", "pserver", "intake"), "intake://127.0.0.1:8310")
+    trains = dict.fromkeys(("master", "trainer", "pserver"), "intake://127.0.0.1:8310")
+    assert given == {**trains, "intake": "intake://"}
     [intake] = [role.file for role in roles(one) if isinstance(role.file, IntakeFile)]
     assert intake.intake.dir == "/run/local/state/intake"
+
+
+def test_a_topic_whose_clicks_are_joined_is_the_intakes_and_training_reads_the_intake() -> None:
+    data = {
+        "source": {"url": "kafka://broker:9094/clicks", "kafka": {"tls": True}},
+        "start": "earliest", "format": "jsonl", "label": "click", "shows": "n",
+        "stream": {"lateClicks": True, "join": {"key": "id"}},
+    }  # fmt: skip
+    one = places(data=data, features={"user": {"type": "categorical"}}, intake={"enabled": True})
+    given = {role.command: role.file.data.source for role in roles(one) if hasattr(role.file, "data")}
+
+    assert given["intake"] == one.values.data.source
+    for role in ("master", "trainer", "pserver"):
+        assert given[role] == Source(url="intake://127.0.0.1:8310"), role
 
 
 def test_an_intake_moves_with_the_ports_of_a_run_and_takes_no_others() -> None:
