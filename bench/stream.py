@@ -10,6 +10,7 @@ of other scores, counts as wrong. Exit code 1 if one is, or if the backlog grows
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from rich.table import Table
 
 from bench.method import Results, Row
 from bench.stream_log import ClickLog, click_log
+from bench.stream_stages import ReleaseWatcher, click_stages, summary
 from elastic_ctr.config.data import MicroPass
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
@@ -46,6 +48,7 @@ TICK = 0.02
 SECONDS = 600.0
 PROBES = 16
 _LOOK_SECONDS = 5.0
+_LOSS_SECONDS = 60.0
 MOST_DIFF = 1e-5
 FIRST_PORT, LAST_PORT, PORTS = 8300, 28_000, 1000
 # Seconds of freshness, by clicks a second, keys and slots.
@@ -293,13 +296,17 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
         producer = Producer(truth, log, given.rate)
         asking = threading.Thread(target=prober.run)
         asking.start()
+        watcher = ReleaseWatcher(run.session.places.transfer, run.store)
+        watching = threading.Thread(target=watcher.run)
         try:
             time.sleep(given.quiet)
+            watching.start()
             quiet_ends, before = time.time(), cpu_seconds(run.session)
             producing = threading.Thread(target=producer.run, args=(given.minutes * 60,))
             producing.start()
             knows: dict[int, tuple[int, int]] = {}
             lags: list[int] = []
+            losses: dict[int, tuple[float, float, float]] = {}
             shown = 0.0
             killed = 0.0
             while producing.is_alive():
@@ -311,6 +318,7 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
                     killed = time.time()
                     console.print("the server process of the pserver is killed")
                 lags.append(run.lag())
+                losses |= window_losses(run.session.status or {})
                 if time.monotonic() - shown > 10:
                     shown = time.monotonic()
                     knows |= run.knows()
@@ -325,8 +333,10 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
             compactions = run.compactions()
             serving = role_status("serving", run.session.places.info.serving_admin)
         finally:
-            prober.stop()
-            asking.join()
+            for each, thread in ((prober, asking), (watcher, watching)):
+                each.stop()
+                if thread.is_alive():
+                    thread.join()
         passes = status["passes"]
     cores = {pod: (spent - before.get(pod, 0)) / (ended - quiet_ends) for pod, spent in after.items()}
     seconds, counts = freshness(producer, prober.first, knows)
@@ -342,17 +352,37 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
         "max": max(lags) / per_second},
         "predictionMs": {"quiet": {q: float(np.quantile(quiet, x)) for q, x in (("p50", 0.5), ("p99", 0.99))} if quiet else {},
         "streaming": {q: float(np.quantile(busy, x)) for q, x in (("p50", 0.5), ("p99", 0.99))}},
+        "clickStages": summary(*click_stages(producer.noted, prober.first, knows, watcher.times())),
         "stages": {name: {"p50": median, "p90": ninety} for name, median, ninety in stages(passes)},
         # As the serving pod counts it, evenly between two looks of the master at the stream.
         "servingFreshness": serving["clickFreshness"],
-        "recovery": recovery(status, producer, seconds, killed) if killed else None,
+        "recovery": recovery(status, producer, seconds, killed, losses) if killed else None,
         "compactions": compactions, "compactVersions": given.compact_versions,
         "cores": cores, "load": os.getloadavg(), "trained": status["ledger"]["trained"], "checkpointSeconds": given.checkpoint_seconds,
     }  # fmt: skip
 
 
-def recovery(status: dict[str, Any], producer: Producer, seconds: Floats, killed: float) -> dict[str, float]:
-    """Seconds until the table was whole, and until what was appended was fresher than 10 s for good; records trained again."""
+def window_losses(status: dict[str, Any]) -> dict[int, tuple[float, float, float]]:
+    """Of the passes that the status has: unix seconds at which each was trained, shows, and logloss of a record before it was learned."""
+    return {
+        each["ordinal"]: (each["trainedAt"], each["quality"]["before"]["shows"], each["quality"]["before"]["logloss"])
+        for each in status.get("passes", [])
+        if each["trainedAt"] and each["quality"]["before"]
+    }
+
+
+def mean_loss(losses: dict[int, tuple[float, float, float]], after: float, until: float) -> float:
+    """Of the records trained between the two; nan without any."""
+    within = [(shows, loss) for at, shows, loss in losses.values() if after <= at < until]
+    return sum(shows * loss for shows, loss in within) / sum(shows for shows, _ in within) if within else math.nan
+
+
+def recovery(
+    status: dict[str, Any], producer: Producer, seconds: Floats, killed: float, losses: dict[int, tuple[float, float, float]]
+) -> dict[str, float]:  # fmt: skip
+    """Seconds until the table was whole, and until what was appended was fresher than 10 s for good; records trained again; logloss of
+    the minute before, and of the minute after the table was whole, whose rows have older moments.
+    """
     [last] = status["recoveries"][-1:]
     late = [
         at + each
@@ -360,7 +390,11 @@ def recovery(status: dict[str, Any], producer: Producer, seconds: Floats, killed
         if at > killed and each > 10
     ]
     again = status["ledger"]["rolledBack"] + status["ledger"]["repeated"]
-    return {"ready": last["seconds"], "freshAgain": max(late, default=killed) - killed, "trainedAgain": again}
+    whole = killed + last["seconds"]
+    return {
+        "ready": last["seconds"], "freshAgain": max(late, default=killed) - killed, "trainedAgain": again,
+        "loglossBefore": mean_loss(losses, killed - _LOSS_SECONDS, killed), "loglossAfter": mean_loss(losses, whole, whole + _LOSS_SECONDS),
+    }  # fmt: skip
 
 
 def cpu_seconds(session: Session) -> dict[str, float]:
@@ -394,10 +428,16 @@ def show(found: dict[str, Any]) -> None:
         table.add_row("the table is whole again, s", f"{lost['ready']:.1f}", "", "", "")
         table.add_row("fresher than 10 s again, s", f"{lost['freshAgain']:.1f}", "", "", "")
         table.add_row("records trained again", f"{lost['trainedAgain']:,}", "", "", "")
+        table.add_row("logloss of the minute before", f"{lost['loglossBefore']:.4f}", "", "", "")
+        table.add_row("logloss of a minute after", f"{lost['loglossAfter']:.4f}", "", "", "")
     for name, each in sorted(found["cores"].items(), key=lambda item: -item[1]):
         table.add_row(f"cores of {name}", f"{each:.2f}", "", "", "")
     console = Console(highlight=False)
     console.print(table)
+    waits = Table("from the stage before", "mean of all clicks, s", "of the slowest hundredth, s")
+    for name, each in found["clickStages"].items():
+        waits.add_row(name, f"{each['mean']:.2f}", f"{each['slowest']:.2f}")
+    console.print(waits)
     console.print(
         f"{found['clicks']:,} clicks, {found['versions']} versions answered {found['asked']:,} requests, {found['wrong']} wrong, "
         f"{found['refused']} refused; "

@@ -1,16 +1,23 @@
 """The figures of the stream's bench, from what was noted."""
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from bench.late_clicks import PAGE, trained
 from bench.page import with_table
-from bench.stream import Producer, freshness, quantiles
+from bench.stream import Producer, freshness, mean_loss, quantiles, window_losses
 from bench.stream_demo import HOUR, DriftingTruth, Judged
 from bench.stream_log import Kind
+from bench.stream_stages import NAMES, ReleaseWatcher, click_stages, summary
 
+from cube.published import keys_of, publish_version
+from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.features.synthetic import PRESETS, Truth
+from elastic_ctr.store import FileStore
 
 
 class Nowhere:
@@ -58,6 +65,50 @@ def test_quantiles_are_of_clicks_not_of_appends() -> None:
 
     assert found == {"p50": 1.0, "p90": 1.0, "p99": 2.0, "max": 3.0}
     assert quantiles(np.empty(0), np.empty(0)) == {}
+
+
+def test_a_clicks_stages_are_those_of_the_version_that_answered_with_it_first_and_add_up() -> None:
+    noted = [(10, 100.0, 1), (20, 101.0, 3), (30, 102.0, 2)]
+    # 9 was overtaken by 10.
+    first, knows = {8: 103.0, 10: 105.0, 9: 106.0}, {8: (0, 10), 9: (10, 20), 10: (20, 30)}
+
+    rows, clicks = click_stages(noted, first, knows, {10: [102.5, 103.0, 104.0, 104.5]})
+
+    assert rows.tolist() == [[1.5, 0.5, 1.0, 0.5, 0.5], [0.5, 0.5, 1.0, 0.5, 0.5]]
+    assert clicks.tolist() == [3, 2]
+    assert rows.sum(axis=1).tolist() == [4.0, 3.0]
+    assert summary(rows, clicks)["published"] == {"mean": 1.1, "slowest": 1.5}
+    assert summary(*click_stages(noted, first, knows, {})) == {}
+    assert tuple(summary(rows, clicks)) == NAMES
+
+
+def test_a_version_is_loaded_when_holders_have_all_its_partitions(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "store")
+    publish_version(store, tmp_path / "work", 5, keys_of(1, 2, 3))
+    watcher = ReleaseWatcher("nowhere:1", store)
+    document = ReleaseDocument(generation=1, revision=1, placement=Placement(shards=1), wanted=(5,))
+
+    watcher.look(document, 10.0)
+    watcher.look(document.model_copy(update={"holders": {5: {"a:1": Holder(partitions=(0, 2))}}}), 11.0)
+    both = {5: {"a:1": Holder(partitions=(0, 2)), "b:1": Holder(partitions=(1, 2))}}
+    watcher.look(document.model_copy(update={"holders": both}), 12.0)
+    assert watcher.times() == {}
+    watcher.look(document.model_copy(update={"holders": both, "live": 5}), 13.0)
+
+    assert watcher.times()[5][1:] == [10.0, 12.0, 13.0]
+
+
+def test_the_loss_of_a_time_is_the_mean_of_the_records_trained_then() -> None:
+    def trained(ordinal: int, at: float | None, shows: float, loss: float) -> dict[str, Any]:
+        return {"ordinal": ordinal, "trainedAt": at, "quality": {"before": {"shows": shows, "logloss": loss}}}
+
+    losses = window_losses(
+        {"passes": [trained(1, 10.0, 100, 0.5), trained(2, 11.0, 300, 0.7), trained(3, None, 1, 9.0)]}
+    )
+
+    assert mean_loss(losses, 0, 20) == pytest.approx(0.65)
+    assert mean_loss(losses, 11, 20) == 0.7
+    assert math.isnan(mean_loss(losses, 12, 20))
 
 
 def test_a_truth_that_drifts_becomes_another_one() -> None:
