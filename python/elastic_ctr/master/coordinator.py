@@ -3,24 +3,22 @@ turns that into a recovery, or into the next step of the pass. Calls are short.
 """
 
 import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.arrivals import Span
-from elastic_ctr.master.checkpointing import Checkpointing, LogPlan, is_save
-from elastic_ctr.master.compaction import Compacted
+from elastic_ctr.master.checkpointing import Checkpointing, is_save
+from elastic_ctr.master.decision_lock import DecisionLock
+from elastic_ctr.master.found_data import FoundData
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import CompactionRow, DriftRow, PassRow, SaveRow, StartedFrom, StreamPlaces
+from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Initialisation, MidPassHandover, Part
+from elastic_ctr.master.save_steps import SaveSteps
 from elastic_ctr.master.store_queries import Pending, StoreQueries
-from elastic_ctr.master.stream_schedule import StreamSchedule
 from elastic_ctr.master.tasks import EpochRunner, Tasks
-from elastic_ctr.master.windows import Window, pieces
 from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import StoreError
 
@@ -40,9 +38,7 @@ class Coordinator(Part):
         self._machine = clock = clock or SteadyClock(ledger.facts.clock_moved, _CLOCK_JUMP)
         super().__init__(ledger, settings, store, clock)
         self._training = settings.training
-        self._lock = threading.RLock()
-        self._news = threading.Condition(self._lock)
-        self._revision = 0
+        self._lock = DecisionLock(ledger, self._resume_writing)
         self._digest = digest_of_model(settings.model, settings.input)
         self._started_at = clock()
         # The pserver that found the last checkpoint damaged, and the sentence for operators while no other can replace it.
@@ -54,11 +50,20 @@ class Coordinator(Part):
         self._tasks = Tasks(ledger, settings, store, clock)
         self._initialisation = Initialisation(ledger, settings, store, clock)
         self._saves = Checkpointing(ledger, settings, store, clock)
+        self.found = FoundData(
+            self._lock,
+            self._schedule,
+            clock,
+            self._advance,
+            lambda: len(self.trainers()),
+            needs_statistics=self._needs_statistics,
+        )
+        self.save_steps = SaveSteps(self._lock, self._saves, self._handover, self._advance, self._recover)
         self._resume()
 
     def _resume(self) -> None:
         """After a restart: leases go on from now, a stopped pass is retried."""
-        with self._lock, self._ledger:
+        with self._lock.reading(), self._ledger:
             if (handover := self._handover.state) is not None:
                 self._serve(handover.pservers)
             self._go_on()
@@ -79,36 +84,20 @@ class Coordinator(Part):
         self._saves.resume(ends)
         self._handover.resume()
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """The lock. After a failed write to the ledger the master resumes as after a restart, once writes work again.
-
-        Raises sqlite3.OperationalError until then.
-        """
-        with self._lock:
-            if self._ledger.torn:
-                with self._ledger:
-                    self._go_on()
-                    # Only a write shows that there is room.
-                    self._ledger.set_facts(resumed_at=self._clock())
-                self._ledger.torn = False
-            before = self._ledger.changes
-            try:
-                yield
-            finally:
-                if self._ledger.changes != before:
-                    self._revision += 1
-                    self._news.notify_all()
+    def _resume_writing(self) -> None:
+        """After a write that failed."""
+        self._go_on()
+        # Only a write shows that there is room.
+        self._ledger.set_facts(resumed_at=self._clock())
 
     @property
     def revision(self) -> int:
-        """A number that grows whenever there may be other work than before."""
-        return self._revision
+        """It grows whenever there may be other work than before."""
+        return self._lock.revision
 
     def wait_for_news(self, revision: int, seconds: float) -> None:
         """Until another revision, but no longer."""
-        with self._news:
-            self._news.wait_for(lambda: self._revision != revision, seconds)
+        self._lock.wait_for_news(revision, seconds)
 
     def _take_up(self, stopped: PassRow) -> None:
         """The data or the settings were mended: begin the pass again. An unfinished load may have used damaged files."""
@@ -234,24 +223,24 @@ class Coordinator(Part):
     @property
     def finished(self) -> bool:
         """Every pass there will ever be is done."""
-        with self._lock:
+        with self._lock.reading():
             return self._schedule.finished
 
     def trainers(self) -> dict[int, tuple[str, float]]:
         """Id -> (name, last heard at), of those heard within the lease."""
-        with self._lock:
+        with self._lock.reading():
             return self._trainers.heard_since(self._clock() - self._config.lease_seconds)
 
     def counted(self) -> dict[str, int]:
         """The ledger's sums."""
-        with self._lock:
+        with self._lock.reading():
             return self._ledger.counted()
 
     @contextmanager
     def locked(self) -> Iterator[Ledger]:
         """The ledger, for the status page, the metrics and the publisher."""
-        with self._lock:
-            yield self._ledger
+        with self._lock.reading() as ledger:
+            yield ledger
 
     def _wrong_training(self, training: str) -> str:
         """The reason for a caller to leave; empty if it belongs to this training, or to the one that hands over to it."""
@@ -264,7 +253,7 @@ class Coordinator(Part):
         return f"waits for training {before}, which is saved once more" if before not in (None, training) else ""
 
     def sync_pserver(self, state: control.PserverState) -> control.PserverOrders:
-        with self._locked():
+        with self._lock.writing():
             if not self._wrong_training(state.training):
                 if early := self._waiting_for_handover(state.training):
                     return control.PserverOrders(generation=state.generation, reason=early)
@@ -321,7 +310,7 @@ class Coordinator(Part):
 
     def silent_pservers(self) -> list[tuple[int, str, int]]:
         """(index, host, admin port) of pservers that have not called for too long: the caller probes them without the lock."""
-        with self._lock:
+        with self._lock.reading():
             now = self._clock()
             if now - self._started_at < self._config.pserver_timeout_seconds:
                 return []
@@ -330,12 +319,12 @@ class Coordinator(Part):
 
     def declare_lost(self, index: int, reason: str) -> None:
         """The master has probed it."""
-        with self._locked():
+        with self._lock.writing():
             self._lost_pserver(f"pserver {index} is lost: {reason}")
             self.pservers.forget(index)
 
     def join(self, name: str, trainer_id: int, training: str = "local") -> control.JoinReply:
-        with self._locked():
+        with self._lock.writing():
             if foreign := self._wrong_training(training):
                 return control.JoinReply(verdict=control.JoinReply.LEAVE, wrong_training=True, reason=foreign)
             if early := self._waiting_for_handover(training):
@@ -383,7 +372,7 @@ class Coordinator(Part):
         return ""
 
     def initialised_by(self, member: control.Membership) -> control.Acknowledgement:
-        with self._locked():
+        with self._lock.writing():
             reason = self._stale(member.trainer_id, member.generation)
             if not reason and self._generations.initialised_by != member.trainer_id:
                 if self.initialised:
@@ -404,7 +393,7 @@ class Coordinator(Part):
 
     def leave(self, member: control.Membership) -> control.Acknowledgement:
         trainer, reason = member.trainer_id, member.reason
-        with self._locked():
+        with self._lock.writing():
             if member.generation == self.generation:
                 if reason:
                     log.warning("trainer %d leaves: %s", trainer, reason)
@@ -425,7 +414,7 @@ class Coordinator(Part):
 
     def unreachable(self, report: control.UnreachableReport) -> tuple[int, str, int] | None:
         """The pserver that the master must probe, if the report is of this generation: (index, host, admin port)."""
-        with self._lock:
+        with self._lock.reading():
             endpoints = self.pservers.endpoints(self.generation)
             if report.generation != self.generation or report.endpoint not in endpoints:
                 return None
@@ -434,7 +423,7 @@ class Coordinator(Part):
             return index, one.host, one.admin_port
 
     def lease(self, request: control.LeaseRequest) -> control.LeaseReply:
-        with self._locked():
+        with self._lock.writing():
             if self.finished:
                 return control.LeaseReply(verdict=control.LeaseReply.LEAVE)
             if reason := self._stale(request.trainer_id, request.generation):
@@ -460,7 +449,7 @@ class Coordinator(Part):
             return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
 
     def renew(self, request: control.RenewRequest) -> control.Acknowledgement:
-        with self._locked(), self._ledger:
+        with self._lock.writing(), self._ledger:
             if reason := self._stale(request.trainer_id, request.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             ends = self._clock() + self._config.lease_seconds
@@ -477,7 +466,7 @@ class Coordinator(Part):
             return control.Acknowledgement()
 
     def report(self, result: control.TaskResult) -> control.Acknowledgement:
-        with self._locked():
+        with self._lock.writing():
             if reason := self._stale(result.trainer_id, result.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             if is_save(result.attempt):
@@ -495,7 +484,7 @@ class Coordinator(Part):
 
     def tick(self) -> None:
         """The consequences of time, in one transaction."""
-        with self._locked(), self._ledger:
+        with self._lock.writing(), self._ledger:
             now = self._clock()
             if self._machine.moved != self._ledger.facts.clock_moved:
                 self._ledger.set_facts(clock_moved=self._machine.moved)
@@ -508,114 +497,14 @@ class Coordinator(Part):
             self._advance()
             self._hand_over()
 
-    def wants_hours(self) -> PassRow | None:
-        """The pass whose folders are to be looked for now."""
-        with self._lock:
-            return self._schedule.wanted()
-
-    def hours_found(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
-        with self._locked(), self._ledger:
-            pinned = not self._needs_statistics or self._ledger.facts.statistics
-            self._schedule.begin(one, files, ranges, state="checking" if pinned else "analyzing")
-            self._advance()
-
-    def stream_following(self) -> dict[str, int] | None:
-        """By partition of the stream, the offset that the next pass begins with; None before the first look at it."""
-        with self._lock:
-            places = self._ledger.facts.stream
-            return None if places is None else places.following
-
-    def stream_begins(self, following: dict[str, int]) -> None:
-        """The first look at the stream."""
-        with self._locked():
-            self._ledger.set_facts(stream=StreamPlaces(following=following))
-
-    def stream_known_since(self) -> float | None:
-        """Until when the arrivals of a stream's records are known; None before its first pass."""
-        with self._lock:
-            places = self._ledger.facts.stream
-            return places.arrivals[-1].last if places is not None and places.arrivals else None
-
-    def window_found(
-        self, one: PassRow, window: Window, following: dict[str, int], least: int, came: Sequence[Span] = ()
-    ) -> None:
-        """The offsets of a micro-pass; each trainer gets a task, but none of fewer than `least` offsets."""
-        with self._locked(), self._ledger:
-            assert isinstance(self._schedule, StreamSchedule)
-            ranges = self._schedule.give(one, window, following, came)
-            files: dict[str, int] = {}
-            for name, start, stop in ranges:
-                files[name] = files.get(name, 0) + stop - start
-            self.hours_found(one, files, pieces(ranges, max(1, len(self.trainers())), least))
-
-    def collected_pass(self) -> tuple[PassRow, dict[str, tuple[str, bytes]], str] | None:
-        """A pass whose columns are collected, task and head of each part by its name, and the digest of the pinned statistics; empty:
-        none are.
-
-        The caller merges the parts without the lock, and reads them by `collected_series`: together they may be larger than memory.
-        """
-        with self._locked():
-            current = self._ledger.current_pass()
-            if current is None or current.state not in ("analyzing", "checking"):
-                return None
-            if not self._ledger.collected_records(current.ordinal):
-                return None
-            if any(task.state != "done" for task in self._ledger.tasks(current.ordinal)):
-                return None
-            return current, self._ledger.collected(current.ordinal), self._ledger.facts.statistics
-
-    def collected_series(self, task: str, place: int) -> bytes:
-        """Raises ValueError where the pass was begun anew since."""
-        with self._lock:
-            found = self._ledger.collected_series(task, place)
-        if found is None:
-            raise ValueError(
-                f"what task {task} collected was dropped: its pass was begun anew; it is merged once it is collected again"
-            )
-        return found
-
-    def statistics_pinned(self, current: PassRow, digest: str) -> None:
-        """The statistics of this pass are in the store: features are made with them for the model's life."""
-        with self._locked(), self._ledger:
-            self._ledger.set_facts(statistics=digest, statistics_of=current.ordinal)
-            if current.state == "analyzing":
-                self._ledger.begin_check(current.ordinal)
-            else:
-                self._ledger.drop_collected(current.ordinal)
-            log.info("the statistics of pass %s are pinned: %s", current.id, digest)
-            self._advance()
-
-    def drift_found(self, current: PassRow, drift: DriftRow) -> None:
-        """The collected part of a check is compared with the pinned statistics."""
-        with self._locked(), self._ledger:
-            self._ledger.set_drift(current.ordinal, drift)
-            self._advance()
-
-    def started_from(self) -> StartedFrom | None:
-        with self._lock:
-            return self._ledger.facts.started_from
-
-    def start_again(self, choose: Callable[[Ledger], None]) -> None:
-        """Another checkpoint of the other model, before the first one was copied. Raises what `choose` raises."""
-        with self._locked(), self._ledger:
-            choose(self._ledger)
-
-    def start_copied(self) -> None:
-        """The checkpoint of another model is in this one's store: until the first save, recoveries return to it."""
-        with self._locked(), self._ledger:
-            started = self._ledger.facts.started_from
-            if started is not None:
-                self._ledger.set_facts(started_from=started.model_copy(update={"copied": True}))
-                self._ledger.add_checkpoint(started.name, 0, None, None, self._clock())
-
     def stopped_pass(self) -> PassRow | None:
-        with self._lock:
+        with self._lock.reading():
             current = self._ledger.current_pass()
             return current if current is not None and current.state == "stopped" else None
 
     def retry(self, name: str) -> str:
         """Begin a stopped pass again. Returns why not; empty if it was begun."""
-        with self._locked(), self._ledger:
+        with self._lock.writing(), self._ledger:
             current = self._ledger.current_pass()
             if current is None or current.state != "stopped":
                 return f"no pass is stopped; {'every pass is done' if current is None else f'pass {current.id} is {current.state}'}"
@@ -624,67 +513,3 @@ class Coordinator(Part):
             log.info("pass %s is retried", name)
             self._take_up(current)
             return ""
-
-    def versions_refused(self, refused: Mapping[int, str]) -> None:
-        """Versions that cube-transfer refused: no delta can depend on them."""
-        with self._locked():
-            self._saves.refused_versions(refused)
-
-    def versions_found(self, published: list[int]) -> None:
-        """The versions in the store when the master starts: some that the ledger builds on may be lost."""
-        with self._locked():
-            lost = self._saves.lost_versions(published)
-            if self._saves.stands_on(lost):
-                self._recover("master", f"version {lost[0]}, which the save under way stands on, is not in the store")
-
-    def open_save(self) -> tuple[PassRow, SaveRow] | None:
-        """A save whose files are written or scored: the publisher's next step is due."""
-        with self._locked():
-            return self._saves.due()
-
-    def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
-        """The sample lines of a pass: (line without show and click, show, click)."""
-        with self._lock:
-            return self._saves.samples_of(ordinal)
-
-    def in_mid_pass(self, save: SaveRow) -> bool:
-        """Whether a save was ordered in the middle of its pass."""
-        with self._lock:
-            return self._handover.mid_pass_state(save) is not None
-
-    def checkpoint_committed(self, save: SaveRow, follows: int | None, base: int | None) -> None:
-        with self._locked():
-            self._saves.commit_checkpoint(save, follows, base, self._handover.mid_pass_state(save))
-
-    def files_judged(self, save: SaveRow) -> None:
-        with self._locked(), self._ledger:
-            if self._handover.mid_pass_state(save) is not None:
-                # The checkpoint that it was for stands.
-                self._recover("training", "")
-                return
-            self._saves.end_files(save)
-            self._advance()
-
-    def compaction_due(self) -> Compacted | None:
-        """A compaction whose files are in the store."""
-        with self._lock:
-            return self._saves.compaction.due()
-
-    def compaction_committed(self, row: CompactionRow, keys: int) -> None:
-        with self._locked():
-            self._saves.compaction.commit(row, keys)
-
-    def compaction_failed(self, row: CompactionRow, reason: str) -> None:
-        with self._locked():
-            if self._ledger.facts.compaction == row:
-                self._saves.compaction.drop(reason)
-
-    def log_due(self, save: SaveRow) -> LogPlan | None:
-        """The checkpoint by log to write with this version."""
-        with self._locked():
-            return self._saves.log_due(save)
-
-    def version_committed(self, save: SaveRow, keys: int, *, refused: str = "", log_on: str = "") -> None:
-        with self._locked(), self._ledger:
-            self._saves.commit_version(save, keys, refused, log_on)
-            self._advance()

@@ -85,7 +85,7 @@ class HourFinder:
             return
         self.waits_for = ""
         seed = f"{self._seed} {wanted.id}" if is_shuffled(self._data, files) else None
-        coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes, seed))
+        coordinator.found.hours_found(wanted, files, ranges(files, self._data.task_bytes, seed))
 
     def look_on(self, coordinator: Coordinator) -> None:
         """Hours are looked for when their pass begins."""
@@ -135,11 +135,11 @@ class WindowFinder:
     def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
         if wanted.splits:
             # It is begun again, with the offsets that it had.
-            coordinator.window_found(wanted, Window([]), {}, _LEAST_OFFSETS[self._stream.unit])
+            coordinator.found.window_found(wanted, Window([]), {}, _LEAST_OFFSETS[self._stream.unit])
             return
         self._look(coordinator)
         if self._arrivals is None:
-            self._arrivals = Arrivals(coordinator.stream_known_since())
+            self._arrivals = Arrivals(coordinator.found.stream_known_since())
         self._arrivals.look(self._wall(), self.lag())
         window = cut_window(self._kept, self._following, self._limit)
         if not window.size:
@@ -154,9 +154,9 @@ class WindowFinder:
         self._since, self.waits_for = now, ""
         came = self._arrivals.take(window.gone + window.size)
         window = replace(window, gone=window.gone + self._gone)
-        coordinator.window_found(wanted, window, self._following, _LEAST_OFFSETS[self._stream.unit], came)
+        coordinator.found.window_found(wanted, window, self._following, _LEAST_OFFSETS[self._stream.unit], came)
         self._gone = 0
-        self._following = coordinator.stream_following() or {}
+        self._following = coordinator.found.stream_following() or {}
 
     def look_on(self, coordinator: Coordinator) -> None:
         """What has come meanwhile: while training stands still the lag grows, and arrivals are known as well as otherwise."""
@@ -181,7 +181,7 @@ class WindowFinder:
             self._failed, self._again_at = failed, self._clock() + _PAUSE_SECONDS
             raise
         self._failed = None
-        following = coordinator.stream_following()
+        following = coordinator.found.stream_following()
         for name, lost in vanished(self._kept, kept, following or {}).items():
             log.error(
                 "%s is not in %s any more; %d %s of it were not read", name, self._stream.url, lost, self._stream.unit
@@ -190,7 +190,7 @@ class WindowFinder:
         self._kept, self._following = kept, first_offsets(kept, following, self._start)
         if following is None:
             # Kept before the first pass: with `latest` it has what came since.
-            coordinator.stream_begins(self._following)
+            coordinator.found.stream_begins(self._following)
 
     def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of the protocol)
         """What a stream has does not change."""

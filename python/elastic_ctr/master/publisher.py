@@ -57,7 +57,7 @@ class Publisher:
         crash, and checkpoints that no recovery needs may be left.
         """
         try:
-            self._coordinator.versions_found(published_versions(self._store))
+            self._coordinator.save_steps.versions_found(published_versions(self._store))
         except StoreError as failed:
             log.warning("the versions in the store cannot be listed yet: %s", failed)
         try:
@@ -68,7 +68,7 @@ class Publisher:
 
     def step(self) -> bool:
         """Do what is due; whether anything was. Raises StoreError: try again later."""
-        due = self._coordinator.open_save()
+        due = self._coordinator.save_steps.open_save()
         if due is None:
             return self._compact()
         current, save = due
@@ -97,11 +97,11 @@ class Publisher:
                 refuse_worse(current, after, expected, limits)
             except PublishRefused as refused:
                 self._commit_checkpoint(current, save)
-                self._coordinator.version_committed(save, 0, refused=str(refused))
+                self._coordinator.save_steps.version_committed(save, 0, refused=str(refused))
                 return
         if save.kind != "base":
             self._commit_checkpoint(current, save)
-        self._coordinator.files_judged(save)
+        self._coordinator.save_steps.files_judged(save)
 
     def _scored(self, current: PassRow, save: SaveRow) -> None:
         refused, keys = saved_of(save).refused, 0
@@ -117,14 +117,16 @@ class Publisher:
         if save.kind == "base":
             # After the version: no recovery may return to before the base that this checkpoint follows.
             self._commit_checkpoint(current, save, refused=bool(refused))
-        plan = None if refused else self._coordinator.log_due(save)
+        plan = None if refused else self._coordinator.save_steps.log_due(save)
         if plan is not None:
             try:
                 self._write_log(current, save, plan)
             except (NotInStore, ManifestDamaged) as gone:
                 log.warning("no checkpoint by log is made after pass %s: %s", current.id, gone)
                 plan = None
-        self._coordinator.version_committed(save, keys, refused=refused, log_on=plan.stands_on if plan else "")
+        self._coordinator.save_steps.version_committed(
+            save, keys, refused=refused, log_on=plan.stands_on if plan else ""
+        )
 
     def _write_log(self, current: PassRow, save: SaveRow, plan: LogPlan) -> None:
         """The manifest of a checkpoint by log: it has no files of its own."""
@@ -156,7 +158,7 @@ class Publisher:
 
     def _compact(self) -> bool:
         """Commit a compaction that is due; whether one was. The checkpoint first: cube-transfer keeps a base that one names."""
-        due = self._coordinator.compaction_due()
+        due = self._coordinator.save_steps.compaction_due()
         if due is None:
             return False
         row, results = due
@@ -164,7 +166,7 @@ class Publisher:
             log_of, version = read_checkpoint(self._store, row.log_of), read_version(self._store, row.follows)
             base = self._compacted_base(row, version, results)
         except (NotInStore, ManifestDamaged) as gone:
-            self._coordinator.compaction_failed(row, str(gone))
+            self._coordinator.save_steps.compaction_failed(row, str(gone))
             return True
         network = [each for each in base.model_files if each.path in layout.network_files(base.version)]
         mine = [each for each in results if each.rows]
@@ -180,7 +182,7 @@ class Publisher:
         self._put_once(layout.checkpoint_manifest(row.name), checkpoint.to_json())
         self._put_once(layout.version_manifest(base.version), base.to_json())
         self._announced = announce(self._store, self._announced)
-        self._coordinator.compaction_committed(row, base.keys)
+        self._coordinator.save_steps.compaction_committed(row, base.keys)
         self._retention.sweep()
         return True
 
@@ -211,7 +213,7 @@ class Publisher:
             raise AssertionError("only a save with a version is scored")
         model, saved = self._settings.model, saved_of(save)
         live, published = np.frombuffer(saved.live, "<f4"), np.frombuffer(saved.published, "<f4")
-        samples = self._coordinator.samples_of(current.ordinal)
+        samples = self._coordinator.save_steps.samples_of(current.ordinal)
         auc_live, auc_published = judge(live, published, samples, self._settings.master.max_publish_loss)
         with self._coordinator.locked() as ledger:
             facts, quality = ledger.facts, ledger.quality(current.ordinal)
@@ -265,7 +267,7 @@ class Publisher:
             return
         with self._coordinator.locked() as ledger:
             follows, base, offset = ledger.facts.follows, ledger.facts.base, ledger.facts.offset or 0.0
-            shift, mid = ledger.learning(current.ordinal).shift, self._coordinator.in_mid_pass(save)
+            shift, mid = ledger.learning(current.ordinal).shift, self._coordinator.save_steps.in_mid_pass(save)
         with_version = save.kind == "base" and save.stage == "scored" and not refused
         if with_version:
             follows = base = save.version
@@ -290,7 +292,7 @@ class Publisher:
         )
         self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
         if not with_version:
-            self._coordinator.checkpoint_committed(save, follows, base)
+            self._coordinator.save_steps.checkpoint_committed(save, follows, base)
         log.info("checkpoint %s is committed: %d rows", manifest.name, sum(manifest.rows.values()))
 
     def _position(self, current: PassRow) -> StreamPosition | None:

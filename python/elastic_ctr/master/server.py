@@ -179,7 +179,7 @@ class Master:
             pin_given(ledger, self._store, self._settings.features, self._settings.statistics)
 
         def choose_again() -> None:
-            self._coordinator.start_again(choose)
+            self._coordinator.found.start_again(choose)
 
         newest = wanted is not None and wanted.version == "latest"
         return start.CheckpointCopy(
@@ -240,7 +240,7 @@ class Master:
             now = time.monotonic()
             if now - self._refusals_at > _REFUSALS_SECONDS:
                 self._refusals_at = now
-                self._coordinator.versions_refused(read_refusals(self._store))
+                self._coordinator.save_steps.versions_refused(read_refusals(self._store))
             self._hold.step()
             answered = self._queries.ask()
             self._waits(self._coordinator.save_waits)
@@ -259,7 +259,7 @@ class Master:
         self._error = error
 
     def _find_hours(self) -> None:
-        wanted = self._coordinator.wants_hours()
+        wanted = self._coordinator.found.wants_hours()
         if wanted is None:
             self._finder.waits_for = ""
             self._finder.look_on(self._coordinator)

@@ -420,7 +420,7 @@ class CheckpointCopy:
 
     @property
     def _started(self) -> StartedFrom:
-        started = self._coordinator.started_from()
+        started = self._coordinator.found.started_from()
         assert started is not None
         return started
 
@@ -470,7 +470,7 @@ class CheckpointCopy:
             }
         )
         self._own.put_bytes(manifest.to_json(), layout.checkpoint_manifest(started.name), overwrite=True)
-        self._coordinator.start_copied()
+        self._coordinator.found.start_copied()
         log.info("%s took %.1f s: %d files", self._what(), time.monotonic() - began, len(files))
         return True
 

@@ -61,24 +61,24 @@ class PassStatistics:
 
     def step(self) -> bool:
         """Do what is due; whether anything was. Raises StoreError, ValueError: try again later."""
-        due = self._coordinator.collected_pass()
+        due = self._coordinator.found.collected_pass()
         if due is None:
             return False
         current, parts, pinned = due
         found = merged_series(
             {name: head for name, (_, head) in parts.items()},
-            lambda name, place: self._coordinator.collected_series(parts[name][0], place),
+            lambda name, place: self._coordinator.found.collected_series(parts[name][0], place),
         )
         if pinned:
             drift = compared(self._read(pinned), found)
             rows = max((each.rows for each in (*found.texts.values(), *found.numbers.values())), default=0)
-            self._coordinator.drift_found(current, DriftRow(rows=rows, columns=tuple(drift)))
+            self._coordinator.found.drift_found(current, DriftRow(rows=rows, columns=tuple(drift)))
         else:
-            started = self._coordinator.started_from()
+            started = self._coordinator.found.started_from()
             if started is not None and started.statistics:
                 found = kept_series(self._read(started.statistics), found)
             _warn_of_short_vocabularies(self._features, found)
-            self._coordinator.statistics_pinned(current, publish_statistics(self._store, found))
+            self._coordinator.found.statistics_pinned(current, publish_statistics(self._store, found))
         return True
 
     def _read(self, digest: str) -> Statistics:

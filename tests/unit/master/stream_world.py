@@ -34,7 +34,7 @@ class StreamWorld(World):
             out.write(lines * LINE)
 
     def find_hours(self) -> None:
-        wanted = self.coordinator.wants_hours()
+        wanted = self.coordinator.found.wants_hours()
         if wanted is not None:
             self.finder.find(self.coordinator, wanted)
         else:

@@ -515,7 +515,7 @@ def test_after_a_refused_version_the_next_one_is_a_base_and_the_status_says_so(t
     refused = one.ledger.versions()[1]["id"]
 
     write_refusal(one.store, Refusal(version=refused, reason="a part is damaged", refused_at=1.0))
-    one.coordinator.versions_refused(read_refusals(one.store))
+    one.coordinator.save_steps.versions_refused(read_refusals(one.store))
     due = status(one.coordinator)["baseDue"]
     one.finish()
 

@@ -293,7 +293,7 @@ def test_a_pass_without_a_key_of_the_slots_after_one_with_keys_is_trained_and_ch
 
     assert one.coordinator.counted()["trained"] == 4 * RECORDS
     assert [version["state"] for version in one.ledger.versions()] == ["published"] * 2
-    assert lines == [line for line, _, _ in one.coordinator.samples_of(1)]
+    assert lines == [line for line, _, _ in one.coordinator.save_steps.samples_of(1)]
     assert "pass 20200401/01: none of 20 lines has a key of data.slots" in caplog.text
 
 

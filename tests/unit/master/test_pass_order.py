@@ -63,7 +63,7 @@ def test_an_end_before_the_hour_that_is_waited_for_ends_the_training(tmp_path: P
     one.finish()
     one.data = data_of(end="20200401/02")
     one.start_master()
-    waited_for = one.coordinator.wants_hours()
+    waited_for = one.coordinator.found.wants_hours()
     assert waited_for is not None
 
     one.data = data_of(end="20200401/01")
@@ -158,11 +158,11 @@ def test_a_pass_that_is_waited_for_has_the_splits_that_the_end_leaves_it(
     one.finish()
     one.data = data_of(end=f"20200401/{before}", splitsPerPass=2)
     one.start_master()
-    assert one.coordinator.wants_hours() is not None
+    assert one.coordinator.found.wants_hours() is not None
 
     one.data = data_of(end=f"20200401/{end}", splitsPerPass=2)
     one.start_master()
-    wanted = one.coordinator.wants_hours()
+    wanted = one.coordinator.found.wants_hours()
 
     assert wanted is not None
     assert wanted.splits == tuple(f"20200401/{split}" for split in splits)

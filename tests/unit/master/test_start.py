@@ -397,7 +397,7 @@ def begun_world(folder: Path) -> World:
     one.store.put_bytes(manifest.to_json(), layout.checkpoint_manifest(started.name))
     one.checkpoints[started.name] = {"before": 5}
     one.ledger.set_facts(started_from=started, offset=OFFSET)
-    one.coordinator.start_copied()
+    one.coordinator.found.start_copied()
     return one
 
 

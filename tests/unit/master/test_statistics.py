@@ -13,7 +13,7 @@ import pytest
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.collector import merged
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.found_data import FoundData
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.training_status import status
 from elastic_ctr.versions import layout
@@ -148,7 +148,7 @@ def test_a_master_that_ended_between_the_file_and_the_ledger_pins_the_same_stati
     one = of_rows(tmp_path)
     one.until_state("analyzing")
     with monkeypatch.context() as crash:
-        crash.setattr(Coordinator, "statistics_pinned", Mock(side_effect=KeyboardInterrupt))
+        crash.setattr(FoundData, "statistics_pinned", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             one.finish()
     assert len(files_of_statistics(one)) == 1
@@ -408,7 +408,7 @@ def test_merging_holds_one_series_of_one_part_in_memory_however_many_parts_a_pas
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = of_rows(tmp_path, files=[f"file-{number:02d}" for number in range(20)])
-    read, held, most = one.coordinator.collected_series, [], 0
+    read, held, most = one.coordinator.found.collected_series, [], 0
 
     def watched(task: str, place: int) -> memoryview:
         nonlocal most
@@ -418,7 +418,7 @@ def test_merging_holds_one_series_of_one_part_in_memory_however_many_parts_a_pas
         return series.data
 
     with monkeypatch.context() as patch:
-        patch.setattr(one.coordinator, "collected_series", watched)
+        patch.setattr(one.coordinator.found, "collected_series", watched)
         one.until_state("checking")
 
     assert (len(held), most) == (20 * 2, 1)
@@ -428,14 +428,14 @@ def test_a_pass_that_is_begun_anew_while_it_is_merged_is_merged_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = of_rows(tmp_path)
-    read = one.coordinator.collected_series
+    read = one.coordinator.found.collected_series
 
     def dropped(task: str, place: int) -> bytes:
         if place:
             one.ledger.drop_collected(1)
         return read(task, place)
 
-    monkeypatch.setattr(one.coordinator, "collected_series", dropped)
+    monkeypatch.setattr(one.coordinator.found, "collected_series", dropped)
     with pytest.raises(
         ValueError, match=r"what task .* collected was dropped: its pass was begun anew; it is merged once"
     ):

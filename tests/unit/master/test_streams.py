@@ -198,7 +198,7 @@ def test_latest_leaves_out_what_was_there_and_trains_what_comes_though_the_maste
 ) -> None:
     one = StreamWorld(tmp_path, start="latest")
     one.append(10)
-    one.until(lambda: one.coordinator.stream_following() is not None)
+    one.until(lambda: one.coordinator.found.stream_following() is not None)
     one.append(4)
     one.start_master()
     one.append(3)
@@ -258,7 +258,7 @@ def test_a_stream_that_does_not_answer_is_asked_seldom_and_its_sentence_stays(tm
             raise StoreUnavailable("it does not answer")
 
     finder = WindowFinder(Away(one.log), one.settings, lambda: one.now)
-    wanted = one.coordinator.wants_hours()
+    wanted = one.coordinator.found.wants_hours()
     assert wanted is not None
     for _ in range(35):
         one.now += 0.1

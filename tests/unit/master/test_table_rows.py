@@ -78,7 +78,7 @@ def test_a_recovery_forgets_the_rows_of_the_passes_that_it_takes_back_and_counts
     tmp_path: Path,
 ) -> None:
     one = World(tmp_path, data_of(end="20200401/02"))
-    one.until(lambda: len(one.ledger.tables(1)) == 2 and one.coordinator.open_save() is not None)
+    one.until(lambda: len(one.ledger.tables(1)) == 2 and one.coordinator.save_steps.open_save() is not None)
     one.ledger.set_table(3, (TablePart(rows=1, new=1, expired=1, bytes=1),))
     one.pservers[0].restart()
     one.pservers[0].sync()

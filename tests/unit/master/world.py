@@ -493,10 +493,10 @@ class World:
             result.save.published = task.save.live
 
     def find_hours(self) -> None:
-        wanted = self.coordinator.wants_hours()
+        wanted = self.coordinator.found.wants_hours()
         if wanted is not None:
             paths = [f"{split}/{file}" for split in wanted.splits for file in self.files]
-            self.coordinator.hours_found(wanted, dict.fromkeys(paths, 100), [(path, 0, 0) for path in paths])
+            self.coordinator.found.hours_found(wanted, dict.fromkeys(paths, 100), [(path, 0, 0) for path in paths])
 
     def turn(self) -> None:
         """One round of everybody."""
