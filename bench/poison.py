@@ -33,9 +33,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.method import Results, Row
-from bench.stream import Prober, Producer, Stream
+from bench.stream import Producer, Stream
 from bench.stream_demo import DriftingTruth
 from bench.stream_log import ClickLog, click_log
+from bench.stream_prober import Prober
 from elastic_ctr.config.model import Model
 from elastic_ctr.features.synthetic import Lines, Preset
 from elastic_ctr.versions.manifest import published_versions
@@ -138,7 +139,7 @@ class Drill:
         run = self._run
         with run.session.running():
             run.until(lambda: run.answers_up_to(known), "an answer")
-            prober = Prober(run.session.places.serving, run.store, probes)
+            prober = Prober(run.session.places.serving, run.session.places.store_url, probes)
             self._probers.append(prober)
             with running_thread(prober.run, prober.stop):
                 yield prober

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import numpy.typing as npt
 import psutil
@@ -31,6 +30,7 @@ from rich.table import Table
 
 from bench.method import Results, Row
 from bench.stream_log import ClickLog, click_log
+from bench.stream_prober import PROBES, Prober
 from bench.stream_stages import ReleaseWatcher, click_stages, summary
 from elastic_ctr.config.data import MicroPass
 from elastic_ctr.config.load import settings
@@ -40,16 +40,13 @@ from elastic_ctr.local.endpoints import role_status
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session, find_ports_free
 from elastic_ctr.runtime.lifecycle import PortInUse
-from elastic_ctr.store import NotInStore, Store, open_store
-from elastic_ctr.versions import layout
+from elastic_ctr.store import NotInStore, open_store
 from elastic_ctr.versions.manifest import ManifestDamaged, published_versions, read_version
 
 TICK = 0.02
 SECONDS = 600.0
-PROBES = 16
 _LOOK_SECONDS = 5.0
 _LOSS_SECONDS = 60.0
-MOST_DIFF = 1e-5
 FIRST_PORT, LAST_PORT, PORTS = 8300, 28_000, 1000
 # Seconds of freshness, by clicks a second, keys and slots.
 GOALS = {(2000, 1_000_000, 8): {"p50": 1.2, "p99": 4.0}, (10_000, 1_000_000, 8): {"p99": 6.0}}
@@ -82,84 +79,6 @@ class Producer:
 
     def stop(self) -> None:
         self._stop.set()
-
-
-class Prober:
-    """Asks one prediction after the other: which version answers when, how long it takes, whether it is right."""
-
-    def __init__(self, serving: str, store: Store, lines: list[str]) -> None:
-        self._url = f"http://{serving}/v2/models/ctr/infer"
-        self._store = store
-        self._lines = lines
-        self._expected: dict[str, float] = {}
-        self._of = 0
-        self.first: dict[int, float] = {}
-        self.asked = 0
-        self.wrong: list[str] = []
-        # (unix seconds, what) of requests that were refused with a status, and of those that had no answer.
-        self.refused: list[tuple[float, str]] = []
-        self.unanswered: list[tuple[float, str]] = []
-        self.worst = 0.0
-        self.latencies: list[tuple[float, float]] = []
-        self._stop = threading.Event()
-
-    def run(self) -> None:
-        with httpx.Client(trust_env=False, timeout=10) as client:
-            while not self._stop.is_set():
-                try:
-                    self._ask(client)
-                except httpx.HTTPError as failed:
-                    if self.asked:
-                        self.unanswered.append((time.time(), type(failed).__name__))
-                time.sleep(0.01)
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    def _ask(self, client: httpx.Client) -> None:
-        lines = self._lines
-        body = {"inputs": [{"name": "line", "datatype": "BYTES", "shape": [len(lines)], "data": lines}]}
-        began = time.perf_counter()
-        answer = client.post(self._url, json=body)
-        took = time.perf_counter() - began
-        if answer.status_code != 200:
-            if self.asked:
-                self.refused.append((time.time(), f"{answer.status_code}: {answer.text[:200]}"))
-            return
-        now = time.time()
-        self.asked += 1
-        self.latencies.append((now, took))
-        outputs = {each["name"]: each["data"] for each in answer.json()["outputs"]}
-        versions = sorted(set(outputs["version"]))
-        version = int(versions[-1])
-        self.first.setdefault(version, now)
-        if len(versions) != 1:
-            self.wrong.append(f"one answer of the versions {versions}")
-        if version == self._of:
-            self._compare(dict(zip(lines, outputs["probability"], strict=True)), version)
-        else:
-            self._next(version)
-
-    def _compare(self, scores: dict[str, float], version: int) -> None:
-        for line, score in scores.items():
-            diff = abs(score - self._expected[line])
-            self.worst = max(self.worst, diff)
-            if diff > MOST_DIFF:
-                self.wrong.append(
-                    f"version {version} answers {score} for {line!r}, and was published with {self._expected[line]}"
-                )
-                return
-
-    def _next(self, version: int) -> None:
-        """From now on ask for the sample of this version."""
-        try:
-            text = self._store.get_bytes(layout.sample_file(version))
-        except NotInStore:
-            # The next answer is of a newer one.
-            return
-        sample = [json.loads(line) for line in text.splitlines()]
-        self._expected = {each["line"]: each["published"] for each in sample[:PROBES]}
-        self._lines, self._of = list(self._expected), version
 
 
 def at_free_ports(folder: Path, given: dict[str, Any]) -> Places:
@@ -292,13 +211,14 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
             line.decode().split(" ", 2)[2]
             for line in truth.text(truth.draw(PROBES, np.random.default_rng(1))).splitlines()
         ]
-        prober = Prober(run.session.places.serving, run.store, probes)
+        prober = Prober(run.session.places.serving, run.session.places.store_url, probes)
         producer = Producer(truth, log, given.rate)
         asking = threading.Thread(target=prober.run)
         asking.start()
         watcher = ReleaseWatcher(run.session.places.transfer, run.store)
         watching = threading.Thread(target=watcher.run)
         try:
+            run.until(lambda: prober.asked, "the first prediction")
             time.sleep(given.quiet)
             watching.start()
             quiet_ends, before = time.time(), cpu_seconds(run.session)
@@ -469,7 +389,7 @@ def main() -> int:
     parser.add_argument(
         "--evaluate", action="store_true", help="with the product's default of an evaluation before training"
     )
-    parser.add_argument("--quiet", type=float, default=5, help="seconds of predictions without a stream, before")
+    parser.add_argument("--quiet", type=float, default=30, help="seconds of predictions without a stream, before")
     parser.add_argument("--kill-pserver", action="store_true", help="kill -9 its server process at half time")
     parser.add_argument("--quick", action="store_true", help="half a minute on a small table")
     parser.add_argument("--only", default="", help=argparse.SUPPRESS)

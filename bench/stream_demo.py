@@ -30,8 +30,9 @@ from rich.live import Live
 from rich.table import Table
 
 from bench.kafka_broker import absent
-from bench.stream import Prober, Producer, Stream, freshness, quantiles
+from bench.stream import Producer, Stream, freshness, quantiles
 from bench.stream_log import ClickLog, click_log, possible_kind
+from bench.stream_prober import Prober
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
 from elastic_ctr.model.evaluation import weighted_auc
@@ -160,7 +161,7 @@ def demo(seconds: float, log: ClickLog, console: Console) -> dict[str, Any]:
         run.until(lambda: run.answers_up_to(known), "the first version")
         probes = [line.decode().rstrip().split(" ", 2)[2] for line in first[:16]]
         prober, hourly, judged = (
-            Prober(run.session.places.serving, run.store, probes),
+            Prober(run.session.places.serving, run.session.places.store_url, probes),
             Hourly(run, FOLDER / "hourly"),
             Judged(),
         )

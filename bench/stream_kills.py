@@ -30,8 +30,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.method import Results, Row, private_bytes
-from bench.stream import PROBES, Prober, Producer, Stream, freshness, quantiles
+from bench.stream import Producer, Stream, freshness, quantiles
 from bench.stream_log import ClickLog, TopicLog, click_log, possible_kind
+from bench.stream_prober import PROBES, Prober
 from elastic_ctr.config.data import MicroPass
 from elastic_ctr.features.synthetic import Preset, Truth
 
@@ -270,7 +271,9 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
         run.until(lambda: run.answers_up_to(size), "the table is filled")
         drawn = truth.text(truth.draw(PROBES, np.random.default_rng(1)))
         prober = Prober(
-            run.session.places.serving, run.store, [line.decode().split(" ", 2)[2] for line in drawn.splitlines()]
+            run.session.places.serving,
+            run.session.places.store_url,
+            [line.decode().split(" ", 2)[2] for line in drawn.splitlines()],
         )
         producer = Producer(truth, log, given.rate)
         threads = [

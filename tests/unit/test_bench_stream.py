@@ -1,9 +1,12 @@
 """The figures of the stream's bench, from what was noted."""
 
+import json
 import math
+import threading
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,12 +15,15 @@ from bench.page import with_table
 from bench.stream import Producer, freshness, mean_loss, quantiles, window_losses
 from bench.stream_demo import HOUR, DriftingTruth, Judged
 from bench.stream_log import Kind
+from bench.stream_prober import Prober
 from bench.stream_stages import NAMES, ReleaseWatcher, click_stages, summary
 
 from cube.published import keys_of, publish_version
+from cube.running import until
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.features.synthetic import PRESETS, Truth
 from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
 
 
 class Nowhere:
@@ -96,6 +102,53 @@ def test_a_version_is_loaded_when_holders_have_all_its_partitions(tmp_path: Path
     watcher.look(document.model_copy(update={"holders": both, "live": 5}), 13.0)
 
     assert watcher.times()[5][1:] == [10.0, 12.0, 13.0]
+
+
+class PublishedScores(BaseHTTPRequestHandler):
+    """Answers as versions one after the other, each but the last with the scores that the store has."""
+
+    versions: ClassVar[list[tuple[int, float]]] = []
+
+    def do_POST(self) -> None:
+        lines = json.loads(self.rfile.read(int(self.headers["content-length"])))["inputs"][0]["data"]
+        version, score = self.versions.pop(0) if len(self.versions) > 1 else self.versions[0]
+        outputs = [
+            {"name": "probability", "data": [score] * len(lines)},
+            {"name": "version", "data": [version] * len(lines)},
+        ]
+        body = json.dumps({"outputs": outputs}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Silent."""
+
+
+def test_answers_of_other_scores_than_the_versions_count_as_wrong(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    for version in (1, 2):
+        sample = {"line": "5:0", "published": version / 10}
+        store.put_bytes(json.dumps(sample).encode(), layout.sample_file(version))
+    # The first answer of a version is to the lines of the one before it, and is not compared.
+    PublishedScores.versions = [(1, 0.9), (1, 0.1), (2, 0.9), (2, 0.2), (2, 0.1)]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), PublishedScores)
+    threading.Thread(target=server.serve_forever).start()
+    prober = Prober(f"127.0.0.1:{server.server_port}", f"file://{tmp_path}", ["6:0"])
+    asking = threading.Thread(target=prober.run)
+    asking.start()
+    try:
+        until(lambda: bool(prober.wrong))
+    finally:
+        prober.stop()
+        asking.join()
+        server.shutdown()
+        server.server_close()
+
+    assert prober.wrong[0] == "version 2 answers 0.1 for '5:0', and was published with 0.2"
+    assert (list(prober.first), len(prober.wrong)) == ([1, 2], prober.asked - 4)
+    assert prober.worst == pytest.approx(0.1)
 
 
 def test_the_loss_of_a_time_is_the_mean_of_the_records_trained_then() -> None:
