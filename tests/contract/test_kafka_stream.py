@@ -135,6 +135,41 @@ def test_what_a_transaction_has_taken_back_is_not_read_and_its_markers_are_no_li
     stream.close()
 
 
+def test_messages_of_a_transaction_that_is_under_way_are_behind_the_end(broker: Broker, topic: str) -> None:
+    broker.produce(topic, [b"before"])
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": topic}, logger=None)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"under way", partition=0)
+    producer.flush(30)
+    broker.produce(topic, [b"after"])
+    stream = stream_of(broker, topic)
+    end = stream.partitions()[f"{topic}/0"].end
+
+    early = stream.read(f"{topic}/0", 0, end)
+    producer.commit_transaction(30)
+    late = stream.read(f"{topic}/0", end, stream.partitions()[f"{topic}/0"].end)
+
+    assert (text_of(early), text_of(late)) == (b"before\n", b"under way\nafter\n")
+    stream.close()
+
+
+def test_a_piece_has_the_time_of_its_last_message_and_says_where_the_next_begins(broker: Broker, topic: str) -> None:
+    before = time.time()
+    broker.produce(topic, [b"%d" % number for number in range(100)])
+    stream = stream_of(broker, topic)
+
+    piece = stream.read(f"{topic}/0", 10, 100, most_bytes=20)
+    rest = stream.read(f"{topic}/0", piece.following or 0, 100, most_bytes=1 << 20)
+
+    assert text_of(piece).split() == [b"%d" % number for number in range(10, 20)]
+    assert (piece.following, rest.following) == (20, 100)
+    assert piece.at is not None
+    # The clock of Kafka has milliseconds.
+    assert before - 0.001 <= piece.at <= time.time()
+    stream.close()
+
+
 def test_a_topic_that_is_not_there_is_named(broker: Broker) -> None:
     stream = stream_of(broker, "misspelt")
 

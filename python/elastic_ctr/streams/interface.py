@@ -1,7 +1,7 @@
 """The seam behind which streams are: partitions, the offsets that each one keeps, and the lines between two offsets."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -25,6 +25,8 @@ class Lines:
         start, stop: the lines are those that begin in these bytes of `raw`; None: up to its end.
         gone: offsets of the range that the stream keeps no more, so they are not among the lines.
         messages: int64 [n, 2], of each message its offset and where its first byte is in `raw`; empty where offsets are places.
+        following: the offset behind the lines, where fewer may have been wanted than the range has.
+        at: unix seconds at which the last message was made, as its sender or the stream says; None where nobody does.
     """
 
     raw: BinaryIO
@@ -32,6 +34,8 @@ class Lines:
     stop: int | None
     gone: int = 0
     messages: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    following: int | None = None
+    at: float | None = None
 
     def offset_of(self, place: int) -> int:
         """The offset of the message that byte `place` of `raw` is in."""
@@ -47,8 +51,10 @@ class Stream(Protocol):
     unit: str
     """What offsets count: `records` or `bytes`."""
 
-    def partitions(self) -> dict[str, Kept]:
-        """Every partition, by its name, with what it keeps now."""
+    def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:
+        """Every partition, by its name, with what it keeps now. `following`: the offsets that training goes on with, which a stream may want
+        to know.
+        """
 
     def read(self, partition: str, start: int, stop: int) -> Lines:
         """The lines of an offset range; the same whenever it is read, as long as it is kept."""
@@ -56,10 +62,19 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-def lines_of_messages(messages: Sequence[tuple[int, bytes]], *, gone: int) -> Lines:
+class Topic(Stream, Protocol):
+    """A stream whose ranges can be read in pieces of so many bytes."""
+
+    def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
+        """The lines from `start` on, up to `stop`, or up to the message with which they have `most_bytes`."""
+
+
+def lines_of_messages(
+    messages: Sequence[tuple[int, bytes]], *, gone: int, following: int | None = None, at: float | None = None
+) -> Lines:
     """A file of messages, each an offset and a text that is one line or several."""
     texts = [text if text.endswith(b"\n") else text + b"\n" for _, text in messages]
     places = np.zeros((len(messages), 2), np.int64)
     places[:, 0] = [offset for offset, _ in messages]
     places[1:, 1] = np.cumsum([len(text) for text in texts[:-1]], dtype=np.int64)
-    return Lines(io.BytesIO(b"".join(texts)), 0, None, gone, places)
+    return Lines(io.BytesIO(b"".join(texts)), 0, None, gone, places, following, at)

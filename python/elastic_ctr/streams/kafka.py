@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 from elastic_ctr.streams.interface import Kept, Lines, lines_of_messages
@@ -92,7 +92,7 @@ class KafkaTopic:
         if error.code() in _SECURITY or _ALERT in error.str():
             self._told = error
 
-    def partitions(self) -> dict[str, Kept]:
+    def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
         client = self._client
         found = self._tried(lambda: client.list_topics(self._topic, _LOOK_SECONDS)).topics[self._topic]
         if found.error is not None:
@@ -105,20 +105,20 @@ class KafkaTopic:
         first, end = self._tried(lambda: client.get_watermark_offsets(place, seconds))
         return Kept(first, end)
 
-    def read(self, partition: str, start: int, stop: int) -> Lines:
+    def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
         topic, _, number = partition.rpartition("/")
         if topic != self._topic:
             raise NotInStore(f"{partition} is no partition of {self.url}")
         try:
             kept = self._seen(int(number), stop)
             first = min(max(start, kept.first), stop)
-            messages = self._messages(int(number), first, stop) if first < stop else []
+            messages, following, at = self._messages(int(number), first, stop, most_bytes)
         except NotInStore as absent:
             # A broker that has just started says so for a moment.
             raise StoreUnavailable(
                 f"{partition} of {self.url} is not there now, and offsets of it were seen: its broker starts, or the topic was deleted"
             ) from absent
-        return lines_of_messages(messages, gone=first - start)
+        return lines_of_messages(messages, gone=first - start, following=following, at=at)
 
     def _seen(self, number: int, stop: int) -> Kept:
         """What a partition keeps once it has the offsets up to `stop`, which were seen: a broker that was killed knows its last ones again a
@@ -133,10 +133,16 @@ class KafkaTopic:
             time.sleep(_RECOVERY_PAUSE)
         return kept
 
-    def _messages(self, number: int, start: int, stop: int) -> list[tuple[int, bytes]]:
-        """Up to the offset `stop`. Not every offset has a message: markers of transactions have one, too."""
+    def _messages(
+        self, number: int, start: int, stop: int, most_bytes: int | None
+    ) -> tuple[list[tuple[int, bytes]], int, float | None]:
+        """Messages up to the offset `stop`, or the one with which they have `most_bytes`; the offset behind them; when the last was made, in
+        unix seconds. Not every offset has a message: markers of transactions have one, too.
+        """
         found: list[tuple[int, bytes]] = []
-        following = start
+        following, size, at = start, 0, None
+        if start >= stop:
+            return found, following, at
         heard = time.monotonic()
         client = self._client
         client.assign([TopicPartition(self._topic, number, start)])
@@ -146,17 +152,24 @@ class KafkaTopic:
                 for message in self._tried(partial(client.consume, wanted, _CONSUME_SECONDS)):
                     if (error := message.error()) is not None:
                         if error.code() == KafkaError._PARTITION_EOF:
-                            return found
+                            if message.offset() >= stop:
+                                return found, stop, at
+                            # The end that another leader knows by now: offsets up to `stop` were seen, and it will have them, too.
+                            continue
                         if error.code() in _NOT_OURS:
                             continue
                         raise self._refused(error)
                     heard = time.monotonic()
                     if message.offset() >= stop:
-                        return found
-                    found.append((message.offset(), message.value() or b""))
-                    following = message.offset() + 1
-                    if following >= stop:
-                        return found
+                        return found, stop, at
+                    text = message.value() or b""
+                    found.append((message.offset(), text))
+                    following, size = message.offset() + 1, size + len(text)
+                    kind, milliseconds = message.timestamp()
+                    if kind != TIMESTAMP_NOT_AVAILABLE:
+                        at = max(milliseconds / 1000, at or 0.0)
+                    if following >= stop or (most_bytes is not None and size >= most_bytes):
+                        return found, following, at
                 if self._told is not None:
                     raise self._refused(self._told)
                 if time.monotonic() - heard > _QUIET_SECONDS:

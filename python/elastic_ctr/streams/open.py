@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from elastic_ctr.store import StoreError
-from elastic_ctr.streams.interface import Stream
+from elastic_ctr.streams.interface import Stream, Topic
 
 
 def open_stream(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Stream:
@@ -15,12 +15,9 @@ def open_stream(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Stre
         from elastic_ctr.streams.followed_folder import FollowedFolder
 
         return FollowedFolder(Path(unquote(parts.path)))
-    topic = parts.path.strip("/")
-    if parts.scheme == "kafka" and parts.netloc and topic and "/" not in topic:
-        from elastic_ctr.streams.kafka import KafkaTopic
-
-        return KafkaTopic(parts.netloc, topic, kafka)
-    if parts.scheme == "intake" and not (topic or parts.query or "@" in parts.netloc):
+    if _is_topic(parts):
+        return open_topic(url, kafka)
+    if parts.scheme == "intake" and not (parts.path.strip("/") or parts.query or "@" in parts.netloc):
         from elastic_ctr.streams.intake import IntakeLog
 
         if not parts.netloc:
@@ -31,3 +28,18 @@ def open_stream(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Stre
     raise StoreError(
         f"data.source.url {url!r} is no stream; give kafka://broker:9092/topic, intake://host:8310 or file:///a/folder?follow"
     )
+
+
+def open_topic(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Topic:
+    """As `open_stream`, for an address of a topic alone."""
+    parts = urlsplit(url)
+    if not _is_topic(parts):
+        raise StoreError(f"{url!r} is no topic; give kafka://broker:9092/topic")
+    from elastic_ctr.streams.kafka import KafkaTopic
+
+    return KafkaTopic(parts.netloc, parts.path.strip("/"), kafka)
+
+
+def _is_topic(parts: SplitResult) -> bool:
+    topic = parts.path.strip("/")
+    return bool(parts.scheme == "kafka" and parts.netloc and topic and "/" not in topic)
