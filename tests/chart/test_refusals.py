@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from chart.api_server import PROMETHEUS, VOLCANO, install
+from chart.cases import CLICKS_JOINED
 from chart.rendering import SMALLEST, Refused, Renderer, merged
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.networks import WITHOUT_LAYERS
@@ -225,6 +226,24 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "intake": {"enabled": True, "persistence": {"enabled": False, "sizeLimit": "4Gi"}},
         },
         ["intake.persistence.sizeLimit 4Gi is less than a fifth above intake.config.maxBytes 4294967296"],
+    ),
+    "an intake that remembers more than its volume has": (
+        {**CLICKS_JOINED, "intake": {"enabled": True, "config": {"maxImpressionBytes": 2 << 30}}},
+        [
+            "a half above intake.config.maxImpressionBytes 2147483648 together, so the disk would be full before the oldest go"
+        ],
+    ),
+    "an intake that reads a topic from its start with each pod": (
+        {**CLICKS_JOINED, "intake": {"enabled": True, "persistence": {"enabled": False}}},
+        [
+            "intake.persistence.enabled is false, and the intake reads a topic: each new pod would read it from data.start on"
+        ],
+    ),
+    "an intake whose credentials nobody mounts, without training": (
+        {**CLICKS_JOINED, "training": {"enabled": False}, "dataSecret": {"existingSecret": ""}},
+        [
+            "data.source.kafka.caFile is a file that no pod has: set dataSecret.existingSecret to a Secret with it, or mount it into intake"
+        ],
     ),
     "a join of hours": (
         {"data": {"stream": {"join": {"key": "id"}}}},

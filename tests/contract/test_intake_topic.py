@@ -108,12 +108,14 @@ def test_each_message_of_a_topic_is_in_the_log_once_and_joined_though_intake_and
             shown = [json.dumps(each).encode() for each in impressions(piece)]
             clicked = [json.dumps({"id": each["id"], "click": 1}).encode() for each in impressions(piece)[::4]]
             broker.produce("clicks", [*shown, *clicked, *clicked[:2]], partition=piece % 2)
-            time.sleep(0.1)
+            time.sleep(0.3)
 
     producing = threading.Thread(target=produce)
     producing.start()
+    ends = [0]
     for _ in range(4):
-        time.sleep(1)
+        # Each process has appended something.
+        ends.append(child.until(lambda status: status["end"] > ends[-1])["end"])
         assert child.end(signal.SIGKILL) == -signal.SIGKILL
         child.start()
     producing.join()

@@ -128,7 +128,7 @@ data.source.kafka.certFile goes with data.source.kafka.keyFile: give both, or ne
 data.source.kafka.{{ last $files }} is of SASL: give data.source.kafka.saslMechanism, or leave it out
 {{- else if and $kafka.saslMechanism (not (and $kafka.usernameFile $kafka.passwordFile)) -}}
 data.source.kafka.saslMechanism {{ $kafka.saslMechanism }} needs usernameFile and passwordFile, mounted files with the credentials: give both
-{{- else if and .Values.training.enabled $files (not .Values.dataSecret.existingSecret) }}
+{{- else if and (or .Values.training.enabled .Values.intake.enabled) $files (not .Values.dataSecret.existingSecret) }}
 {{- range .Values.intake.enabled | ternary (list "intake") (list "master" "trainer") }}
 {{- if not (get $.Values .).extraVolumeMounts -}}
 data.source.kafka.{{ first $files }} is a file that no pod has: set dataSecret.existingSecret to a Secret with it, or mount it into {{ $.Values.intake.enabled | ternary "intake" "master and trainer" }} by extraVolumes and extraVolumeMounts
@@ -144,6 +144,8 @@ data.source.kafka.{{ first $files }} is a file that no pod has: set dataSecret.e
 data.source.url is intake://, the intake of this release, which is off: set intake.enabled=true, or give the address of another one as intake://host:port
 {{- else if and (hasPrefix "kafka://" $url) .Values.data.stream.join (not .Values.intake.enabled) -}}
 data.stream.join is done by the intake, which is off: set intake.enabled=true, and it reads the topic, or leave data.stream.join out
+{{- else if and (hasPrefix "kafka://" $url) .Values.intake.enabled .Values.data.stream.join (not .Values.intake.persistence.enabled) (not .Values.intake.persistence.existingClaim) -}}
+intake.persistence.enabled is false, and the intake reads a topic: each new pod would read it from data.start on, and clicks would be trained again: set it to true
 {{- else if and .Values.intake.enabled (ne $url "intake://") (not (and (hasPrefix "kafka://" $url) .Values.data.stream.join)) -}}
 intake.enabled is true, and data.source.url is {{ $url }}, so nothing would read the clicks: set data.source.url to intake://, or intake.enabled=false
 {{- end }}

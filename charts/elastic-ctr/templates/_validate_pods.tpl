@@ -93,8 +93,13 @@ such paths; $
 {{- if and $intake.enabled (not $intake.persistence.existingClaim) }}
 {{- $key := $intake.persistence.enabled | ternary "size" "sizeLimit" }}
 {{- $size := get $intake.persistence $key }}
-{{- if lt (include "elastic-ctr.amount" $size | float64) (mulf 1.2 (float64 $intake.config.maxBytes)) -}}
+{{- $impressions := .Values.data.stream.join | empty | ternary 0.0 (mulf 1.5 (float64 $intake.config.maxImpressionBytes)) }}
+{{- if lt (include "elastic-ctr.amount" $size | float64) (addf (mulf 1.2 (float64 $intake.config.maxBytes)) $impressions) -}}
+{{- if $impressions -}}
+intake.persistence.{{ $key }} {{ $size }} is less than a fifth above intake.config.maxBytes {{ int64 $intake.config.maxBytes }} and a half above intake.config.maxImpressionBytes {{ int64 $intake.config.maxImpressionBytes }} together, so the disk would be full before the oldest go: raise the one or lower the others
+{{- else -}}
 intake.persistence.{{ $key }} {{ $size }} is less than a fifth above intake.config.maxBytes {{ int64 $intake.config.maxBytes }}, so the disk would be full before the oldest clicks go: raise the one or lower the other
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -337,8 +337,14 @@ class IntakeConfig(Section):
         default=4 << 30,
         ge=128 << 20,
         le=EXACT,
-        description="Bytes of clicks that are kept: the oldest go first. The volume needs a fifth more, and with `data.stream.join` room for the "
-        "impressions of its window.",
+        description="Bytes of clicks that are kept: the oldest go first. The volume needs a fifth more.",
+    )
+    max_impression_bytes: int = Field(
+        default=512 << 20,
+        ge=1 << 20,
+        le=EXACT,
+        description="With `data.stream.join`: bytes of the impressions that are remembered. While there are more the oldest are forgotten before "
+        "`windowSeconds`, and counted. The volume needs half as much again for them.",
     )
     max_body_bytes: int = Field(
         default=4 << 20, ge=1 << 10, le=64 << 20, description="Bytes of one request, at most; a larger one is refused."

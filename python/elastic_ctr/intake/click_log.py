@@ -85,21 +85,30 @@ class ClickLog:
         retention: Retention,
         remembered: int = REMEMBERED_KEYS,
         join: tuple[LateClicks, float] | None = None,
+        *,
+        most_impressions: int = 1 << 40,
+        of_topic: bool = False,
     ) -> None:
-        """Raises LogUnwritable."""
+        """`most_impressions` is the bytes of those that are remembered. `of_topic`: they are remembered by the topic's time, and retention
+        leaves what training has not read.
+
+        Raises LogUnwritable.
+        """
         self._path = folder / "clicks.sqlite"
         self._retention = retention
         self._remembered = remembered
+        self._of_topic = of_topic
         with self._told():
             folder.mkdir(parents=True, exist_ok=True)
             self._db = _opened(self._path)
             self._db.executescript(_SCHEMA)
             self._reader = _opened(self._path)
             [log] = self._db.execute("select value from facts where name = 'log'").fetchone()
-            [self._read_up_to] = self._db.execute("select value from facts where name = 'read up to'").fetchone()
+            [place] = self._db.execute("select value from facts where name = 'read up to'").fetchone()
+            self._read_up_to = int(place)
             self.partition = f"clicks-{log}"
             self.kept, self.bytes = self._places()
-            self._impressions = None if join is None else Impressions(self._db, *join)
+            self._impressions = None if join is None else Impressions(self._db, *join, most_impressions)
             if join is None:
                 forget_all(self._db)
         self.joins = Joins()
@@ -125,10 +134,14 @@ class ClickLog:
         with self._told(), self._reading:
             return dict(self._reader.execute("select partition, following from positions").fetchall())
 
+    def read_up_to(self, offset: int) -> None:
+        """Training goes on with this offset. It is on the disk with the next append."""
+        self._read_up_to = offset
+
     def unread_bytes(self) -> int:
-        """About how many bytes no reader has asked for yet; 0 before the first one has asked for any."""
+        """About how many bytes are behind the place with which training goes on."""
         first, end = self.kept
-        return self.bytes * (end - max(first, self._read_up_to)) // max(1, end - first) if self._read_up_to else 0
+        return self.bytes * max(0, end - max(first, self._read_up_to)) // max(1, end - first)
 
     def append(self, requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused | TooMuchJoined]:
         """The first requests, at least one, in one transaction, of each its offsets; what is too old goes in the same one.
@@ -141,7 +154,10 @@ class ClickLog:
             text: list[bytes] = []
             joins = self.joins
             if self._impressions is not None:
-                self._impressions.forget(now)
+                forgotten = self._impressions.forget(
+                    self._joins_since(requests, now), sum(each.count for each in requests)
+                )
+                joins = joins.plus(Joins(crowded_out=forgotten))
             [first] = self._db.execute("select end from places").fetchone()
             end = first
             for each in requests:
@@ -152,7 +168,7 @@ class ClickLog:
                     found.append(known)
                     continue
                 try:
-                    lines, joined = self._joined(each.text, now)
+                    lines, joined = self._joined(each.text, now if each.time is None else each.time.at)
                 except TooMuchJoined as refused:
                     found.append(refused)
                     continue
@@ -160,8 +176,7 @@ class ClickLog:
                 joins, end, size = joins.plus(joined), here.end, size + len(lines)
                 text.append(lines)
                 self._remember(each, here)
-                if each.position is not None:
-                    self._db.execute("insert or replace into positions values (?, ?)", each.position)
+                self._db.executemany("insert or replace into positions values (?, ?)", each.positions)
                 found.append(here)
             for piece in _pieces(b"".join(text)):
                 first = self._insert(first, piece, now)
@@ -203,21 +218,30 @@ class ClickLog:
                         break
             finally:
                 rows.close()
-            self._read_up_to = max(self._read_up_to, following)
             return Piece(first, following, b"".join(texts))
+
+    def _joins_since(self, requests: Sequence[Clicks], now: float) -> float | None:
+        """What the age of impressions counts from. A topic that is not read, or is behind, has its own time."""
+        if not self._of_topic:
+            return now
+        times = [each.time.whole for each in requests if each.time is not None]
+        return max((whole for whole in times if whole is not None), default=None)
 
     def _joined(self, text: bytes, now: float) -> tuple[bytes, Joins]:
         """Raises TooMuchJoined, as if the request had not come."""
         if self._impressions is None:
             return text, Joins()
         self._db.execute("savepoint request")
+        before = self._impressions.bytes
         try:
-            return self._impressions.join(text, now)
+            found = self._impressions.join(text, now)
         except TooMuchJoined:
             self._db.execute("rollback to request")
-            raise
-        finally:
             self._db.execute("release request")
+            self._impressions.bytes = before
+            raise
+        self._db.execute("release request")
+        return found
 
     def _places(self) -> tuple[Kept, int]:
         end, size = self._db.execute("select end, bytes from places").fetchone()
@@ -262,7 +286,8 @@ class ClickLog:
         for first, count, each, at in self._db.execute(
             "select first, count, bytes, at from batches order by first limit ?", (_DROPPED_AT_ONCE,)
         ):
-            if left <= self._retention.bytes and at >= now - self._retention.seconds:
+            old = at < now - self._retention.seconds and not (self._of_topic and first + count > self._read_up_to)
+            if left <= self._retention.bytes and not old:
                 break
             left, up_to = left - each, first + count
         if up_to is not None:
@@ -271,12 +296,15 @@ class ClickLog:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        impressions = self._impressions.bytes if self._impressions is not None else 0
         with self._told():
             try:
                 self._db.execute("begin immediate")
                 yield
                 self._db.execute("commit")
             except BaseException:
+                if self._impressions is not None:
+                    self._impressions.bytes = impressions
                 # On a full disk SQLite may have rolled back by itself.
                 with suppress(sqlite3.Error):
                     if self._db.in_transaction:

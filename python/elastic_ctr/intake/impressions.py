@@ -3,6 +3,7 @@
 import io
 import logging
 import sqlite3
+from math import inf
 from typing import NamedTuple
 
 from elastic_ctr.intake.join import Kind, LateClicks
@@ -11,6 +12,8 @@ log = logging.getLogger(__name__)
 
 # Of the late clicks of one request: each is as long as its impression, which may be hundreds of times as long as its click.
 JOINED_BYTES = 16 << 20
+# What is forgotten in one transaction beside twice what comes: a write-ahead log of all that is old could be as large as the table.
+_FORGOTTEN_AT_ONCE = 200
 
 _SCHEMA = """
 create table if not exists impressions (
@@ -24,25 +27,34 @@ class TooMuchJoined(ValueError):
 
 
 class Joins(NamedTuple):
-    """Clicks that carried only a key: those that became late clicks, those without an impression, and those that came again."""
+    """Clicks that carried only a key: those that became late clicks, those without an impression, and those that came again. And impressions
+    that were forgotten before their time, because there were too many.
+    """
 
     joined: int = 0
     unmatched: int = 0
     duplicate: int = 0
+    crowded_out: int = 0
 
     def plus(self, other: "Joins") -> "Joins":
         return Joins(*(one + more for one, more in zip(self, other, strict=True)))
 
 
 class Impressions:
-    """In a log's file. Remembered for `seconds`. The first of several with one key counts until it is forgotten."""
+    """In a log's file. Remembered for `seconds`, the oldest for less while all have more than `most_bytes`. The first of several with one key
+    counts until it is forgotten.
 
-    def __init__(self, db: sqlite3.Connection, rules: LateClicks, seconds: float) -> None:
+    `bytes` is of the rows that are remembered; who rolls a transaction back puts it back.
+    """
+
+    def __init__(self, db: sqlite3.Connection, rules: LateClicks, seconds: float, most_bytes: int) -> None:
         self._db = db
         self._rules = rules
         self._seconds = seconds
+        self._most_bytes = most_bytes
         db.executescript(_SCHEMA)
         self._forget_those_of_other_rules()
+        [self.bytes] = db.execute("select coalesce(sum(length(line)), 0) from impressions").fetchone()
 
     def _forget_those_of_other_rules(self) -> None:
         """Their rows have other columns: no late click can be made of them."""
@@ -59,9 +71,25 @@ class Impressions:
                 )
         self._db.execute("commit")
 
-    def forget(self, now: float) -> None:
-        """Those that are too old, before others are looked up."""
-        self._db.execute("delete from impressions where at < ?", (now - self._seconds,))
+    def forget(self, now: float | None, lines: int) -> int:
+        """Before `lines` others are looked up, those that are too old, where `now` is known, or too many; how many were too many. What is left
+        goes with the next lines. Within a transaction.
+        """
+        oldest = -inf if now is None else now - self._seconds
+        size, crowded = self.bytes, 0
+        keys: list[tuple[str]] = []
+        for key, at, length in self._db.execute(
+            "select key, at, length(line) from impressions order by at limit ?", (_FORGOTTEN_AT_ONCE + 2 * lines,)
+        ):
+            if at >= oldest:
+                if size <= self._most_bytes:
+                    break
+                crowded += 1
+            keys.append((key,))
+            size -= length
+        self._db.executemany("delete from impressions where key = ?", keys)
+        self.bytes = size
+        return crowded
 
     def join(self, text: bytes, now: float) -> tuple[bytes, Joins]:
         """The lines that are appended for those of a request. Within a transaction.
@@ -102,10 +130,11 @@ class Impressions:
 
     def _remember(self, key: str, now: float, line: bytes, *, clicked: bool) -> None:
         """The first row counts, and a click that came with any."""
-        self._db.execute(
-            "insert into impressions values (?, ?, ?, ?) on conflict (key) do update set clicked = max(clicked, excluded.clicked)",
-            (key, now, int(clicked), line),
-        )
+        new = self._db.execute("insert or ignore into impressions values (?, ?, ?, ?)", (key, now, int(clicked), line))
+        if new.rowcount:
+            self.bytes += len(line)
+        elif clicked:
+            self._db.execute("update impressions set clicked = 1 where key = ?", (key,))
 
 
 def forget_all(db: sqlite3.Connection) -> None:

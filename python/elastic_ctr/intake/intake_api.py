@@ -27,7 +27,7 @@ from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.http import RequestRefused, application, read_body, require_token, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
 from elastic_ctr.runtime.lock import StateLock
-from elastic_ctr.streams.open import open_stream
+from elastic_ctr.streams.open import open_topic
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,13 @@ class Intake:
         retention = Retention(settings.retention_hours * 3600, settings.max_bytes)
         rules, join = LateClicks.of(config.data, config.features), config.data.stream.join
         joined = None if rules is None or join is None else (rules, join.window_seconds)
-        self.log = ClickLog(Path(settings.dir), retention, join=joined)
+        self.log = ClickLog(
+            Path(settings.dir),
+            retention,
+            join=joined,
+            most_impressions=settings.max_impression_bytes,
+            of_topic=config.data.source.is_topic,
+        )
         self.counts = Counts()
         self.metrics = IntakeMetrics(self.log, self.counts, lambda: self.commits.error)
         self.commits = GroupCommit(self.log, LogClock(self.log, clock, steady), self.metrics.observe_commit)
@@ -66,9 +72,9 @@ class Intake:
         source = self.config.data.source
         if not source.is_topic:
             return None
-        stream = open_stream(source.url, source.kafka.properties)
+        topic = open_topic(source.url, source.kafka.properties)
         latest, most_unread = self.config.data.start == "latest", self.config.intake.max_bytes // 2
-        return TopicReader(stream, self.log, self.commits, latest=latest, most_unread=most_unread)
+        return TopicReader(topic, self.log, self.commits, latest=latest, most_unread=most_unread)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Write until `stop` is set."""
@@ -143,8 +149,17 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         except asyncio.TimeoutError as slow:
             raise RequestRefused(408, f"the body did not come within {BODY_SECONDS:g} s; send smaller ones") from slow
 
-    async def places(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
+    async def places(request: Request) -> Response:
+        try:
+            asked = read_document(_Place, json.dumps(dict(request.query_params)))
+        except DocumentDamaged as wrong:
+            raise RequestRefused(
+                400, f"{wrong}; ask for /v1/log, or /v1/log?partition=NAME&following=OFFSET"
+            ) from wrong
         first, end = intake.log.kept
+        # Offsets of a log that was lost say nothing of this one.
+        if asked.following is not None and asked.partition == intake.log.partition and asked.following <= end:
+            intake.log.read_up_to(asked.following)
         return JSONResponse({"partition": intake.log.partition, "first": first, "end": end})
 
     async def lines(request: Request) -> Response:
@@ -179,6 +194,11 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         status=lambda: status_of(intake.log, counts, intake.commits.error, intake.topic),
         metrics=intake.metrics,
     )
+
+
+class _Place(BaseModel):
+    partition: str = ""
+    following: int | None = Field(default=None, ge=0, lt=_OFFSETS)
 
 
 class _Range(BaseModel):

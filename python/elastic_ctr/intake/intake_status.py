@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -26,6 +27,7 @@ class Counts:
 
 def status_of(log: ClickLog, counts: Counts, error: str | None, topic: TopicReader | None) -> dict[str, Any]:
     """The JSON of /status."""
+    joins = log.joins
     return {
         "role": "intake",
         "partition": log.partition,
@@ -33,7 +35,7 @@ def status_of(log: ClickLog, counts: Counts, error: str | None, topic: TopicRead
         "end": log.kept.end,
         "bytes": log.bytes,
         "accepted": {"requests": counts.requests, "records": counts.records, "bytes": counts.bytes},
-        "lateClicks": log.joins._asdict(),
+        "lateClicks": {"joined": joins.joined, "unmatched": joins.unmatched, "duplicate": joins.duplicate, "crowdedOut": joins.crowded_out},
         "repeated": counts.repeated,
         "refused": counts.refused,
         "error": error,
@@ -68,6 +70,11 @@ class IntakeMetrics(Metrics):
                     "Clicks of an impression that was clicked before, which were dropped.",
                     log.joins.duplicate,
                 ),
+                (
+                    "impressions_crowded_out",
+                    "Impressions that were forgotten before their time, because there were too many.",
+                    log.joins.crowded_out,
+                ),
                 ("repeated_requests", "Requests that were answered by their Idempotency-Key.", counts.repeated),
                 ("refused_requests", "Requests that were refused or could not be written.", counts.refused),
             ):
@@ -81,7 +88,16 @@ class IntakeMetrics(Metrics):
                 ):
                     yield CounterMetricFamily(f"elastic_ctr_intake_{name}", what, value=count)
                 for name, what, value in (
-                    ("topic_lag", "Offsets of the topic that are not in the log yet.", topic.lag),
+                    (
+                        "topic_lag",
+                        "Offsets of the topic that are not in the log yet; NaN while it cannot be read.",
+                        nan if topic.lag is None else topic.lag,
+                    ),
+                    (
+                        "topic_waiting",
+                        "1 while messages are left to the topic, because training is behind.",
+                        topic.waits,
+                    ),
                     ("topic_failing", "1 while the topic cannot be read.", topic.error is not None),
                 ):
                     yield GaugeMetricFamily(f"elastic_ctr_intake_{name}", what, value=value)

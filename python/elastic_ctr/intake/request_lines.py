@@ -23,16 +23,24 @@ class Position(NamedTuple):
     following: int
 
 
+class TopicTime(NamedTuple):
+    """Unix seconds: when the messages of a topic were made, and up to when those of all its partitions are read; None: not known yet."""
+
+    at: float
+    whole: float | None
+
+
 @dataclass(frozen=True)
 class Clicks:
-    """Lines that are appended together: `text` has `count` of them, each with its newline. `key` names the request, `position` says where
-    a topic is read on once they are there.
+    """Lines that are appended together: `text` has `count` of them, each with its newline. `key` names the request. `positions` say where
+    a topic is read on once they are there, and `time` when they were made.
     """
 
     text: bytes
     count: int
     key: str | None = None
-    position: Position | None = None
+    positions: tuple[Position, ...] = ()
+    time: TopicTime | None = None
 
     @property
     def digest(self) -> bytes:

@@ -6,23 +6,52 @@ appends one twice.
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable, Mapping
 
-from elastic_ctr.intake.click_log import ClickLog
+from elastic_ctr.intake.click_log import ClickLog, LogUnwritable
 from elastic_ctr.intake.group_commit import GroupCommit
 from elastic_ctr.intake.impressions import TooMuchJoined
-from elastic_ctr.intake.request_lines import Clicks, Position, lines_in
+from elastic_ctr.intake.request_lines import Clicks, Position, TopicTime, lines_in
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.store import StoreError
-from elastic_ctr.streams.interface import Kept, Stream
+from elastic_ctr.streams.interface import Kept, Topic
 
 log = logging.getLogger(__name__)
 
 # From one look at the topic to the next where nothing came.
 _LOOK_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
-# Of one transaction, by the length of the last messages.
+# Of one transaction.
 _BYTES = 4 << 20
-_FIRST_MESSAGES, _MOST_MESSAGES = 100, 10_000
+_MOST_MESSAGES = 10_000
+# Reading goes on once so much less is unread: a word at each step of training would be many.
+_ROOM = 0.9
+
+
+class TopicTimes:
+    """When the messages were made that are appended, by partition: the age of an impression counts from there, so that none is forgotten while
+    the topic is not read.
+    """
+
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self._wall = wall
+        self._read_up_to: dict[str, float] = {}
+
+    def appended(self, partition: str, at: float | None) -> float:
+        """The time of a partition with its next messages, which were made `at`. A sender's clock may be wrong: it goes neither back nor ahead."""
+        now = self._wall()
+        time_now = max(min(now if at is None else at, now), self._read_up_to.get(partition, 0.0))
+        self._read_up_to[partition] = time_now
+        return time_now
+
+    def whole(self, behind: Mapping[str, int]) -> float | None:
+        """Up to when all partitions are read, of which those in `behind` have more; None while one of them was not read yet."""
+        times = [self._read_up_to.get(partition) for partition in behind] or [
+            max(self._read_up_to.values(), default=None)
+        ]
+        known = [each for each in times if each is not None]
+        return min(known) if len(known) == len(times) else None
 
 
 class TopicReader:
@@ -30,7 +59,7 @@ class TopicReader:
 
     Attributes:
         records: lines that were appended.
-        lag: offsets that are not appended yet.
+        lag: offsets that are not appended yet; None while the topic cannot be read.
         gone: offsets that the topic kept no more when they were due.
         dropped: messages whose impressions are too long together.
         waits: whether it appends nothing until training has read more: what is not in the log is kept by the topic.
@@ -38,11 +67,19 @@ class TopicReader:
     """
 
     def __init__(
-        self, topic: Stream, clicks: ClickLog, commits: GroupCommit, *, latest: bool, most_unread: int
+        self,
+        topic: Topic,
+        clicks: ClickLog,
+        commits: GroupCommit,
+        *,
+        latest: bool,
+        most_unread: int,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """`latest`: a topic that was never read begins with what comes from now on. `most_unread`: bytes in the log."""
         self.url = topic.url
-        self.records = self.lag = self.gone = self.dropped = 0
+        self.records = self.gone = self.dropped = 0
+        self.lag: int | None = None
         self.waits = False
         self.error: str | None = None
         self._most_unread = most_unread
@@ -50,7 +87,7 @@ class TopicReader:
         self._log = clicks
         self._commits = commits
         self._latest = latest
-        self._messages = _FIRST_MESSAGES
+        self._times = TopicTimes(wall)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. A topic or a log that fails is asked again."""
@@ -65,10 +102,13 @@ class TopicReader:
     async def _pause_after_round(self, stop: asyncio.Event) -> float:
         try:
             came = await self._round(stop)
+        except LogUnwritable:
+            # The writer says it.
+            return _AGAIN_SECONDS
         except OSError as failed:
-            if self.error is None and not stop.is_set():
+            if self.error != str(failed) and not stop.is_set():
                 log.warning("%s", failed)
-            self.error = str(failed)
+            self.error, self.lag = str(failed), None
             return _AGAIN_SECONDS
         if self.error is not None:
             log.info("%s is read again", self.url)
@@ -76,31 +116,40 @@ class TopicReader:
         return 0 if came else _LOOK_SECONDS
 
     async def _round(self, stop: asyncio.Event) -> bool:
-        """A transaction's worth of each partition; whether there was any."""
+        """A transaction's worth of each partition; whether there was any. One that cannot be read keeps no other from being read."""
         kept = await asyncio.to_thread(self._topic.partitions)
         places = await self._places(kept)
         self.lag = sum(kept[partition].end - place for partition, place in places.items())
-        behind = [partition for partition, place in places.items() if place < kept[partition].end]
-        waits = self._log.unread_bytes() > self._most_unread
+        behind = {partition: place for partition, place in places.items() if place < kept[partition].end}
+        unread = self._log.unread_bytes()
+        waits = unread > self._most_unread * (_ROOM if self.waits else 1)
         if waits and not self.waits:
             log.warning("training is behind: messages stay in %s until it has read more of the log", self.url)
         self.waits = waits
         if waits:
             return False
-        for partition in behind:
+        came, failures = bool(behind), list[OSError]()
+        for partition, place in list(behind.items()):
             if stop.is_set():
                 break
-            place = places[partition]
-            await self._take(partition, place, min(kept[partition].end, place + self._messages))
-        return bool(behind)
+            end = kept[partition].end
+            try:
+                if await self._take(partition, place, min(end, place + _MOST_MESSAGES), behind) >= end:
+                    del behind[partition]
+            except StoreError as failed:
+                failures.append(failed)
+        if failures:
+            raise failures[0]
+        return came
 
     async def _places(self, kept: dict[str, Kept]) -> dict[str, int]:
         """The next offset of each partition. Raises StoreError for a topic that was created anew."""
         known = await asyncio.to_thread(self._log.positions)
         if self._latest and not known.keys() & kept.keys():
-            for partition, each in kept.items():
-                await self._commits.append(Clicks(b"", 0, position=Position(partition, each.end)))
             known = {partition: each.end for partition, each in kept.items()}
+            # In one transaction: a partition without a place is one that was added, and is read from its first offset.
+            begins = tuple(Position(partition, end) for partition, end in known.items())
+            await self._commits.append(Clicks(b"", 0, positions=begins))
         places = {partition: known.get(partition, each.first) for partition, each in kept.items()}
         for partition, place in places.items():
             if place > kept[partition].end:
@@ -110,23 +159,26 @@ class TopicReader:
                 )
         return places
 
-    async def _take(self, partition: str, start: int, stop: int) -> None:
-        """Append the messages between two offsets. Raises StoreError, LogUnwritable."""
-        lines = await asyncio.to_thread(self._topic.read, partition, start, stop)
+    async def _take(self, partition: str, start: int, stop: int, behind: Mapping[str, int]) -> int:
+        """Append the messages from one offset on, up to another one; where the next ones begin. Raises StoreError, LogUnwritable."""
+        lines = await asyncio.to_thread(self._topic.read, partition, start, stop, _BYTES)
         text = lines_in(lines.raw.read())
-        position = Position(partition, stop)
+        following = stop if lines.following is None else lines.following
+        position = Position(partition, following)
+        at = self._times.appended(partition, lines.at)
+        clicks = Clicks(text, text.count(b"\n"), positions=(position,), time=TopicTime(at, self._times.whole(behind)))
         try:
-            found = await self._commits.append(Clicks(text, text.count(b"\n"), position=position))
+            found = await self._commits.append(clicks)
             self.records += found.end - found.first
         except TooMuchJoined as refused:
-            if stop - start > 1:
-                middle = (start + stop) // 2
-                await self._take(partition, start, middle)
-                await self._take(partition, middle, stop)
-                return
+            if following - start > 1:
+                middle = (start + following) // 2
+                following = await self._take(partition, start, middle, behind)
+                return (
+                    following if following < middle else await self._take(partition, middle, position.following, behind)
+                )
             log.error("offset %d of %s is dropped: %s", start, partition, refused)  # noqa: TRY400 (the sentence says it all)
             self.dropped += 1
-            await self._commits.append(Clicks(b"", 0, position=position))
+            await self._commits.append(Clicks(b"", 0, positions=(position,)))
         self.gone += lines.gone
-        if text:
-            self._messages = max(1, min(_MOST_MESSAGES, _BYTES * (stop - start) // len(text)))
+        return following

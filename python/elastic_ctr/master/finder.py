@@ -23,6 +23,7 @@ _LEAST_OFFSETS = {"records": 5_000, "bytes": 1 << 20}
 _PAUSE_SECONDS = 2.0
 # Between two looks while a pass is under way; longer once the stream does not answer, for such a look takes its time.
 _LOOK_ON_SECONDS, _AWAY_SECONDS = 1.0, 10.0
+_TELL_SECONDS = 1.0
 
 
 class Finder(Protocol):
@@ -128,6 +129,7 @@ class WindowFinder:
         self._failed: StoreError | None = None
         self._again_at = 0.0
         self._look_on_at = 0.0
+        self._tell_at = 0.0
 
     def refuse_missing(self) -> None:
         """A topic may be created later."""
@@ -176,7 +178,7 @@ class WindowFinder:
         if self._failed is not None and self._clock() < self._again_at:
             raise self._failed
         try:
-            kept = self._stream.partitions()
+            kept = self._stream.partitions(self._needed_to_tell(coordinator))
         except StoreError as failed:
             self._failed, self._again_at = failed, self._clock() + _PAUSE_SECONDS
             raise
@@ -191,6 +193,13 @@ class WindowFinder:
         if following is None:
             # Kept before the first pass: with `latest` it has what came since.
             coordinator.found.stream_begins(self._following)
+
+    def _needed_to_tell(self, coordinator: Coordinator) -> dict[str, int] | None:
+        """From where on a recovery may need the stream, once in a while."""
+        if self._clock() < self._tell_at:
+            return None
+        self._tell_at = self._clock() + _TELL_SECONDS
+        return coordinator.found.stream_needed()
 
     def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of the protocol)
         """What a stream has does not change."""

@@ -12,7 +12,7 @@ from elastic_ctr.master.decision_lock import DecisionLock
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import DriftRow, PassRow, StartedFrom, StreamPlaces
 from elastic_ctr.master.schedule import Schedule
-from elastic_ctr.master.stream_schedule import StreamSchedule
+from elastic_ctr.master.stream_schedule import StreamSchedule, following_after
 from elastic_ctr.master.windows import Window, pieces
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,12 @@ class FoundData:
         with self._lock.reading() as ledger:
             places = ledger.facts.stream
             return None if places is None else places.following
+
+    def stream_needed(self) -> dict[str, int]:
+        """By partition of the stream, the first offset that a recovery may train again."""
+        with self._lock.reading() as ledger:
+            checkpoints = ledger.checkpoints()
+            return following_after(ledger, int(checkpoints[-1]["pass"]) if checkpoints else 0)
 
     def stream_begins(self, following: dict[str, int]) -> None:
         """The first look at the stream."""

@@ -41,18 +41,24 @@ class IntakeLog:
         self.url = f"intake://{netloc}"
         self._origin = f"http://{netloc}"
         self._retry = retry or RetryPolicy()
+        # The log that answered last.
+        self._partition = ""
         # No proxy of the environment is used between pods.
         self._client = httpx.Client(
             trust_env=False, headers={"accept-encoding": "identity", "user-agent": "elastic-ctr"}
         )
 
-    def partitions(self) -> dict[str, Kept]:
-        with self._asked("/v1/log", {}, _LOOK_TIMEOUT) as answer:
+    def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:
+        """An intake that reads a topic leaves messages to it while training is behind."""
+        needed = (following or {}).get(self._partition)
+        place: dict[str, str | int] = {} if needed is None else {"partition": self._partition, "following": needed}
+        with self._asked("/v1/log", place, _LOOK_TIMEOUT) as answer:
             text = self._body(answer)
         try:
             places = read_document(_Places, text)
         except DocumentDamaged as wrong:
             raise self._no_intake(str(wrong)) from wrong
+        self._partition = places.partition
         return {places.partition: Kept(places.first, places.end)}
 
     def read(self, partition: str, start: int, stop: int) -> Lines:
@@ -103,7 +109,7 @@ class IntakeLog:
         return bytes(found)
 
     @contextmanager
-    def _asked(self, path: str, query: Mapping[str, int], timeout: httpx.Timeout) -> Iterator[httpx.Response]:
+    def _asked(self, path: str, query: Mapping[str, str | int], timeout: httpx.Timeout) -> Iterator[httpx.Response]:
         try:
             with self._client.stream("GET", f"{self._origin}{path}", params=query, timeout=timeout) as answer:
                 status = answer.status_code

@@ -120,6 +120,15 @@ def test_a_range_that_is_wrong_is_refused_with_a_sentence(door: Desk, query: str
     assert sentence in answer.json()["error"]
 
 
+def test_a_place_that_is_none_is_refused_with_a_sentence(door: Desk) -> None:
+    answer = door.client.get("/v1/log?partition=a&following=-1")
+
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(
+        "following: Input should be greater than or equal to 0; ask for /v1/log, or"
+    )
+
+
 def test_a_length_that_is_none_is_refused(door: Desk) -> None:
     host, _, port = door.netloc.partition(":")
     for length in ("-1", "1e3", "9" * 30 + "x"):
@@ -280,7 +289,7 @@ def test_status_and_metrics_count_what_came(door: Desk) -> None:
     assert door.status() == {
         "role": "intake", "partition": door.partition, "first": 0, "end": 3, "bytes": 7,
         "accepted": {"requests": 2, "records": 3, "bytes": 7},
-        "lateClicks": {"joined": 0, "unmatched": 0, "duplicate": 0}, "repeated": 1, "refused": 1, "error": None,
+        "lateClicks": {"joined": 0, "unmatched": 0, "duplicate": 0, "crowdedOut": 0}, "repeated": 1, "refused": 1, "error": None,
             "topic": None,
     }  # fmt: skip
     found = {name.removeprefix("elastic_ctr_intake_"): value for name, value in door.metrics().items()}

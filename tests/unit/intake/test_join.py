@@ -201,6 +201,45 @@ def test_an_impression_is_forgotten_with_its_window(tmp_path: Path) -> None:
         assert log._db.execute("select count(*) from impressions").fetchone() == (0,)
 
 
+def test_the_oldest_impressions_go_before_their_time_where_there_are_too_many(tmp_path: Path) -> None:
+    most = 3 * (len(impression(1)) - 1)
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10), most_impressions=most)) as log:
+        for number in range(5):
+            log.append([clicks_of(impression(number), 1000)], float(number))
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10), most_impressions=most)) as log:
+        log.append([clicks_of(b"".join(map(click, range(5))), 1000)], 5.0)
+
+        # What comes may be more until the next lines come.
+        assert log.joins == Joins(joined=3, unmatched=2, crowded_out=1)
+        log.append([clicks_of(b"".join(map(click, range(5))), 1000)], 5.0)
+        assert log.joins == Joins(joined=3, unmatched=4, duplicate=3, crowded_out=1)
+
+
+def test_a_request_that_was_refused_counts_no_impressions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(impressions, "JOINED_BYTES", len(late(1)))
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
+        log.append([clicks_of(impression(1) + impression(2), 1000)], 0.0)
+        assert log._impressions is not None
+        before = log._impressions.bytes
+        log.append([clicks_of(impression(4) + click(1) + click(2), 1000)], 0.0)
+
+        assert log._impressions.bytes == before
+        assert before == log._db.execute("select sum(length(line)) from impressions").fetchone()[0]
+
+
+def test_what_is_too_old_goes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(impressions, "_FORGOTTEN_AT_ONCE", 4)
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
+        log.append([clicks_of(b"".join(map(impression, range(10))), 1000)], 0.0)
+        left = []
+        for _ in range(3):
+            log.append([], 11.0)
+            left += log._db.execute("select count(*) from impressions").fetchone()
+        assert log._impressions is not None
+
+        assert (left, log._impressions.bytes, log.joins) == ([6, 2, 0], 0, Joins())
+
+
 def test_an_impression_that_comes_again_with_its_click_is_clicked_once(tmp_path: Path) -> None:
     with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
         for text in (impression(1), impression(1, clicked=1), impression(1), click(1)):
@@ -397,7 +436,7 @@ def test_the_intake_joins_what_is_posted_and_says_how_much(tmp_path: Path) -> No
             (0, 2), (2, 3), (2, 3), (3, 3)
         ]  # fmt: skip
         assert door.client.get("/v1/log/lines?start=2&stop=3").content == late(1)
-        assert door.status()["lateClicks"] == {"joined": 1, "unmatched": 1, "duplicate": 2}
+        assert door.status()["lateClicks"] == {"joined": 1, "unmatched": 1, "duplicate": 2, "crowdedOut": 0}
         metrics = door.metrics()
         found = {
             name: metrics[f"elastic_ctr_intake_late_clicks_{name}_total"]

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.intake import impressions, topic_reader
-from elastic_ctr.intake.click_log import ClickLog, Retention
+from elastic_ctr.intake.click_log import Appended, ClickLog, KeyReused, LogUnwritable, Retention
 from elastic_ctr.intake.group_commit import GroupCommit
-from elastic_ctr.intake.impressions import Joins
+from elastic_ctr.intake.impressions import Joins, TooMuchJoined
 from elastic_ctr.intake.join import LateClicks
-from elastic_ctr.intake.topic_reader import TopicReader
+from elastic_ctr.intake.request_lines import Clicks
+from elastic_ctr.intake.topic_reader import TopicReader, TopicTimes
 from elastic_ctr.store import StoreUnavailable
 from elastic_ctr.streams.interface import Kept, Lines, lines_of_messages
 
@@ -24,26 +25,35 @@ FOR_EVER = Retention(1e9, 1 << 40)
 
 @dataclass
 class Topic:
-    """Messages by partition; those before `first` are kept no more."""
+    """Messages by partition; those before `first` are kept no more, and `broken` has no leader. `made` says when a message was made."""
 
     messages: dict[str, list[bytes]] = field(default_factory=lambda: {"t/0": []})
     first: int = 0
     away: str = ""
+    broken: str = ""
+    made: dict[bytes, float] = field(default_factory=dict)
     closed: bool = False
     asked: list[tuple[str, int, int]] = field(default_factory=list)
     url: str = "kafka://broker:9092/t"
     unit: str = "records"
 
-    def partitions(self) -> dict[str, Kept]:
+    def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
         if self.away:
             raise StoreUnavailable(self.away)
         return {name: Kept(self.first, len(found)) for name, found in self.messages.items()}
 
-    def read(self, partition: str, start: int, stop: int) -> Lines:
+    def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
+        if self.broken == partition:
+            raise StoreUnavailable(f"{partition} has no leader")
         self.asked.append((partition, start, stop))
-        begin = max(start, self.first)
-        found = [(offset, self.messages[partition][offset]) for offset in range(begin, stop)]
-        return lines_of_messages(found, gone=begin - start)
+        begin = following = max(start, self.first)
+        found, size = list[tuple[int, bytes]](), 0
+        while following < stop and (most_bytes is None or size < most_bytes):
+            found.append((following, self.messages[partition][following]))
+            size += len(found[-1][1])
+            following += 1
+        at = max((self.made.get(text, 0.0) for _, text in found), default=None) if self.made else None
+        return lines_of_messages(found, gone=begin - start, following=following, at=at)
 
     def close(self) -> None:
         self.closed = True
@@ -84,10 +94,11 @@ def read(
     until: Callable[[TopicReader], bool] | None = None,
     latest: bool = False,
     most_unread: int = 1 << 40,
+    now: float = 0.0,
 ) -> TopicReader:
     """A reader of its own, as after a restart, until the topic is read or `until` is so."""
-    commits = GroupCommit(log, lambda: 0.0, lambda _: None)
-    reader = TopicReader(topic, log, commits, latest=latest, most_unread=most_unread)
+    commits = GroupCommit(log, lambda: now, lambda _: None)
+    reader = TopicReader(topic, log, commits, latest=latest, most_unread=most_unread, wall=lambda: now)
 
     def whole() -> bool:
         places = log.positions()
@@ -188,37 +199,141 @@ def test_messages_whose_impressions_are_much_together_are_several_transactions(
 
 
 def test_a_transaction_has_fewer_messages_where_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_reader, "_FIRST_MESSAGES", 4)
+    monkeypatch.setattr(topic_reader, "_MOST_MESSAGES", 4)
     monkeypatch.setattr(topic_reader, "_BYTES", 1000)
-    topic = Topic({"t/0": [b"x" * 499] * 8})
+    topic = Topic({"t/0": [b"x"] * 8 + [b"x" * 499] * 5})
     with closing(ClickLog(tmp_path, FOR_EVER)) as log:
         read(log, topic)
 
-        assert topic.asked == [("t/0", 0, 4), ("t/0", 4, 6), ("t/0", 6, 8)]
+        assert [start for _, start, _ in topic.asked] == [0, 4, 8, 11]
+        assert lines_of(log) == topic.messages["t/0"]
 
 
 def test_the_topic_keeps_what_training_has_no_time_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_reader, "_FIRST_MESSAGES", 10)
-    monkeypatch.setattr(topic_reader, "_BYTES", 100)
-    topic = Topic({"t/0": [b"%09d" % number for number in range(100)]})
-    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
-        # Before training has begun nothing is held back.
-        read(log, topic, most_unread=0)
-        log.read(0, 50, 1 << 30)
-        topic.messages["t/0"] += [b"%09d" % number for number in range(100, 200)]
+    monkeypatch.setattr(topic_reader, "_MOST_MESSAGES", 10)
+    topic = Topic({"t/0": [b"%09d" % number for number in range(200)]})
+    with closing(ClickLog(tmp_path, FOR_EVER, of_topic=True)) as log:
+        # Training has not begun yet.
         waiting = read(log, topic, lambda reader: reader.waits, most_unread=600)
+        assert (log.unread_bytes(), log.kept.end, waiting.lag) == (700, 70, 130)
+        log.read_up_to(50)
+        read(log, topic, lambda reader: reader.waits, most_unread=600)
         end = log.kept.end
-    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+    with closing(ClickLog(tmp_path, FOR_EVER, of_topic=True)) as log:
         # How far training is outlives a restart.
-        assert (log.unread_bytes(), log.kept.end, waiting.lag) == (10 * (end - 50), end, 200 - end)
-        assert 50 + 600 // 10 < end <= 50 + 600 // 10 + 10
+        assert (log.unread_bytes(), log.kept.end, end) == (700, end, 120)
+        # Training that begins anew, with what comes from now on, needs nothing of what is there.
+        log.read_up_to(end)
 
-        def is_read(reader: TopicReader) -> bool:
-            log.read(log.kept.end - 1, log.kept.end, 1 << 30)
+        def is_read(_: TopicReader) -> bool:
+            log.read_up_to(log.kept.end)
             return log.kept.end == 200
 
         read(log, topic, is_read, most_unread=600)
         assert lines_of(log) == topic.messages["t/0"]
+        # It goes back to a checkpoint.
+        log.read_up_to(100)
+        topic.messages["t/0"].append(b"1")
+        assert read(log, topic, lambda reader: reader.waits, most_unread=600).lag == 1
+
+
+def test_what_training_has_not_read_of_a_topic_does_not_go_by_age(tmp_path: Path) -> None:
+    topic = Topic({"t/0": [b"%d" % number for number in range(10)]})
+    with closing(ClickLog(tmp_path, Retention(60, 1 << 40), of_topic=True)) as log:
+        read(log, topic)
+        topic.messages["t/0"] += [b"%d" % number for number in range(10, 20)]
+        read(log, topic)
+        log.read_up_to(10)
+        log.append([], 1000.0)
+
+        assert (log.kept, log.read(0, 20, 1 << 30).text.split()) == (Kept(10, 20), topic.messages["t/0"][10:])
+        log.read_up_to(20)
+        log.append([], 1000.0)
+        assert log.kept == Kept(20, 20)
+
+
+def test_no_impression_is_forgotten_while_the_topic_is_not_read(tmp_path: Path) -> None:
+    topic = Topic({"t/0": [impression(1)]}, made={impression(1): 100.0, click(1): 150.0})
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 60), of_topic=True)) as log:
+        read(log, topic, now=100.0)
+        # Training stands for an hour, and the click waits in the topic.
+        for now in range(200, 3700, 100):
+            log.append([], now)
+        topic.messages["t/0"].append(click(1))
+        read(log, topic, now=3700.0)
+
+        assert lines_of(log) == [impression(1), late(1)]
+
+
+def test_an_impression_is_forgotten_with_its_window_of_the_topics_time(tmp_path: Path) -> None:
+    made = {impression(1): 100.0, impression(2): 170.0, click(1): 171.0, click(2): 172.0}
+    topic = Topic({"t/0": [impression(1)]}, made=made)
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 60), of_topic=True)) as log:
+        for message in (None, impression(2), click(1), click(2)):
+            topic.messages["t/0"] += [] if message is None else [message]
+            read(log, topic, now=200.0)
+
+        assert lines_of(log) == [impression(1), impression(2), late(2)]
+        assert log.joins == Joins(joined=1, unmatched=1)
+
+
+def test_the_slowest_partition_says_which_impressions_are_remembered_and_no_clock_is_ahead() -> None:
+    times = TopicTimes(lambda: 1000.0)
+
+    assert times.whole({"a": 0}) is None
+    assert times.appended("a", 500.0) == 500.0
+    assert times.whole({"a": 1, "b": 0}) is None
+    assert times.appended("b", 2000.0) == 1000.0
+    assert times.appended("a", 400.0) == 500.0
+    assert (times.whole({"a": 1, "b": 1}), times.whole({"b": 1}), times.whole({})) == (500.0, 1000.0, 1000.0)
+    # Messages without a time are as old as they are read.
+    assert times.appended("c", None) == 1000.0
+
+
+def test_a_partition_without_a_leader_keeps_no_other_from_being_read(tmp_path: Path) -> None:
+    topic = Topic({"t/0": [b"0"], "t/1": [b"1"]}, broken="t/0")
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        reader = read(log, topic, lambda reader: lines_of(log) == [b"1"] and reader.error is not None)
+
+        assert (reader.error, reader.lag, log.positions()) == ("t/0 has no leader", None, {"t/1": 1})
+
+
+def test_the_writers_fault_is_not_the_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic({"t/0": [b"0"]})
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        append, refused = log.append, list[int]()
+
+        def full(requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused | TooMuchJoined]:
+            if requests and len(refused) < 2:
+                refused.append(1)
+                raise LogUnwritable("the disk is full")
+            return append(requests, now)
+
+        monkeypatch.setattr(log, "append", full)
+        reader = read(log, topic)
+
+        assert (lines_of(log), reader.error, len(refused)) == ([b"0"], None, 2)
+
+
+def test_latest_begins_in_all_partitions_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic({"t/0": [b"old"] * 3, "t/1": [b"old"] * 3})
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        append, times = log.append, list[int]()
+
+        def fails_once(requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused | TooMuchJoined]:
+            if requests:
+                times.append(1)
+                if len(times) == 2:
+                    raise LogUnwritable("the disk is full")
+            return append(requests, now)
+
+        monkeypatch.setattr(log, "append", fails_once)
+        read(log, topic, latest=True)
+        for messages in topic.messages.values():
+            messages.append(b"new")
+        read(log, topic, latest=True)
+
+        assert lines_of(log) == [b"new", b"new"]
 
 
 def test_a_fault_of_its_own_ends_the_intake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,24 @@ def test_offsets_that_retention_has_dropped_are_counted(tmp_path: Path) -> None:
             assert (text_of(none), none.gone) == (b"", 2)
 
 
+def test_an_intake_learns_with_which_offset_training_goes_on(door: Desk, stream: IntakeLog) -> None:
+    door.post(numbered(0, 10))
+    log = door.intake.log
+    all_bytes = log.unread_bytes()
+    stream.partitions({"others": 5, door.partition: 10})
+    # The log's name was not known yet.
+    assert log.unread_bytes() == all_bytes == log.bytes
+
+    found = [(stream.partitions({"others": 1, door.partition: place}), log.unread_bytes())[1] for place in (10, 5, 11)]
+
+    assert found == [0, 10, 10]
+    with closing(open_stream(f"intake://{door.netloc}")) as other:
+        # Who only reads says nothing of training.
+        other.partitions()
+        text_of(other.read(door.partition, 9, 10))
+    assert log.unread_bytes() == 10
+
+
 def test_a_range_that_was_never_written_is_refused(door: Desk, stream: IntakeLog) -> None:
     door.post(b"a\n")
 
