@@ -165,8 +165,10 @@ class TopicReader:
         text = lines_in(lines.raw.read())
         following = stop if lines.following is None else lines.following
         position = Position(partition, following)
-        at = self._times.appended(partition, lines.at)
-        clicks = Clicks(text, text.count(b"\n"), positions=(position,), time=TopicTime(at, self._times.whole(behind)))
+        made = None
+        if text or lines.at is not None:
+            made = TopicTime(self._times.appended(partition, lines.at), self._times.whole(behind))
+        clicks = Clicks(text, text.count(b"\n"), positions=(position,), time=made)
         try:
             found = await self._commits.append(clicks)
             self.records += found.end - found.first

@@ -21,6 +21,7 @@ from elastic_ctr.streams.interface import Kept, Lines, lines_of_messages
 
 JSONL = LateClicks("jsonl", (), "id", "click", "n", frozenset({"city"}))
 FOR_EVER = Retention(1e9, 1 << 40)
+MARKER = b"the end of a transaction"
 
 
 @dataclass
@@ -49,8 +50,10 @@ class Topic:
         begin = following = max(start, self.first)
         found, size = list[tuple[int, bytes]](), 0
         while following < stop and (most_bytes is None or size < most_bytes):
-            found.append((following, self.messages[partition][following]))
-            size += len(found[-1][1])
+            message = self.messages[partition][following]
+            if message is not MARKER:
+                found.append((following, message))
+            size += len(message)
             following += 1
         at = max((self.made.get(text, 0.0) for _, text in found), default=None) if self.made else None
         return lines_of_messages(found, gone=begin - start, following=following, at=at)
@@ -275,6 +278,18 @@ def test_an_impression_is_forgotten_with_its_window_of_the_topics_time(tmp_path:
 
         assert lines_of(log) == [impression(1), impression(2), late(2)]
         assert log.joins == Joins(joined=1, unmatched=1)
+
+
+def test_offsets_without_a_message_are_no_time(tmp_path: Path) -> None:
+    topic = Topic({"t/0": [impression(1)]}, made={impression(1): 100.0, click(1): 150.0})
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 60), of_topic=True)) as log:
+        read(log, topic, now=100.0)
+        # The end of a transaction has an offset, too.
+        for message in (MARKER, click(1)):
+            topic.messages["t/0"].append(message)
+            read(log, topic, now=3700.0)
+
+        assert lines_of(log) == [impression(1), late(1)]
 
 
 def test_the_slowest_partition_says_which_impressions_are_remembered_and_no_clock_is_ahead() -> None:
