@@ -376,6 +376,23 @@ async def test_a_check_that_hangs_is_killed_at_its_deadline_and_repeated_while_p
     assert workers.restarts == 0
 
 
+async def test_workers_have_a_core_before_the_check_of_a_version(
+    store: FileStore, transfer: Transfer, scratch: Path
+) -> None:
+    await transfer.publish()
+    async with serving(store, transfer, scratch) as running:
+        workers = running.process.workers
+        await running.until(lambda: workers.checker is not None)
+        checker = workers.checker
+        assert checker is not None
+        await checker.started()
+        await running.until(lambda: all(each.listening for each in workers.in_order()))
+        nices = [os.getpriority(os.PRIO_PROCESS, each.process.pid) for each in (checker, *workers.in_order())]
+
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert nices == [min(here + 5, 19), here]
+
+
 async def test_told_to_end_it_ends_though_all_workers_hang(store: FileStore, transfer: Transfer, scratch: Path) -> None:
     await transfer.publish()
     async with serving(store, transfer, scratch, workers=2, grace_seconds=1) as running:

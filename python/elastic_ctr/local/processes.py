@@ -38,9 +38,8 @@ class Restart:
     seconds: float | None = None
 
 
-# Their work comes in bursts that fill all cores, and no answer waits for it.
-_BEHIND = {"trainer", "pserver", "cube-builder"}
-_NICE = 10
+# No answer waits for these roles. The work of training comes in bursts that fill all cores; the other roles decide what is next.
+_NICENESS = {"trainer": 10, "pserver": 10, "cube-builder": 10, "master": 5, "cube-transfer": 5, "cube-agent": 5}
 
 
 @dataclass
@@ -94,8 +93,7 @@ class Supervisor:
                 preexec_fn=_with_a_group_of_its_own(),  # noqa: PLW1509 (it calls setpgid and prctl alone)
             )
         each.started_at = self.clock()
-        if each.role.command in _BEHIND:
-            _let_others_go_first(each.process.pid)
+        _let_others_go_first(each.process.pid, _NICENESS.get(each.role.command, 0))
 
     def pids(self) -> dict[str, int]:
         """Name of each running role -> its process id."""
@@ -199,7 +197,7 @@ def _with_a_group_of_its_own() -> Callable[[], None]:
     return begin
 
 
-def _let_others_go_first(pid: int) -> None:
+def _let_others_go_first(pid: int, niceness: int) -> None:
     """Give a role less of cores that are all wanted."""
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + _NICE)
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + niceness)

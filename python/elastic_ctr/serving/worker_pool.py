@@ -15,6 +15,9 @@ from elastic_ctr.serving.worker_counters import Counters
 
 log = logging.getLogger(__name__)
 
+# Requests go before the check of a version.
+_CHECKER_NICE = 5
+
 
 class Worker(process_pool.Worker):
     """One process, and its state: the versions it has `loaded`, those it may keep, the pinned one, whether it listens, the candidate that
@@ -112,7 +115,13 @@ class WorkerPool(ProcessPool[Worker]):
     async def _start_worker(self, index: int) -> Worker:
         folder = Path(self._config.serving.scratch_dir) / f"worker-{index}"
         folder.mkdir(parents=True, exist_ok=True)
-        arguments = {"index": index, "folder": folder, "config": self._config.model_dump_json(by_alias=True)}
+        nice = _CHECKER_NICE if index == self._checker_index else 0
+        arguments = {
+            "index": index,
+            "nice": nice,
+            "folder": folder,
+            "config": self._config.model_dump_json(by_alias=True),
+        }
         child = await process_pool.start("elastic_ctr.serving.worker_process", arguments, line_limit=16 << 20)
         worker = Worker(index, child, self._on_not_held)
         log.info("%s started", worker)

@@ -418,12 +418,13 @@ async def _main(control: int, config: ServingFile) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="serving worker")
-    for name in ("parent", "control", "index"):
+    for name in ("parent", "control", "index", "nice"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--config", type=ServingFile.model_validate_json, required=True)
     given = parser.parse_args()
     die_with_parent(given.parent)
+    os.nice(given.nice)
     raise_fd_limit(OPEN_FILES)
     # Ctrl-C reaches the whole terminal; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

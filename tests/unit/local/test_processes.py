@@ -101,12 +101,12 @@ def watched_until(one: Supervisor, what: Callable[[], bool]) -> None:
 
 
 def test_training_gives_way_to_what_answers(supervised: Made) -> None:
-    one = supervised(STAYS, STAYS, commands={0: "trainer", 1: "serving"})
+    one = supervised(STAYS, STAYS, STAYS, commands={0: "trainer", 1: "serving", 2: "cube-agent"})
 
-    trainer, serving = (one.pids()[f"ctr-role-{number}.part"] for number in (0, 1))
+    trainer, serving, agent = (one.pids()[f"ctr-role-{number}.part"] for number in (0, 1, 2))
 
-    here, trains, serves = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, trainer, serving))
-    assert (trains, serves) == (min(here + 10, 19), here)
+    here, trains, serves, decides = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, trainer, serving, agent))
+    assert (trains, decides, serves) == (min(here + 10, 19), min(here + 5, 19), here)
     # Niceness counts within a session, where the kernel divides cores among sessions first.
     assert {os.getsid(trainer), os.getsid(serving)} == {os.getsid(0)}
 
