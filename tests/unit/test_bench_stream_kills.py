@@ -61,7 +61,7 @@ def test_each_offset_is_in_one_range_or_is_counted(ranges: list[tuple[int, int]]
     assert unaccounted(ranges, 30) == found
 
 
-def test_what_grows_after_the_first_quarter_is_not_flat() -> None:
+def test_what_grows_after_the_first_half_is_not_flat() -> None:
     times = [float(each) for each in range(0, 600, 5)]
     filled = [min(1e8, 1e7 * each) for each in range(len(times))]
     growing = [1e8 + 5e6 * (each / 60) for each in times]
