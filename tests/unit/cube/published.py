@@ -44,6 +44,7 @@ def publish_version(
     base: int | None = None,
     *,
     in_one_file: bool = False,
+    rows: Values | None = None,
     **more: Any,
 ) -> VersionManifest:
     kind: Any = "base" if parent is None else "delta"
@@ -51,10 +52,11 @@ def publish_version(
     entries = []
     files = 1 if in_one_file else PARTITIONS
     for partition in range(files):
-        own = keys[keys % files == partition]
+        here = keys % files == partition
+        own = keys[here]
         file = work / "file.seq"
         with SequenceFileWriter(file, seed=f"{version}-{partition}") as writer:
-            writer.write(own, values_of(own, version))
+            writer.write(own, values_of(own, version) if rows is None else rows[here])
         entries.append(publish(store, file, layout.cube_file(version, kind, partition, files), records=own.size))
     fields: dict[str, Any] = {
         "version": version, "kind": kind, "base": version if base is None else base, "parent": parent, "pass_id": "p",

@@ -5,7 +5,8 @@ over that ancestor's full parts; past `overlay_share` of their keys the whole ve
 file for all partitions become one overlay for all of them. Once that is large, the versions after it lie over it, with a recent overlay
 of their own keys alone; when that has grown, both are merged. So a version of a stream costs what its keys and those of the last few
 cost, not what all keys since the full parts do. Where no
-ancestor is built down to the base, base and deltas become full parts at once. The result depends on the published
+ancestor is built down to the base, base and deltas become full parts at once. A base that compacts the log of a stream has what is built
+already, so the deltas on it lie over what the version before it lies over. The result depends on the published
 files and on which ancestors are built, on nothing else: a build that was cut off is repeated byte for byte.
 
 The manifest of a version says how its values are stored (`values`). An ancestor with another kind does not count as built: what it
@@ -134,17 +135,7 @@ def plan_build(version: int, store: Store, fold: DictionaryManifest | None = Non
     Raises NotInStore, StoreError, ManifestDamaged, and BuildFailed where the version can never be built.
     """
     own = read_version(store, version)
-    manifests = {version: own}
-    dictionaries: dict[int, DictionaryManifest] = {}
-    oldest = own
-    while oldest.kind == "delta" and oldest.parent is not None and oldest.parent < oldest.version:
-        with suppress(NotInStore):
-            built = read_dictionary(store, oldest.parent)
-            if built.values == own.values:
-                dictionaries[oldest.parent] = built
-                break
-        oldest = read_version(store, oldest.parent)
-        manifests[oldest.version] = oldest
+    manifests, dictionaries = _chain_to_built(store, own) or _chain_to_base(store, own)
     try:
         unbuilt = unbuilt_chain(version, manifests, dictionaries)
     except LookupError as gap:
@@ -168,6 +159,46 @@ def plan_build(version: int, store: Store, fold: DictionaryManifest | None = Non
     return Plan(own, ancestor, inputs)
 
 
+_Chain = tuple[dict[int, VersionManifest], dict[int, DictionaryManifest]]
+"""The versions that a build may need, and the nearest built ancestor, if any."""
+
+
+def _chain_to_built(store: Store, own: VersionManifest) -> _Chain | None:
+    """A base that compacts a version has the keys and values of that one, and the first delta on it has all keys trained since: so this
+    delta may as well lie over what is built of the compacted version, and the base need not become full parts. None where nothing is
+    built, or too little of the versions before a base is left.
+
+    Raises StoreError.
+    """
+    manifests, oldest = {own.version: own}, own
+    with suppress(NotInStore, ManifestDamaged):
+        while oldest.kind == "delta" and oldest.parent is not None and oldest.parent < oldest.version:
+            if (built := _built_ancestor(store, oldest.parent, own)) is not None:
+                return manifests, {oldest.parent: built}
+            below = read_version(store, oldest.parent)
+            oldest = below if below.compacts is None else oldest.model_copy(update={"parent": below.compacts})
+            manifests[oldest.version] = oldest
+    return None
+
+
+def _chain_to_base(store: Store, own: VersionManifest) -> _Chain:
+    """Of versions of which none is built. Raises NotInStore, StoreError, ManifestDamaged."""
+    manifests, oldest = {own.version: own}, own
+    while oldest.kind == "delta" and oldest.parent is not None and oldest.parent < oldest.version:
+        oldest = read_version(store, oldest.parent)
+        manifests[oldest.version] = oldest
+    return manifests, {}
+
+
+def _built_ancestor(store: Store, version: int, own: VersionManifest) -> DictionaryManifest | None:
+    """Of one that stores its values as `own` does."""
+    try:
+        built = read_dictionary(store, version)
+    except NotInStore:
+        return None
+    return built if built.values == own.values else None
+
+
 def might_stand_on(ancestor: DictionaryManifest, fold: DictionaryManifest) -> bool:
     """By their numbers alone: the folded version may be one that was rolled back since."""
     return ancestor.full_version < fold.version <= ancestor.version
@@ -175,9 +206,14 @@ def might_stand_on(ancestor: DictionaryManifest, fold: DictionaryManifest) -> bo
 
 def _over_fold(store: Store, own: VersionManifest, fold: DictionaryManifest) -> Plan | None:
     """None where the version does not stand on the folded one."""
-    inputs = [own]
-    while (parent := inputs[-1].parent) is not None and parent > fold.version:
-        inputs.append(read_version(store, parent))
+    inputs, parent = [own], own.parent
+    while parent is not None and parent > fold.version:
+        below = read_version(store, parent)
+        if below.compacts is not None:
+            parent = below.compacts
+            continue
+        inputs.append(below)
+        parent = below.parent
     if parent != fold.version or fold.values != own.values:
         return None
     return Plan(own, fold, tuple(reversed(inputs)))

@@ -81,6 +81,59 @@ def test_versions_after_a_fold_lie_over_it_and_answer_as_those_without(
     assert not (tmp_path / "scratch" / FOLD).exists()
 
 
+def test_a_delta_behind_a_compaction_lies_over_the_fold_before_it(
+    store: FileStore, tmp_path: Path, builder: CubeBuilder
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    deltas = [(11, MANY[:60]), (12, keys_of(7, 900)), (13, keys_of(8, 901))]
+    for version, keys in deltas:
+        publish_version(store, tmp_path / "work", version, keys, parent=version - 1, base=10, in_one_file=True)
+    compacted = expected((MANY, 10), *((keys, version) for version, keys in deltas[:2]))
+    values = np.array([*compacted.values()], np.float32)
+    publish_version(store, tmp_path / "work", 14, keys_of(*compacted), compacts=12, rows=values)
+    publish_version(store, tmp_path / "work", 15, keys_of(8, 901, 902), parent=14, base=14, in_one_file=True)
+    publish_version(store, tmp_path / "work", 16, keys_of(9), parent=15, base=14, in_one_file=True)
+    try:
+        for version in (10, 11):
+            builder.build(version)
+        until_folded(builder, 11)
+        for version in (12, 15, 16):
+            builder.build(version)
+    finally:
+        builder.stop()
+
+    last = read_dictionary(store, 16)
+    assert (last.full_version, last.folded, last.keys) == (11, True, 6)
+    answers = compacted | expected((keys_of(8, 901, 902), 15), (keys_of(9), 16))
+    assert looked_up(store, 16, keys_of(*answers)) == answers
+
+
+def test_a_delta_behind_a_compaction_learns_of_a_fold_that_ends_later(
+    store: FileStore, tmp_path: Path, builder: CubeBuilder
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    publish_version(store, tmp_path / "work", 11, MANY[:60], parent=10, base=10, in_one_file=True)
+    compacted = expected((MANY, 10), (MANY[:60], 11))
+    values = np.array([*compacted.values()], np.float32)
+    publish_version(store, tmp_path / "work", 12, keys_of(*compacted), compacts=11, rows=values)
+    publish_version(store, tmp_path / "work", 13, keys_of(5), parent=12, base=12, in_one_file=True)
+    publish_version(store, tmp_path / "work", 14, keys_of(6), parent=13, base=12, in_one_file=True)
+    try:
+        for version in (10, 11):
+            builder.build(version)
+        until_folded(builder, 11)
+        fold, builder._folding.newest = builder._folding.newest, None
+        builder.build(13)
+        builder._folding.newest = fold
+        builder.build(14)
+    finally:
+        builder.stop()
+
+    assert (read_dictionary(store, 13).full_version, read_dictionary(store, 14).full_version) == (10, 11)
+    answers = compacted | expected((keys_of(5), 13), (keys_of(6), 14))
+    assert looked_up(store, 14, keys_of(*answers)) == answers
+
+
 def test_versions_beside_a_fold_that_was_rolled_back_forget_it(
     store: FileStore, tmp_path: Path, builder: CubeBuilder
 ) -> None:

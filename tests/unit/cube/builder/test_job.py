@@ -218,6 +218,47 @@ def test_recent_overlays_answer_as_one_overlay_would_and_cost_less(
     assert sum(each.keys for each in built) < 0.6 * in_one
 
 
+def publish_compaction(store: FileStore, work: Path) -> dict[int, list[float]]:
+    """A base, deltas of which some are built, a base that compacts the second of them, and two deltas behind it. What the last answers."""
+    later = {11: keys_of(1, 2), 12: keys_of(2, 3), 13: keys_of(3, 4), 16: keys_of(5)}
+    publish_version(store, work, 10, MANY)
+    for version in (11, 12, 13):
+        publish_version(store, work, version, later[version], parent=version - 1, base=10, in_one_file=True)
+    # The base has the values of version 12 and the first delta on it all keys since, here of 13 and 15.
+    first, others = expected((MANY, 10), (later[11], 11), (later[12], 12)), keys_of(3, 4, 6)
+    publish_version(store, work, 14, keys_of(*first), compacts=12, rows=np.array([*first.values()], np.float32))
+    publish_version(store, work, 15, others, parent=14, base=14, in_one_file=True)
+    publish_version(store, work, 16, later[16], parent=15, base=14, in_one_file=True)
+    return first | expected((others, 15), (later[16], 16))
+
+
+@pytest.mark.parametrize("skipped", [(11,), (12,), (12, 13), (15,), (11, 12, 13, 15), ()], ids=str)
+def test_a_base_that_compacts_what_is_built_need_not_become_full_parts(
+    store: FileStore, tmp_path: Path, skipped: tuple[int, ...]
+) -> None:
+    answers = publish_compaction(store, tmp_path / "work")
+    for version in {10, 11, 12, 13, 15} - {*skipped}:
+        build(store, tmp_path / "scratch", version, share=1)
+
+    last = build(store, tmp_path / "scratch", 16, share=1)
+
+    assert (last.kind, last.full_version, last.base, last.parent) == ("overlay", 10, 14, 15)
+    assert looked_up(store, 16, keys_of(*answers)) == answers
+
+
+@pytest.mark.parametrize("gone", [10, 11, 12])
+def test_a_base_that_compacts_what_is_gone_becomes_full_parts(store: FileStore, tmp_path: Path, gone: int) -> None:
+    answers = publish_compaction(store, tmp_path / "work")
+    if gone != 10:
+        build(store, tmp_path / "scratch", 10)
+    store.delete(layout.version_manifest(gone))
+
+    last = build(store, tmp_path / "scratch", 16)
+
+    assert (last.kind, last.full_version) == ("full", 16)
+    assert looked_up(store, 16, keys_of(*answers)) == answers
+
+
 def test_a_delta_of_a_file_a_partition_over_recent_overlays_takes_in_both(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
