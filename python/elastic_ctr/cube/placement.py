@@ -1,5 +1,6 @@
 """The rules of the release protocol as pure functions: assigned partitions, completeness, deletion."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -13,6 +14,8 @@ Holders = Mapping[str, Holder]
 
 _SHORTEST_GAP = 0.5
 _YOUNG_DICTIONARY_SECONDS = 120.0
+# Longer than a fold takes, so that one that was begun before a compaction can be used behind it.
+_YOUNG_CHAIN_SECONDS = 600.0
 _POD = re.compile(r"-s(\d{1,4})-(\d+)$")
 
 
@@ -240,14 +243,18 @@ def versions_to_delete(
     unread: Collection[int] = (),
 ) -> tuple[int, ...]:
     """The versions that retention deletes: not among the newest keep_versions, not in use, and not below one of those.
-    The newest version's whole chain stays, because the next export reads it. Versions with an unreadable manifest
+    The newest version's whole chain stays, because the next export reads it; of the chain that a base compacts, what is young: cube-builder
+    may be about to stand on it. Versions with an unreadable manifest
     (`unread`) and all older ones stay. A dictionary without a version is the rest of an interrupted deletion.
     """
     keep = {*sorted(manifests)[-keep_versions:], *in_use}
     link = max(manifests, default=None)
-    while link is not None and link in manifests:
+    young = -math.inf if link is None else manifests[link].created_at - _YOUNG_CHAIN_SECONDS
+    compacted = False
+    while link is not None and link in manifests and not (compacted and manifests[link].created_at < young):
         keep |= {link, manifests[link].base}
-        link = manifests[link].parent
+        compacted = compacted or manifests[link].compacts is not None
+        link = manifests[link].parent if manifests[link].compacts is None else manifests[link].compacts
     open_ends = list(keep)
     while open_ends:
         version = open_ends.pop()

@@ -312,6 +312,22 @@ def test_retention_keeps_the_newest_versions_whole_chain_though_all_of_it_is_bui
     assert versions_to_delete({**known, 10: manifest(10)}, {**built, 10: dictionary(10)}, {10}, 2) == tuple(range(2, 9))
 
 
+def test_retention_keeps_what_is_young_of_a_chain_that_a_base_compacts() -> None:
+    chain = {version: manifest(version, version - 1 if version > 1 else None, 1) for version in range(1, 10)}
+    known = {
+        **chain,
+        10: manifest(10).model_copy(update={"compacts": 8}),
+        11: manifest(11, 10, 10),
+        12: manifest(12, 11, 10),
+    }
+    at = {version: each.model_copy(update={"created_at": 200.0 * version}) for version, each in known.items()}
+
+    # 12 was made at 2,400: 9 was overtaken by the compaction, 8 is at 1,600 and what is below it is older than ten minutes.
+    assert versions_to_delete(at, {}, (), 1) == (1, 2, 3, 4, 5, 6, 7, 8, 9)
+    young = {version: each.model_copy(update={"created_at": 2000.0 + version}) for version, each in known.items()}
+    assert versions_to_delete(young, {}, (), 1) == (9,)
+
+
 def test_retention_keeps_what_a_version_may_stand_on_whose_manifest_cannot_be_read() -> None:
     known = {v: manifest(v) for v in (1, 2, 3, 5, 6, 7)}
 

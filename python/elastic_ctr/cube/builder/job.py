@@ -205,18 +205,19 @@ def might_stand_on(ancestor: DictionaryManifest, fold: DictionaryManifest) -> bo
 
 
 def _over_fold(store: Store, own: VersionManifest, fold: DictionaryManifest) -> Plan | None:
-    """None where the version does not stand on the folded one."""
+    """None where the version does not stand on the folded one, and where that was deleted: once a base compacts it, retention may."""
     inputs, parent = [own], own.parent
-    while parent is not None and parent > fold.version:
-        below = read_version(store, parent)
-        if below.compacts is not None:
-            parent = below.compacts
-            continue
-        inputs.append(below)
-        parent = below.parent
-    if parent != fold.version or fold.values != own.values:
-        return None
-    return Plan(own, fold, tuple(reversed(inputs)))
+    with suppress(NotInStore):
+        while parent is not None and parent > fold.version:
+            below = read_version(store, parent)
+            if below.compacts is not None:
+                parent = below.compacts
+                continue
+            inputs.append(below)
+            parent = below.parent
+        if parent == fold.version and fold.values == own.values and store.exists(layout.dictionary_fold(parent)):
+            return Plan(own, fold, tuple(reversed(inputs)))
+    return None
 
 
 def folded(plan: Plan, entries: Collection[FileEntry]) -> DictionaryManifest:

@@ -134,6 +134,35 @@ def test_a_delta_behind_a_compaction_learns_of_a_fold_that_ends_later(
     assert looked_up(store, 14, keys_of(*answers)) == answers
 
 
+@pytest.mark.parametrize("gone", [layout.version_manifest(12), layout.dictionary_folder(11)])
+def test_a_fold_that_was_deleted_behind_a_compaction_is_not_built_upon(
+    store: FileStore, tmp_path: Path, builder: CubeBuilder, gone: str
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    publish_version(store, tmp_path / "work", 11, MANY[:60], parent=10, base=10, in_one_file=True)
+    publish_version(store, tmp_path / "work", 12, MANY[:1], parent=11, base=10, in_one_file=True)
+    compacted = expected((MANY, 10), (MANY[:60], 11), (MANY[:1], 12))
+    values = np.array([*compacted.values()], np.float32)
+    publish_version(store, tmp_path / "work", 13, keys_of(*compacted), compacts=12, rows=values)
+    publish_version(store, tmp_path / "work", 14, keys_of(5), parent=13, base=13, in_one_file=True)
+    publish_version(store, tmp_path / "work", 15, keys_of(6), parent=14, base=13, in_one_file=True)
+    try:
+        for version in (10, 11):
+            builder.build(version)
+        until_folded(builder, 11)
+        fold, builder._folding.newest = builder._folding.newest, None
+        builder.build(14)
+        store.delete(gone)
+        builder._folding.newest = fold
+        builder.build(15)
+    finally:
+        builder.stop()
+
+    assert read_dictionary(store, 15).full_version == 10
+    answers = compacted | expected((keys_of(5), 14), (keys_of(6), 15))
+    assert looked_up(store, 15, keys_of(*answers)) == answers
+
+
 def test_versions_beside_a_fold_that_was_rolled_back_forget_it(
     store: FileStore, tmp_path: Path, builder: CubeBuilder
 ) -> None:
