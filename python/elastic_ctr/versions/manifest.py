@@ -234,6 +234,12 @@ class DictionaryManifest(Record):
         description="The overlay that its own lies over, which then has the keys of the last versions of a stream alone.",
     )
 
+    fold_ahead: VersionId | None = Field(
+        default=None,
+        exclude_if=lambda version: version is None,
+        description="The version with a fold.json that later versions will lie over: cube-agents fetch its full parts beforehand.",
+    )
+
     @property
     def in_one_file(self) -> bool:
         """Its overlay is one file, which lies over the full parts of all partitions."""
@@ -395,6 +401,11 @@ def read_full(store: Store, dictionary: DictionaryManifest) -> DictionaryManifes
         return dictionary
     path = layout.dictionary_fold(version) if dictionary.folded else layout.dictionary_manifest(version)
     return _parsed(DictionaryManifest, store, path)
+
+
+def read_fold(store: Store, version: int) -> DictionaryManifest:
+    """The full parts that the overlay of a version was merged into. Raises NotInStore, ManifestDamaged."""
+    return _parsed(DictionaryManifest, store, layout.dictionary_fold(version))
 
 
 def read_checkpoint(store: Store, name: str) -> CheckpointManifest:

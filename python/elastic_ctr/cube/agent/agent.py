@@ -79,6 +79,10 @@ class CubeAgent:
         # All versions of a model have the same number; learned from the first manifest.
         self._partitions: int | None = None
         self._live: int | None = None
+        # Of the newest version that was loaded: the fold that later ones will lie over, and whether that is here or was given up.
+        self._newest_loaded = 0
+        self._fold_ahead: int | None = None
+        self._fold_is_done = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until stop is set, then drain, report that nothing is loaded any more, and end."""
@@ -170,12 +174,29 @@ class CubeAgent:
                 self._errors.pop("server", None)
                 if self.document is not None and not self.draining:
                     await self._reconcile(self.document, held)
+                    await self._fetch_ahead(self.document)
             except (ServerUnreachable, ServerRefused) as failed:
                 self._set_error("server", str(failed))
             except OSError as failed:
                 self._set_error("disk", f"the cache cannot be used: {failed.strerror or failed}")
             await wait_event(self._changed, min(0.5, self._config.report_seconds))
             self._changed.clear()
+
+    async def _fetch_ahead(self, document: ReleaseDocument) -> None:
+        """The full parts that versions will lie over soon, while there is nothing else to do."""
+        version = self._fold_ahead
+        if version is None or self._fold_is_done or self._partitions is None or document.live is None:
+            return
+        owed = sorted(assigned_partitions(self.shard, document.live, document, self._partitions))
+        try:
+            whole = await asyncio.to_thread(self.cache.fetch_ahead, version, owed, self._changed.is_set)
+        except FetchStopped:
+            return
+        except (ManifestDamaged, StoreError, OSError) as failed:
+            # The version that lies over it says so, if it is still so then.
+            log.info("the full parts that version %d was merged into are not fetched beforehand: %s", version, failed)
+            whole = True
+        self._fold_is_done = whole
 
     async def _look(self, *, young: float = 0) -> LoadedParts:
         """What the server holds; as it was said less than `young` seconds ago, if it was."""
@@ -248,6 +269,10 @@ class CubeAgent:
         """
         manifest = await asyncio.to_thread(self.cache.manifest, version)
         self._partitions = manifest.partitions
+        if version > self._newest_loaded:
+            self._newest_loaded = version
+            if manifest.fold_ahead != self._fold_ahead:
+                self._fold_ahead, self._fold_is_done = manifest.fold_ahead, False
         wrong: dict[int, OSError | ManifestDamaged] = {}
         most = manifest.partitions
         before: list[int] = []
@@ -358,7 +383,7 @@ class CubeAgent:
                 log.info("unloading %s partitions of version %s: nobody needs them here", len(due), version)
                 self._hold(await self._server.unload(version, due), version, due)
         held = self.loaded or held
-        for version in await asyncio.to_thread(self.cache.forget, {*held.versions, *document.wanted}):
+        for version in await asyncio.to_thread(self.cache.forget, {*held.versions, *document.wanted}, self._fold_ahead):
             log.info("the files of version %s are deleted from the cache", version)
 
     def _unneeded(self, held: LoadedParts, document: ReleaseDocument, now: float) -> Mapping[int, frozenset[int]]:

@@ -23,6 +23,7 @@ from elastic_ctr.versions.manifest import (
     ManifestDamaged,
     digest_of,
     read_dictionary,
+    read_fold,
     read_full,
 )
 
@@ -33,6 +34,10 @@ _LOST = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
 
 class FetchStopped(Exception):
     """The agent ends; what has been fetched so far stays for the next start."""
+
+
+class _FetchPaused(Exception):
+    """The agent has other work; what has been fetched so far stays."""
 
 
 class Cache:
@@ -101,6 +106,22 @@ class Cache:
         for entry in manifest.overlays(0):
             self._file(entry)
 
+    def fetch_ahead(self, version: int, partitions: Iterable[int], has_work: Callable[[], bool]) -> bool:
+        """Full parts that the overlay of a version was merged into, before one lies over them; False where the agent has other work first.
+
+        Raises as `parts` does.
+        """
+        path = layout.dictionary_fold(version)
+        if version not in self._folds:
+            self._folds[version] = self._kept(path, lambda: read_fold(self._store, version))
+        fold = self._folds[version]
+        try:
+            for partition in partitions:
+                self._file(fold.part(partition), has_work)
+        except _FetchPaused:
+            return False
+        return True
+
     def cached_partitions(self, version: int) -> set[int]:
         """Partitions that need no fetching. Raises as `manifest` does."""
         manifest = self.manifest(version)
@@ -113,10 +134,10 @@ class Cache:
         """Raises as `manifest` does."""
         return self._full_below(manifest).part(partition), *manifest.overlays(partition)
 
-    def forget(self, needed: Collection[int]) -> list[int]:
-        """Delete what belongs to no needed version, nor lies below one. Raises OSError."""
+    def forget(self, needed: Collection[int], ahead: int | None = None) -> list[int]:
+        """Delete what belongs to no needed version, nor lies below one or will. Raises OSError."""
         try:
-            keep = {each for version in needed for each in (version, *self.manifest(version).others)}
+            keep = {ahead} | {each for version in needed for each in (version, *self.manifest(version).others)}
         except (StoreError, ManifestDamaged):
             return []  # the versions below cannot be read now, and deleting can wait
         gone = []
@@ -143,7 +164,8 @@ class Cache:
         """By version, as in the store."""
         return self._folder / PurePosixPath(entry.path).relative_to(layout.DICTIONARIES)
 
-    def _file(self, entry: FileEntry) -> Path:
+    def _file(self, entry: FileEntry, has_work: Callable[[], bool] = lambda: False) -> Path:
+        """Raises _FetchPaused once it `has_work` of another kind."""
         target = self._path(entry)
         if target.exists():
             if self._is_right(target, entry):
@@ -151,7 +173,7 @@ class Cache:
             # Damaged on this disk: it is fetched anew.
             target.unlink()
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._fetch(target, entry)
+        self._fetch(target, entry, has_work)
         return target
 
     def _is_right(self, path: Path, entry: FileEntry) -> bool:
@@ -170,7 +192,9 @@ class Cache:
         self._checked[path] = seen
         return True
 
-    def _fetch(self, target: Path, entry: FileEntry) -> None:
+    def _fetch(self, target: Path, entry: FileEntry, has_work: Callable[[], bool]) -> None:
+        if has_work():
+            raise _FetchPaused(entry.path)
         partial = target.with_suffix(".part")
         size = partial.stat().st_size if partial.exists() else 0
         if size > entry.bytes:
@@ -190,6 +214,8 @@ class Cache:
                     now = self._clock()
                     self._next_block_at = max(self._next_block_at, now) + len(block) / self._bytes_per_second
                     self.stopped.wait(self._next_block_at - now)
+                    if size < entry.bytes and has_work():
+                        raise _FetchPaused(entry.path)
             # Not synced: after a crash the bytes are compared with their digest before they are used.
             out.flush()
         if size < entry.bytes and self._store.size(entry.path) >= entry.bytes:

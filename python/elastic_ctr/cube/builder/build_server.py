@@ -129,6 +129,8 @@ class CubeBuilder:
             full = True
         entries = self._all("publish", plan, scratch, "publishing", parts)
         dictionary = dictionary_of(plan, "full" if full else "overlay", entries)
+        if dictionary.in_one_file and (ahead := self._folding.ahead) is not None:
+            dictionary = dictionary.model_copy(update={"fold_ahead": ahead.version})
         publish_dictionary(self._store, dictionary, layout.dictionary_manifest(version))
         if large and plan.in_one_file:
             self._folding.begin(plan, scratch)

@@ -1,6 +1,7 @@
 """Folds of a stream: an overlay that has grown large is merged into full parts beside the builds that follow it, so none waits.
 
-Versions that are built meanwhile lie over the full parts of before; the first one after it lies over the fold.
+Versions that are built meanwhile lie over the full parts of before. So do those of some time after, which announce the fold: cube-agents
+fetch it, and the first version that lies over it waits for none of its parts.
 """
 
 import logging
@@ -31,16 +32,20 @@ from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 30.0
+# For so long a fold is announced, or for as long as it took: cube-agents fetch it faster.
+_AHEAD_SECONDS, _AHEAD_SHARE = 10.0, 1.0
 _MEMORY_BYTES = MEMORY_BYTES // 2
 
 
 class Folding:
-    """One fold at a time, in a thread and a process of its own. `newest` is the last one that is published; a restarted builder has
-    none, and begins one with the next large overlay.
+    """One fold at a time, in a thread and a process of its own. `newest` is the last one that versions lie over, `ahead` one that they will
+    lie over; a restarted builder has none, and begins one with the next large overlay.
     """
 
     def __init__(self, config: CubeBuilderFile, store: Store, token: str | None) -> None:
         self.newest: DictionaryManifest | None = None
+        self.ahead: DictionaryManifest | None = None
+        self._use_at = 0.0
         self._config = config
         self._store = store
         self._token = token
@@ -51,6 +56,8 @@ class Folding:
 
     def plan(self, version: int) -> Plan:
         """The build of a version, over the newest fold where it stands on that. Raises as `plan_build`."""
+        if self.ahead is not None and time.monotonic() >= self._use_at:
+            self.newest, self.ahead = self.ahead, None
         fold = self.newest
         plan = plan_build(version, self._store, fold)
         below = plan.ancestor
@@ -62,8 +69,9 @@ class Folding:
         return plan
 
     def begin(self, plan: Plan, scratch: Path) -> None:
-        """Begin with the overlay that is built in `scratch`, unless one is under way or has failed a moment ago."""
-        if (self._thread is not None and self._thread.is_alive()) or time.monotonic() < self._not_before:
+        """Begin with the overlay that is built in `scratch`, unless one is under way, announced, or has failed a moment ago."""
+        busy = self.ahead is not None or (self._thread is not None and self._thread.is_alive())
+        if busy or time.monotonic() < self._not_before:
             return
         folder = scratch.parent / FOLD
         [overlay] = plan.files("overlay")
@@ -92,8 +100,9 @@ class Folding:
             if not self._stopping:
                 self._failed(version, failed)
         else:
-            self.newest = manifest
             spent = time.monotonic() - began
+            self._use_at = time.monotonic() + max(_AHEAD_SECONDS, _AHEAD_SHARE * spent)
+            self.ahead = manifest
             log.info("the overlay of version %d is merged into full parts in %.1f s", version, spent)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

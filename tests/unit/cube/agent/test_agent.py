@@ -24,6 +24,7 @@ from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import HttpServer
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import read_dictionary
 
 
 async def test_what_the_shard_owes_of_the_wanted_versions_is_loaded_live_first(tmp_path: Path, played: Played) -> None:
@@ -41,6 +42,39 @@ async def test_before_any_version_was_live_a_pod_that_runs_is_ready(tmp_path: Pa
         assert not it.agent.ready()[0]
         played.say(None)
         await it.until(lambda: it.agent.ready()[0])
+
+
+async def test_what_versions_will_lie_over_soon_is_fetched_beforehand(tmp_path: Path, played: Played) -> None:
+    store = FileStore(tmp_path / "store")
+    own = read_dictionary(store, 5)
+    # What the overlay of version 4 was merged into.
+    store.put_bytes(read_dictionary(store, 4).to_json(), layout.dictionary_fold(4))
+    announcing = own.model_copy(update={"fold_ahead": 4})
+    store.delete(layout.dictionary_manifest(5))
+    store.put_bytes(announcing.to_json(), layout.dictionary_manifest(5))
+    played.say(5)
+    async with pod(tmp_path, played, store=store) as it:
+        await it.holds(v5=MINE)
+        wanted = {f"part-0000{partition}.dict" for partition in MINE}
+        await it.until(lambda: {each.name for each in (tmp_path / "cache" / "4").glob("*.dict")} == wanted)
+        heard = len(played.reports)
+        await it.until(lambda: len(played.reports) > heard + 5)
+
+    assert (tmp_path / "cache" / "4" / "fold.json").exists()
+    assert [version for version, _ in played.loads] == [5]
+
+
+async def test_a_fold_that_cannot_be_fetched_beforehand_is_no_error(tmp_path: Path, played: Played) -> None:
+    store = FileStore(tmp_path / "store")
+    announcing = read_dictionary(store, 5).model_copy(update={"fold_ahead": 4})
+    store.delete(layout.dictionary_manifest(5))
+    store.put_bytes(announcing.to_json(), layout.dictionary_manifest(5))
+    played.say(5)
+    async with pod(tmp_path, played, store=store) as it:
+        await it.holds(v5=MINE)
+        await it.until(lambda: it.agent._fold_is_done)
+
+        assert (it.agent.errors, it.agent.ready()[0]) == ([], True)
 
 
 async def test_a_server_that_was_restarted_is_given_everything_again(tmp_path: Path, played: Played) -> None:

@@ -311,6 +311,56 @@ def test_a_file_that_the_disk_has_lost_is_fetched_anew(
     assert own.read_bytes() == bytes([7, 0]) + DATA
 
 
+def put_fold(store: FileStore, work: Path, version: int) -> None:
+    """Other full parts of the version, beside its own."""
+    work.mkdir(exist_ok=True)
+    files = []
+    for partition in range(2):
+        (work / "part").write_bytes(bytes([100 + version, partition]) + DATA)
+        files.append(publish(store, work / "part", layout.dictionary_part(version, partition)))
+    fold = DictionaryManifest(
+        version=version, kind="full", full_version=version, base=5, parent=5, partitions=2, dim=2, keys=0, files=tuple(files), folded=True,
+    )  # fmt: skip
+    store.put_bytes(fold.to_json(), layout.dictionary_fold(version))
+
+
+def test_a_fold_that_is_fetched_beforehand_is_not_fetched_again(store: FileStore, tmp_path: Path) -> None:
+    remote, work = Counting(store.root), tmp_path / "work"
+    put_dictionary(store, work, 5)
+    put_overlay(store, work, 6)
+    put_fold(store, work, 6)
+    later = put_overlay(store, work, 7).model_copy(update={"full_version": 6, "folded": True})
+    store.delete(layout.dictionary_manifest(7))
+    store.put_bytes(later.to_json(), layout.dictionary_manifest(7))
+    cache = cache_of(remote, tmp_path)
+
+    assert cache.fetch_ahead(6, [0, 1], lambda: False)
+    assert cache.forget([5], ahead=6) == []
+    fetched = len(remote.offsets)
+    full, _ = cache.parts(7, 1)
+
+    assert (full.read_bytes()[:2], fetched, remote.offsets[fetched:]) == (b"\x6a\x01", 2, [0])
+    assert sorted(cache.forget([5])) == [6, 7]
+
+
+def test_other_work_goes_before_a_fold_and_what_was_fetched_of_it_stays(store: FileStore, tmp_path: Path) -> None:
+    remote, work = Counting(store.root), tmp_path / "work"
+    put_dictionary(store, work, 5)
+    put_overlay(store, work, 6)
+    put_fold(store, work, 6)
+    cache = cache_of(remote, tmp_path)
+    blocks = iter([False, False, True])
+
+    assert not cache.fetch_ahead(6, [0, 1], lambda: next(blocks))
+    [partial] = (tmp_path / "cache" / "6").glob("*.part")
+    got = partial.stat().st_size
+    assert not cache.fetch_ahead(6, [0, 1], lambda: True)
+    assert cache.fetch_ahead(6, [0, 1], lambda: False)
+
+    assert 0 < got < 2 + len(DATA)
+    assert remote.offsets == [0, got, 0]
+
+
 def put_overlay(
     store: FileStore, work: Path, version: int, below: DictionaryManifest | None = None
 ) -> DictionaryManifest:

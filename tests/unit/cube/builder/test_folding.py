@@ -12,7 +12,7 @@ from cube.published import keys_of, publish_version
 from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.agent.cache import Cache
-from elastic_ctr.cube.builder import job
+from elastic_ctr.cube.builder import folding, job
 from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.cube.builder.job import FOLD
 from elastic_ctr.store import FileStore
@@ -28,6 +28,8 @@ def store(tmp_path: Path) -> FileStore:
 @pytest.fixture
 def builder(store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CubeBuilder:
     monkeypatch.setattr(job, "_LEAST_TO_MERGE", 40)
+    monkeypatch.setattr(folding, "_AHEAD_SECONDS", 0.0)
+    monkeypatch.setattr(folding, "_AHEAD_SHARE", 0.0)
     settings = CubeTransferConfig(scratch_dir=str(tmp_path / "scratch"), state_dir=str(tmp_path / "state"))
     found = CubeBuilder(CubeBuilderFile(store=StoreConfig(url=store.url), cube_transfer=settings))
     found.start()
@@ -36,7 +38,7 @@ def builder(store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def until_folded(builder: CubeBuilder, version: int) -> None:
     ends = time.monotonic() + 60
-    while builder._folding.newest is None or builder._folding.newest.version != version:
+    while (fold := builder._folding.ahead or builder._folding.newest) is None or fold.version != version:
         assert time.monotonic() < ends
         time.sleep(0.02)
 
@@ -81,6 +83,32 @@ def test_versions_after_a_fold_lie_over_it_and_answer_as_those_without(
     assert not (tmp_path / "scratch" / FOLD).exists()
 
 
+def test_versions_announce_a_fold_before_one_lies_over_it(
+    store: FileStore, tmp_path: Path, builder: CubeBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "_AHEAD_SECONDS", 1e6)
+    publish_version(store, tmp_path / "work", 10, MANY)
+    for version in range(11, 15):
+        publish_version(store, tmp_path / "work", version, MANY[:50], parent=version - 1, base=10, in_one_file=True)
+    try:
+        for version in (10, 11):
+            builder.build(version)
+        until_folded(builder, 11)
+        # Its overlay is as large, and no other fold is begun.
+        for version in (12, 13):
+            builder.build(version)
+        assert builder._folding._thread is not None
+        assert not builder._folding._thread.is_alive()
+        builder._folding._use_at = 0.0
+        builder.build(14)
+    finally:
+        builder.stop()
+
+    found = [read_dictionary(store, version) for version in (11, 12, 13, 14)]
+    assert [(each.full_version, each.fold_ahead) for each in found] == [(10, None), (10, 11), (10, 11), (11, None)]
+    assert b"fold_ahead" not in store.get_bytes(layout.dictionary_manifest(14))
+
+
 def test_a_delta_behind_a_compaction_lies_over_the_fold_before_it(
     store: FileStore, tmp_path: Path, builder: CubeBuilder
 ) -> None:
@@ -122,7 +150,7 @@ def test_a_delta_behind_a_compaction_learns_of_a_fold_that_ends_later(
         for version in (10, 11):
             builder.build(version)
         until_folded(builder, 11)
-        fold, builder._folding.newest = builder._folding.newest, None
+        fold, builder._folding.ahead = builder._folding.ahead, None
         builder.build(13)
         builder._folding.newest = fold
         builder.build(14)
@@ -150,7 +178,7 @@ def test_a_fold_that_was_deleted_behind_a_compaction_is_not_built_upon(
         for version in (10, 11):
             builder.build(version)
         until_folded(builder, 11)
-        fold, builder._folding.newest = builder._folding.newest, None
+        fold, builder._folding.ahead = builder._folding.ahead, None
         builder.build(14)
         store.delete(gone)
         builder._folding.newest = fold
