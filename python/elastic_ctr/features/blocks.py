@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import zlib
@@ -26,8 +27,8 @@ def lines_in_range(
 
     This is the rule of Hadoop's splits: whatever the cut points, every line is in exactly one range. A block ends with
     a LF, but for the last line of a file without one. Of a line that does not fit, only the first `max_line_bytes + 1`
-    bytes are yielded, as a block without LF: too long for the converter, which refuses it like any other; the rest of
-    it is read and dropped, so that memory is bounded by `chunk + max_line_bytes`.
+    bytes are yielded, behind the file's BOM if it is the first, as a block without LF: too long for the converter, which refuses it like
+    any other; the rest of it is read and dropped, so that memory is bounded by `chunk + max_line_bytes`.
 
     Raises:
         ValueError: `start` is not 0 and the stream cannot seek.
@@ -51,8 +52,9 @@ def lines_in_range(
             at, held = at + cut, held[cut:]
         if last >= 0:
             return
-        if len(held) > max_line_bytes:
-            yield at, held[: max_line_bytes + 1]
+        most = max_line_bytes + (len(codecs.BOM_UTF8) if at == 0 and held.startswith(codecs.BOM_UTF8) else 0)
+        if len(held) > most:
+            yield at, held[: most + 1]
             at, held = _after_line(stream, at + len(held), chunk)
             searched = 0
             continue

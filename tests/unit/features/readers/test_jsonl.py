@@ -131,12 +131,21 @@ def read(
 @given(content=contents, wanted=wishes)
 def test_every_line_is_a_row_or_a_refused_row_as_in_plain_python(content: bytes, wanted: Wanted) -> None:
     found, expected = rows_of(read(content, wanted, max_line_bytes=LONGEST)), by_line(content, wanted, LONGEST)
-    first = content.partition(b"\n")[0]
-    if content.startswith(b"\xef\xbb\xbf") and LONGEST < len(first) <= LONGEST + 3:
-        # Of a line that is too long only with its BOM, a cut piece is read.
-        assert [each.place for each in found[:1]] == [each.place for each in expected[:1]]
-        found, expected = found[1:], expected[1:]
     assert found == expected
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n{}"])
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+def test_the_bom_is_no_part_of_how_long_the_first_line_is(bom: bytes, end: bytes) -> None:
+    before, behind = b'{"user": "a", "click": 0, "more": "', b'"}'
+    for length in range(LONGEST - 3, LONGEST + 6):
+        line = before + b"x" * (length - len(before) - len(behind)) + behind
+        [first, *_] = rows_of(read(bom + line + end, wanted_of(["user"], [], "click"), max_line_bytes=LONGEST))
+
+        if length <= LONGEST:
+            assert isinstance(first, Row)
+        else:
+            assert first == Refused(0, Reason.TOO_LONG)
 
 
 @given(content=contents, cuts=st.lists(st.integers(0, 600), max_size=4))
