@@ -35,7 +35,7 @@ create table if not exists facts (name text primary key, value blob not null) wi
 insert or ignore into places values (1, 0, 0);
 insert or ignore into facts values ('clock moved', 0.0);
 insert or ignore into facts values ('log', lower(hex(randomblob(4))));
-insert or ignore into facts values ('read up to', 0);
+insert or ignore into facts values ('needed from', 0);
 """
 
 
@@ -104,8 +104,8 @@ class ClickLog:
             self._db.executescript(_SCHEMA)
             self._reader = _opened(self._path)
             [log] = self._db.execute("select value from facts where name = 'log'").fetchone()
-            [place] = self._db.execute("select value from facts where name = 'read up to'").fetchone()
-            self._read_up_to = int(place)
+            [place] = self._db.execute("select value from facts where name = 'needed from'").fetchone()
+            self._needed_from = int(place)
             self.partition = f"clicks-{log}"
             self.kept, self.bytes = self._places()
             self._impressions = None if join is None else Impressions(self._db, *join, most_impressions)
@@ -134,14 +134,14 @@ class ClickLog:
         with self._told(), self._reading:
             return dict(self._reader.execute("select partition, following from positions").fetchall())
 
-    def read_up_to(self, offset: int) -> None:
-        """Training goes on with this offset. It is on the disk with the next append."""
-        self._read_up_to = offset
+    def needed_from(self, offset: int) -> None:
+        """The first offset that a recovery of training may read again. It is on the disk with the next append."""
+        self._needed_from = offset
 
     def unread_bytes(self) -> int:
-        """About how many bytes are behind the place with which training goes on."""
+        """About how many bytes are from there on."""
         first, end = self.kept
-        return self.bytes * max(0, end - max(first, self._read_up_to)) // max(1, end - first)
+        return self.bytes * max(0, end - max(first, self._needed_from)) // max(1, end - first)
 
     def append(self, requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused | TooMuchJoined]:
         """The first requests, at least one, in one transaction, of each its offsets; what is too old goes in the same one.
@@ -182,7 +182,7 @@ class ClickLog:
                 first = self._insert(first, piece, now)
             self._forget()
             self._drop(now)
-            self._db.execute("update facts set value = ? where name = 'read up to'", (self._read_up_to,))
+            self._db.execute("update facts set value = ? where name = 'needed from'", (self._needed_from,))
             places = self._places()
         self.kept, self.bytes, self.joins = *places, joins
         return found
@@ -286,7 +286,7 @@ class ClickLog:
         for first, count, each, at in self._db.execute(
             "select first, count, bytes, at from batches order by first limit ?", (_DROPPED_AT_ONCE,)
         ):
-            old = at < now - self._retention.seconds and not (self._of_topic and first + count > self._read_up_to)
+            old = at < now - self._retention.seconds and not (self._of_topic and first + count > self._needed_from)
             if left <= self._retention.bytes and not old:
                 break
             left, up_to = left - each, first + count

@@ -153,13 +153,11 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         try:
             asked = read_document(_Place, json.dumps(dict(request.query_params)))
         except DocumentDamaged as wrong:
-            raise RequestRefused(
-                400, f"{wrong}; ask for /v1/log, or /v1/log?partition=NAME&following=OFFSET"
-            ) from wrong
+            raise RequestRefused(400, f"{wrong}; ask for /v1/log, or /v1/log?partition=NAME&needed=OFFSET") from wrong
         first, end = intake.log.kept
         # Offsets of a log that was lost say nothing of this one.
-        if asked.following is not None and asked.partition == intake.log.partition and asked.following <= end:
-            intake.log.read_up_to(asked.following)
+        if asked.needed is not None and asked.partition == intake.log.partition and asked.needed <= end:
+            intake.log.needed_from(asked.needed)
         return JSONResponse({"partition": intake.log.partition, "first": first, "end": end})
 
     async def lines(request: Request) -> Response:
@@ -198,7 +196,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
 
 class _Place(BaseModel):
     partition: str = ""
-    following: int | None = Field(default=None, ge=0, lt=_OFFSETS)
+    needed: int | None = Field(default=None, ge=0, lt=_OFFSETS)
 
 
 class _Range(BaseModel):

@@ -22,7 +22,7 @@ class FollowedFolder:
         # Of each file its size at the last look, and the end of its last whole line then.
         self._ends: dict[str, tuple[int, int]] = {}
 
-    def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
+    def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
         try:
             with os.scandir(self._root) as entries:
                 names = [each.name for each in entries if each.is_file() and not each.name.startswith((".", "_"))]

@@ -48,10 +48,10 @@ class IntakeLog:
             trust_env=False, headers={"accept-encoding": "identity", "user-agent": "elastic-ctr"}
         )
 
-    def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:
+    def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:
         """An intake that reads a topic leaves messages to it while training is behind."""
-        needed = (following or {}).get(self._partition)
-        place: dict[str, str | int] = {} if needed is None else {"partition": self._partition, "following": needed}
+        offset = (needed or {}).get(self._partition)
+        place: dict[str, str | int] = {} if offset is None else {"partition": self._partition, "needed": offset}
         with self._asked("/v1/log", place, _LOOK_TIMEOUT) as answer:
             text = self._body(answer)
         try:

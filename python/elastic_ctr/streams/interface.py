@@ -51,9 +51,9 @@ class Stream(Protocol):
     unit: str
     """What offsets count: `records` or `bytes`."""
 
-    def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:
-        """Every partition, by its name, with what it keeps now. `following`: the offsets that training goes on with, which a stream may want
-        to know.
+    def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:
+        """Every partition, by its name, with what it keeps now. `needed`: the first offset of each that a recovery may
+        train again, which a stream may want to know.
         """
 
     def read(self, partition: str, start: int, stop: int) -> Lines:

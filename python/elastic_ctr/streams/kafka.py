@@ -92,7 +92,7 @@ class KafkaTopic:
         if error.code() in _SECURITY or _ALERT in error.str():
             self._told = error
 
-    def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
+    def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
         client = self._client
         found = self._tried(lambda: client.list_topics(self._topic, _LOOK_SECONDS)).topics[self._topic]
         if found.error is not None:

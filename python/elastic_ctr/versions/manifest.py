@@ -399,8 +399,11 @@ def read_full(store: Store, dictionary: DictionaryManifest) -> DictionaryManifes
     version = dictionary.full_version
     if dictionary.version == version:
         return dictionary
-    path = layout.dictionary_fold(version) if dictionary.folded else layout.dictionary_manifest(version)
-    return _parsed(DictionaryManifest, store, path)
+    return (
+        read_fold(store, version)
+        if dictionary.folded
+        else _parsed(DictionaryManifest, store, layout.dictionary_manifest(version))
+    )
 
 
 def read_fold(store: Store, version: int) -> DictionaryManifest:

@@ -121,12 +121,10 @@ def test_a_range_that_is_wrong_is_refused_with_a_sentence(door: Desk, query: str
 
 
 def test_a_place_that_is_none_is_refused_with_a_sentence(door: Desk) -> None:
-    answer = door.client.get("/v1/log?partition=a&following=-1")
+    answer = door.client.get("/v1/log?partition=a&needed=-1")
 
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith(
-        "following: Input should be greater than or equal to 0; ask for /v1/log, or"
-    )
+    assert answer.json()["error"].startswith("needed: Input should be greater than or equal to 0; ask for /v1/log, or")
 
 
 def test_a_length_that_is_none_is_refused(door: Desk) -> None:

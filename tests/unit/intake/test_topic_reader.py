@@ -38,7 +38,7 @@ class Topic:
     url: str = "kafka://broker:9092/t"
     unit: str = "records"
 
-    def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
+    def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
         if self.away:
             raise StoreUnavailable(self.away)
         return {name: Kept(self.first, len(found)) for name, found in self.messages.items()}
@@ -219,23 +219,23 @@ def test_the_topic_keeps_what_training_has_no_time_for(tmp_path: Path, monkeypat
         # Training has not begun yet.
         waiting = read(log, topic, lambda reader: reader.waits, most_unread=600)
         assert (log.unread_bytes(), log.kept.end, waiting.lag) == (700, 70, 130)
-        log.read_up_to(50)
+        log.needed_from(50)
         read(log, topic, lambda reader: reader.waits, most_unread=600)
         end = log.kept.end
     with closing(ClickLog(tmp_path, FOR_EVER, of_topic=True)) as log:
         # How far training is outlives a restart.
         assert (log.unread_bytes(), log.kept.end, end) == (700, end, 120)
         # Training that begins anew, with what comes from now on, needs nothing of what is there.
-        log.read_up_to(end)
+        log.needed_from(end)
 
         def is_read(_: TopicReader) -> bool:
-            log.read_up_to(log.kept.end)
+            log.needed_from(log.kept.end)
             return log.kept.end == 200
 
         read(log, topic, is_read, most_unread=600)
         assert lines_of(log) == topic.messages["t/0"]
         # It goes back to a checkpoint.
-        log.read_up_to(100)
+        log.needed_from(100)
         topic.messages["t/0"].append(b"1")
         assert read(log, topic, lambda reader: reader.waits, most_unread=600).lag == 1
 
@@ -246,11 +246,11 @@ def test_what_training_has_not_read_of_a_topic_does_not_go_by_age(tmp_path: Path
         read(log, topic)
         topic.messages["t/0"] += [b"%d" % number for number in range(10, 20)]
         read(log, topic)
-        log.read_up_to(10)
+        log.needed_from(10)
         log.append([], 1000.0)
 
         assert (log.kept, log.read(0, 20, 1 << 30).text.split()) == (Kept(10, 20), topic.messages["t/0"][10:])
-        log.read_up_to(20)
+        log.needed_from(20)
         log.append([], 1000.0)
         assert log.kept == Kept(20, 20)
 

@@ -180,8 +180,8 @@ def test_offsets_that_the_stream_has_dropped_are_counted_and_said(
     one.append(10)
 
     class Forgetful(FollowedFolder):
-        def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:
-            return {name: Kept(15 * len(LINE), each.end) for name, each in super().partitions(following).items()}
+        def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:
+            return {name: Kept(15 * len(LINE), each.end) for name, each in super().partitions(needed).items()}
 
     one.stream = Forgetful(one.log)
     one.start_master()
@@ -254,7 +254,7 @@ def test_a_stream_that_does_not_answer_is_asked_seldom_and_its_sentence_stays(tm
     asked = []
 
     class Away(FollowedFolder):
-        def partitions(self, following: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
+        def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
             asked.append(one.now)
             raise StoreUnavailable("it does not answer")
 

@@ -24,7 +24,6 @@ from elastic_ctr.versions.manifest import (
     digest_of,
     read_dictionary,
     read_fold,
-    read_full,
 )
 
 _PIECE = 4 << 20
@@ -77,8 +76,12 @@ class Cache:
         version = manifest.full_version
         if not manifest.folded or manifest.version == version:
             return self.manifest(version)
+        return self._fold(version)
+
+    def _fold(self, version: int) -> DictionaryManifest:
+        """The full parts that the overlay of a version was merged into. Raises as `manifest` does."""
         if version not in self._folds:
-            self._folds[version] = self._kept(layout.dictionary_fold(version), lambda: read_full(self._store, manifest))
+            self._folds[version] = self._kept(layout.dictionary_fold(version), lambda: read_fold(self._store, version))
         return self._folds[version]
 
     def _kept(self, path: str, read: Callable[[], DictionaryManifest]) -> DictionaryManifest:
@@ -111,10 +114,7 @@ class Cache:
 
         Raises as `parts` does.
         """
-        path = layout.dictionary_fold(version)
-        if version not in self._folds:
-            self._folds[version] = self._kept(path, lambda: read_fold(self._store, version))
-        fold = self._folds[version]
+        fold = self._fold(version)
         try:
             for partition in partitions:
                 self._file(fold.part(partition), has_work)

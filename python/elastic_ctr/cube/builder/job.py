@@ -135,7 +135,7 @@ def plan_build(version: int, store: Store, fold: DictionaryManifest | None = Non
     Raises NotInStore, StoreError, ManifestDamaged, and BuildFailed where the version can never be built.
     """
     own = read_version(store, version)
-    manifests, dictionaries = _chain_to_built(store, own) or _chain_to_base(store, own)
+    manifests, dictionaries = _shortest_chain(store, own)
     try:
         unbuilt = unbuilt_chain(version, manifests, dictionaries)
     except LookupError as gap:
@@ -163,31 +163,30 @@ _Chain = tuple[dict[int, VersionManifest], dict[int, DictionaryManifest]]
 """The versions that a build may need, and the nearest built ancestor, if any."""
 
 
-def _chain_to_built(store: Store, own: VersionManifest) -> _Chain | None:
-    """A base that compacts a version has the keys and values of that one, and the first delta on it has all keys trained since: so this
-    delta may as well lie over what is built of the compacted version, and the base need not become full parts. None where nothing is
-    built, or too little of the versions before a base is left.
+def _chain(store: Store, own: VersionManifest, *, over_compactions: bool) -> _Chain:
+    """`over_compactions`: a base that compacts a version has the keys and values of that one, and the first delta on it has all keys trained
+    since, so this delta may as well lie over what is built of the compacted version.
 
-    Raises StoreError.
+    Raises NotInStore, StoreError, ManifestDamaged.
     """
     manifests, oldest = {own.version: own}, own
-    with suppress(NotInStore, ManifestDamaged):
-        while oldest.kind == "delta" and oldest.parent is not None and oldest.parent < oldest.version:
-            if (built := _built_ancestor(store, oldest.parent, own)) is not None:
-                return manifests, {oldest.parent: built}
-            below = read_version(store, oldest.parent)
-            oldest = below if below.compacts is None else oldest.model_copy(update={"parent": below.compacts})
-            manifests[oldest.version] = oldest
-    return None
-
-
-def _chain_to_base(store: Store, own: VersionManifest) -> _Chain:
-    """Of versions of which none is built. Raises NotInStore, StoreError, ManifestDamaged."""
-    manifests, oldest = {own.version: own}, own
     while oldest.kind == "delta" and oldest.parent is not None and oldest.parent < oldest.version:
-        oldest = read_version(store, oldest.parent)
+        if (built := _built_ancestor(store, oldest.parent, own)) is not None:
+            return manifests, {oldest.parent: built}
+        below = read_version(store, oldest.parent)
+        over = over_compactions and below.compacts is not None
+        oldest = oldest.model_copy(update={"parent": below.compacts}) if over else below
         manifests[oldest.version] = oldest
     return manifests, {}
+
+
+def _shortest_chain(store: Store, own: VersionManifest) -> _Chain:
+    """To what is built before a compaction, where there is enough of that. Raises as `_chain`."""
+    with suppress(NotInStore, ManifestDamaged):
+        manifests, built = _chain(store, own, over_compactions=True)
+        if built:
+            return manifests, built
+    return _chain(store, own, over_compactions=False)
 
 
 def _built_ancestor(store: Store, version: int, own: VersionManifest) -> DictionaryManifest | None:

@@ -109,6 +109,11 @@ def test_versions_announce_a_fold_before_one_lies_over_it(
     assert b"fold_ahead" not in store.get_bytes(layout.dictionary_manifest(14))
 
 
+def publish_compaction(store: FileStore, work: Path, version: int, compacts: int, has: dict[int, list[float]]) -> None:
+    """A base with the keys and values of an earlier version."""
+    publish_version(store, work, version, keys_of(*has), compacts=compacts, rows=np.array([*has.values()], np.float32))
+
+
 def test_a_delta_behind_a_compaction_lies_over_the_fold_before_it(
     store: FileStore, tmp_path: Path, builder: CubeBuilder
 ) -> None:
@@ -117,8 +122,7 @@ def test_a_delta_behind_a_compaction_lies_over_the_fold_before_it(
     for version, keys in deltas:
         publish_version(store, tmp_path / "work", version, keys, parent=version - 1, base=10, in_one_file=True)
     compacted = expected((MANY, 10), *((keys, version) for version, keys in deltas[:2]))
-    values = np.array([*compacted.values()], np.float32)
-    publish_version(store, tmp_path / "work", 14, keys_of(*compacted), compacts=12, rows=values)
+    publish_compaction(store, tmp_path / "work", 14, 12, compacted)
     publish_version(store, tmp_path / "work", 15, keys_of(8, 901, 902), parent=14, base=14, in_one_file=True)
     publish_version(store, tmp_path / "work", 16, keys_of(9), parent=15, base=14, in_one_file=True)
     try:
@@ -142,8 +146,7 @@ def test_a_delta_behind_a_compaction_learns_of_a_fold_that_ends_later(
     publish_version(store, tmp_path / "work", 10, MANY)
     publish_version(store, tmp_path / "work", 11, MANY[:60], parent=10, base=10, in_one_file=True)
     compacted = expected((MANY, 10), (MANY[:60], 11))
-    values = np.array([*compacted.values()], np.float32)
-    publish_version(store, tmp_path / "work", 12, keys_of(*compacted), compacts=11, rows=values)
+    publish_compaction(store, tmp_path / "work", 12, 11, compacted)
     publish_version(store, tmp_path / "work", 13, keys_of(5), parent=12, base=12, in_one_file=True)
     publish_version(store, tmp_path / "work", 14, keys_of(6), parent=13, base=12, in_one_file=True)
     try:
@@ -170,8 +173,7 @@ def test_a_fold_that_was_deleted_behind_a_compaction_is_not_built_upon(
     publish_version(store, tmp_path / "work", 11, MANY[:60], parent=10, base=10, in_one_file=True)
     publish_version(store, tmp_path / "work", 12, MANY[:1], parent=11, base=10, in_one_file=True)
     compacted = expected((MANY, 10), (MANY[:60], 11), (MANY[:1], 12))
-    values = np.array([*compacted.values()], np.float32)
-    publish_version(store, tmp_path / "work", 13, keys_of(*compacted), compacts=12, rows=values)
+    publish_compaction(store, tmp_path / "work", 13, 12, compacted)
     publish_version(store, tmp_path / "work", 14, keys_of(5), parent=13, base=13, in_one_file=True)
     publish_version(store, tmp_path / "work", 15, keys_of(6), parent=14, base=13, in_one_file=True)
     try:
