@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from bench.kafka_broker import Broker
@@ -220,6 +221,26 @@ def test_a_topic_that_is_gone_after_its_offsets_were_seen_is_waited_for(broker: 
 
     with pytest.raises(StoreUnavailable, match="is not there now, and offsets of it were seen"):
         read_while_it_goes()
+    stream.close()
+
+
+def test_a_topic_that_goes_between_the_look_at_its_end_and_the_reading_is_waited_for(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that has it assigned says nothing of it for half a minute."""
+    broker.produce(topic, [b"a"])
+    stream = stream_of(broker, topic)
+    assert text_of(stream.read(f"{topic}/0", 0, 1)) == b"a\n"
+    admin, read_messages = broker.admin, KafkaTopic._messages
+
+    def read_when_it_is_gone(self: KafkaTopic, *range_: Any) -> Any:
+        admin.delete_topics([topic])[topic].result(30)
+        return read_messages(self, *range_)
+
+    monkeypatch.setattr(KafkaTopic, "_messages", read_when_it_is_gone)
+
+    with pytest.raises(StoreUnavailable, match="is not there now, and offsets of it were seen"):
+        stream.read(f"{topic}/0", 0, 1)
     stream.close()
 
 

@@ -15,6 +15,8 @@ _ASK_SECONDS = 10.0
 # The master asks what there is, and has other work to do.
 _LOOK_SECONDS = 2.0
 _QUIET_SECONDS = 30.0
+# A consumer says nothing of a partition that is gone: librdkafka waits for half a minute whether it comes again.
+_DOUBT_SECONDS = 2.0
 _RECOVERY_SECONDS, _RECOVERY_PAUSE = 15.0, 0.1
 _PIECE = 10_000
 # A call ends when it has all messages that it asks for, or after this.
@@ -143,7 +145,7 @@ class KafkaTopic:
         following, size, at = start, 0, None
         if start >= stop:
             return found, following, at
-        heard = time.monotonic()
+        heard = looked = time.monotonic()
         client = self._client
         client.assign([TopicPartition(self._topic, number, start)])
         try:
@@ -172,7 +174,11 @@ class KafkaTopic:
                         return found, following, at
                 if self._told is not None:
                     raise self._refused(self._told)
-                if time.monotonic() - heard > _QUIET_SECONDS:
+                now = time.monotonic()
+                if now - max(heard, looked) > _DOUBT_SECONDS:
+                    self._kept(number)
+                    looked = now
+                if now - heard > _QUIET_SECONDS:
                     raise StoreUnavailable(
                         f"{self.url} has sent nothing for {_QUIET_SECONDS:g} s: do its brokers answer?"
                     )

@@ -1,11 +1,12 @@
 """What no broker of one node does: a consumer that answers as those of a cluster. A real broker is in tests/contract/test_kafka_stream.py."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException
 
 from elastic_ctr.store import StoreUnavailable
 from elastic_ctr.streams import kafka
@@ -38,9 +39,16 @@ class ScriptedConsumer:
     end: int
     answers: list[list[Message]]
     assigned: list[int] = field(default_factory=list)
+    looks_until_gone: float = math.inf
 
     def get_watermark_offsets(self, *_: Any) -> tuple[int, int]:
+        if self.looks_until_gone <= 0:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        self.looks_until_gone -= 1
         return 0, self.end
+
+    def poll(self, *_: Any) -> None:
+        """It has no events."""
 
     def assign(self, places: Sequence[Any]) -> None:
         self.assigned.append(places[0].offset)
@@ -78,6 +86,17 @@ def test_offsets_that_do_not_come_after_all_are_no_end(monkeypatch: pytest.Monke
     consumer = ScriptedConsumer(10, [messages(*range(6)), [Message(6, is_end=True)]])
 
     with pytest.raises(StoreUnavailable, match="has sent nothing for"):
+        topic_of(consumer, monkeypatch).read("t/0", 0, 10)
+
+
+def test_a_topic_that_goes_while_a_range_is_read_is_named_before_its_silence_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The consumer itself says nothing of it for half a minute, and then nothing of the reason."""
+    monkeypatch.setattr(kafka, "_DOUBT_SECONDS", 0.05)
+    consumer = ScriptedConsumer(10, [messages(*range(6))], looks_until_gone=2)
+
+    with pytest.raises(StoreUnavailable, match="is not there now, and offsets of it were seen"):
         topic_of(consumer, monkeypatch).read("t/0", 0, 10)
 
 
