@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -69,6 +70,27 @@ def running(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def first_child(pid: int) -> psutil.Process:
+    """The one that has been there longest. Raises LookupError where there is none just now."""
+    children = psutil.Process(pid).children()
+    if not children:
+        raise LookupError(f"process {pid} has no child")
+    return min(children, key=psutil.Process.create_time)
+
+
+def engine_of(pid: int) -> psutil.Process:
+    """The process with Paddle of a pserver or a trainer. Raises LookupError where there is none just now.
+
+    A pserver has others, too, which compact its log: the lowest of their ids need not be the engine's, ids begin anew.
+    """
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children():
+            with suppress(psutil.NoSuchProcess):
+                if any(re.fullmatch(r"elastic_ctr\.(pserver|trainer)\.process", word) for word in child.cmdline()):
+                    return child
+    raise LookupError(f"process {pid} has no child with the engine")
 
 
 @contextmanager

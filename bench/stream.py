@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.method import Results, Row
+from bench.processes import engine_of
 from bench.stream_log import ClickLog, click_log
 from bench.stream_prober import PROBES, Prober
 from bench.stream_stages import ReleaseWatcher, click_stages, summary
@@ -233,8 +234,7 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
                 # The status of a long stream is work for the master, and a look has the samples of a version answered.
                 time.sleep(_LOOK_SECONDS)
                 if given.kill_pserver and not killed and time.time() - quiet_ends > given.minutes * 30:
-                    pserver = psutil.Process(run.session.supervisor.pids()["ctr-pserver-0"])
-                    pserver.children()[0].kill()
+                    engine_of(run.session.supervisor.pids()["ctr-pserver-0"]).kill()
                     killed = time.time()
                     console.print("the server process of the pserver is killed")
                 lags.append(run.lag())

@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.method import Results, Row, private_bytes
+from bench.processes import first_child
 from bench.stream import Producer, Stream, freshness, quantiles
 from bench.stream_log import ClickLog, TopicLog, click_log, possible_kind
 from bench.stream_prober import PROBES, Prober
@@ -52,11 +53,11 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Target:
-    """What is killed: a role's process, or the first of its children."""
+    """What is killed: a role's process, or one of its children."""
 
     name: str
     role: str
-    child: bool = False
+    child: Callable[[int], psutil.Process] | None = None
 
 
 TARGETS = (
@@ -67,7 +68,7 @@ TARGETS = (
     Target("cube-agent", "ctr-cube-s0-0.agent"),
     Target("cube-builder", "ctr-cube-builder-0"),
     Target("cube-transfer", "ctr-cube-transfer-0"),
-    Target("serving worker", "ctr-serving-0", child=True),
+    Target("serving worker", "ctr-serving-0", child=first_child),
     Target("serving", "ctr-serving-0"),
 )
 BROKER = "broker"
@@ -245,9 +246,9 @@ class Killer:
             self._broker.begin()
             return self.kills[-1]
         pid = self._run.session.supervisor.pids().get(target.role)
-        with suppress(psutil.NoSuchProcess, ProcessLookupError, IndexError):
+        with suppress(psutil.NoSuchProcess, ProcessLookupError, LookupError):
             if pid is not None:
-                pid = psutil.Process(pid).children()[0].pid if target.child else pid
+                pid = target.child(pid).pid if target.child else pid
                 os.kill(pid, signal.SIGKILL)
                 self.kills.append(Kill(target.name, time.time()))
                 return self.kills[-1]

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import yaml
+from bench.processes import engine_of, first_child
 
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
@@ -127,15 +128,20 @@ class Run:
         return self.session.supervisor.pids()[name]
 
     def child(self, name: str, seconds: float = 20) -> psutil.Process:
-        """The process that a parent looks after."""
+        """The child that a parent has had longest."""
+        return self._found(first_child, name, seconds)
 
+    def engine(self, name: str, seconds: float = 20) -> psutil.Process:
+        """The process with Paddle that a pserver or trainer looks after."""
+        return self._found(engine_of, name, seconds)
+
+    def _found(self, find: Callable[[int], psutil.Process], name: str, seconds: float) -> psutil.Process:
         def look() -> psutil.Process | None:
-            with contextlib.suppress(psutil.NoSuchProcess, KeyError):
-                found = psutil.Process(self.pid(name)).children()
-                return found[0] if found else None
+            with contextlib.suppress(LookupError, psutil.NoSuchProcess):
+                return find(self.pid(name))
             return None
 
-        process = self.until(look, seconds, f"a child of {name}")
+        process = self.until(look, seconds, f"the child of {name}")
         assert isinstance(process, psutil.Process)
         return process
 

@@ -164,7 +164,7 @@ def test_trainers_and_pservers_without_room_on_their_own_disks_say_so_and_go_on_
         return [each["error"] for each in (run.session.status or {}).get("pservers", []) if each["error"]]
 
     run.until(lambda: len((run.session.status or {}).get("trainers", [])) == 2, 90, "both trainers have joined")
-    with no_room_for([run.child(name).pid for name in names], 20_000):
+    with no_room_for([run.engine(name).pid for name in names], 20_000):
         (tmp_path / "donefile").rename(donefile)
         # The next processes have room again.
         run.until(

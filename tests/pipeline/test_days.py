@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 from bench.days import FIRST, KEEP_VERSIONS, OF_A_PASS, Days
+from bench.processes import engine_of
 
 from pipeline.running import values_for
 
@@ -29,8 +30,8 @@ def test_each_day_end_decays_and_expires_rows_once_whichever_process_is_lost_in_
         blocked.touch()
         days.until(lambda: any(each["error"] for each in (days.session.status or {})["pservers"]), "the upload fails")
         name = "ctr-pserver-0" if day == 2 else "ctr-master-0"
-        process = psutil.Process(days.session.supervisor.pids()[name])
-        (process.children()[0] if day == 2 else process).kill()
+        pid = days.session.supervisor.pids()[name]
+        (engine_of(pid) if day == 2 else psutil.Process(pid)).kill()
         if day == 2:
             days.until(lambda: (days.session.status or {})["generation"] > generation, "a recovery begins")
         blocked.unlink()

@@ -85,7 +85,7 @@ def test_a_trainer_that_is_told_to_end_and_a_training_that_is_replaced_in_mid_pa
     tell_master(run, handover_seconds=GRACE_SECONDS - 10)
     with run.session.running():
         run.until(lambda: run.state() == "20200401/00 training" and run.trained() > 0, 90, "the first hour is trained")
-        ending = run.child("ctr-trainer-0")
+        ending = run.engine("ctr-trainer-0")
         os.kill(run.pid("ctr-trainer-0"), signal.SIGTERM)
         run.until(lambda: has_ended(ending), 60, "the trainer has given its tasks back")
         run.until(

@@ -102,9 +102,9 @@ def test_after_a_pservers_loss_the_table_is_the_checkpoints_and_a_sleeping_train
     run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/02", data={"taskBytes": 300_000}))
     run.until(lambda: run.state() == "20200401/01 training", 120, "the second hour is trained")
 
-    sleeper = run.child("ctr-trainer-0")
+    sleeper = run.engine("ctr-trainer-0")
     os.kill(sleeper.pid, signal.SIGSTOP)
-    server = run.child("ctr-pserver-0")
+    server = run.engine("ctr-pserver-0")
     server.kill()
     run.until(lambda: run.generation() == 2, 30, "the loss is declared")
     run.until(lambda: (run.session.status or {}).get("ready"), 60, "the checkpoint is loaded and counted")

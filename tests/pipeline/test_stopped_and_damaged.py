@@ -57,7 +57,7 @@ def test_a_bad_hour_is_retried_and_a_damaged_checkpoint_is_passed_by(tmp_path: P
     assert pids(run) == before
 
     damaged = damage_the_newest_checkpoint(run)
-    run.child("ctr-pserver-0").kill()
+    run.engine("ctr-pserver-0").kill()
     fourth.touch()
     report = run.finish(200)
 

@@ -103,7 +103,7 @@ def test_every_message_of_a_topic_is_trained_once_though_broker_trainer_and_mast
 
     broker.produce("clicks", clicks(2000, 3))
     run.until(lambda: run.state().endswith(("training", "evaluating", "saving")), 60, "a pass under way")
-    run.child("ctr-trainer-0").kill()
+    run.engine("ctr-trainer-0").kill()
     run.kill("ctr-master-0")
     broker.kill()
     # Nothing can be read now, and what was trained is answered.
@@ -378,7 +378,7 @@ def test_a_version_answers_every_row_as_the_table_has_it_though_a_pserver_is_los
         assert len(sent) < 4000
         wait(5)
         train()
-    run.child("ctr-pserver-0").kill()
+    run.engine("ctr-pserver-0").kill()
     train()
     train()
     assert run.generation() == 2
@@ -537,7 +537,7 @@ def test_a_compacted_log_is_the_base_of_later_versions_and_what_a_recovery_loads
     while not any(table.name == each.stands_on != each.name for each in checkpoints(run)):
         assert time.monotonic() < ends
         train()
-    run.child("ctr-pserver-0").kill()
+    run.engine("ctr-pserver-0").kill()
     train()
     assert run.generation() == 2
     assert "is loaded by log" in (run.places.folder / "logs" / "ctr-master-0.log").read_text()
