@@ -58,7 +58,8 @@ _LEAST_TO_MERGE = 200_000
 # keys on: then a few versions share the work.
 _LARGE_OVERLAY = 20_000
 _RECENT_SHARE = 0.25
-_SMALL_BUILD = 100_000
+# Of what is merged: a process that has to start for it would take longer than that, and its start two seconds on a busy machine.
+_SMALL_BYTES = 128 << 20
 
 
 class BuildFailed(Exception):
@@ -105,9 +106,9 @@ class Plan(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """Whether it is one task, of so few keys that handing it to another process would take longer than doing it."""
-        keys = [each.records for each in (*self.merged(0), *(file for own in self.inputs for file in own.cube_files))]
-        return self.in_one_file and sum(keys) <= _SMALL_BUILD
+        """Whether it is one task, of so little that handing it to another process would take longer than doing it."""
+        sizes = [each.bytes for each in (*self.merged(0), *(file for own in self.inputs for file in own.cube_files))]
+        return self.in_one_file and sum(sizes) <= _SMALL_BYTES
 
     def merged(self, partition: int) -> tuple[FileEntry, ...]:
         """The overlays of its ancestor that its own begins with, the lowest first."""

@@ -259,3 +259,21 @@ def test_the_processes_of_a_large_build_end_when_small_ones_follow(
     assert large
     assert not any(process.is_alive() for process in large)
     assert looked_up(store, 11, MANY) == expected((MANY, 10), (MANY[:3], 11))
+
+
+def test_the_many_keys_of_a_streams_overlay_need_no_process_of_their_own(
+    store: FileStore, tmp_path: Path, builder: CubeBuilder
+) -> None:
+    keys = np.arange(1, 150_001, dtype=np.uint64)
+    publish_version(store, tmp_path / "work", 10, MANY)
+    publish_version(store, tmp_path / "work", 11, keys, parent=10, base=10, in_one_file=True)
+    try:
+        builder.build(10)
+        of_the_base = builder._pool
+        builder.build(11)
+    finally:
+        builder.stop()
+
+    assert of_the_base is not None
+    assert builder._pool is None
+    assert looked_up(store, 11, keys[::1000]) == expected((keys[::1000], 11))
