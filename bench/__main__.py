@@ -14,7 +14,7 @@ import time
 from rich.console import Console
 
 from bench import own_network
-from bench.method import FOLDER, RESULTS, Results, plot, show
+from bench.method import FOLDER, RESULTS, Results, ending, plot, show
 
 MEASUREMENTS = (
     "cube_kernel", "quantised", "cube", "serving", "serving_rows", "scoring", "build", "training", "features", "column_statistics", "memory",
@@ -54,4 +54,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.method import ending
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import Places
@@ -113,4 +114,4 @@ def _said(title: str, one: dict[str, Any]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.method import ending
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.model import Table
 from elastic_ctr.config.values_file import Values
@@ -376,4 +377,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

@@ -11,6 +11,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -333,6 +334,15 @@ def plot(document: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def ending(main: Callable[[], int]) -> int:
+    """The exit code of a bench; Ctrl-C ends it in order, without a traceback."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        print("ended before its time, and all that it had started", file=sys.stderr)
+        return 130
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

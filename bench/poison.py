@@ -32,7 +32,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench.method import Results, Row
+from bench.method import Results, Row, ending
 from bench.stream import Producer, Stream
 from bench.stream_demo import DriftingTruth
 from bench.stream_log import ClickLog, click_log
@@ -253,4 +253,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

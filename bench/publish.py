@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from bench.method import ending
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.endpoints import ask
@@ -141,4 +142,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

@@ -31,6 +31,7 @@ import yaml
 from scipy.sparse import csr_matrix, hstack
 from sklearn.linear_model import LogisticRegression
 
+from bench.method import ending
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.load import read_yaml
@@ -323,4 +324,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

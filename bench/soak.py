@@ -34,7 +34,7 @@ from rich.table import Table
 from bench import network
 from bench.cube_load import our_load
 from bench.loadgen import Load
-from bench.method import FOLDER, RESULTS, Results, resident_bytes, summary
+from bench.method import FOLDER, RESULTS, Results, ending, resident_bytes, summary
 from bench.network import SLOTS
 from bench.processes import COMMAND, answers, ask, free_port, running
 from bench.serving import Shape, SubmittedBatch
@@ -416,4 +416,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

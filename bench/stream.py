@@ -28,7 +28,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.method import Results, Row
+from bench.method import Results, Row, ending
 from bench.processes import engine_of
 from bench.stream_log import ClickLog, click_log
 from bench.stream_prober import PROBES, Prober
@@ -423,4 +423,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

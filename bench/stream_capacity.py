@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.method import Results, Row
+from bench.method import Results, Row, ending
 from bench.stream import Producer, Stream
 from bench.stream_log import ClickLog, click_log
 from bench.training_pipeline import COMMAND, pipeline
@@ -92,4 +92,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

@@ -30,6 +30,7 @@ from rich.live import Live
 from rich.table import Table
 
 from bench.kafka_broker import absent
+from bench.method import ending
 from bench.stream import Producer, Stream, freshness, quantiles
 from bench.stream_log import ClickLog, click_log, possible_kind
 from bench.stream_prober import Prober
@@ -213,12 +214,8 @@ def main() -> int:
     console = Console(highlight=False)
     kind = given.source or possible_kind()
     console.print(said_of(kind))
-    try:
-        with click_log(kind, FOLDER.resolve()) as log:
-            report = demo(given.seconds, log, console)
-    except KeyboardInterrupt:
-        console.print("ended before its time, and all that it had started")
-        return 130
+    with click_log(kind, FOLDER.resolve()) as log:
+        report = demo(given.seconds, log, console)
     file = FOLDER / "report.json"
     file.write_text(json.dumps(report, indent=1))
     with suppress(OSError):
@@ -228,4 +225,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

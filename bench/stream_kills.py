@@ -29,7 +29,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.method import Results, Row, private_bytes
+from bench.method import Results, Row, ending, private_bytes
 from bench.processes import first_child
 from bench.stream import Producer, Stream, freshness, quantiles
 from bench.stream_log import ClickLog, TopicLog, click_log, possible_kind
@@ -461,4 +461,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from bench.method import ending
 from bench.quality import COMMAND, Line, asked, command, regression, rows_of, served
 from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 
@@ -125,4 +126,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending(main))
