@@ -1,5 +1,6 @@
 """The part of the ledger with the keys that each task of a stream has trained: the next delta publishes their values."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.master.ledger_facts import LedgerFacts
+
+log = logging.getLogger(__name__)
 
 Keys = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.float32]
@@ -35,7 +38,13 @@ class LedgerTouched(LedgerFacts):
         """Of a trained task, all its epochs. Past a bound a compaction is given up, which needs more of them than the next delta does; past
         it without one, all of them are dropped: they are not known then, and a base follows.
         """
-        if self._touched_bytes() > _MOST_BYTES and self.facts.compaction is not None:
+        compaction = self.facts.compaction
+        if self._touched_bytes() > _MOST_BYTES and compaction is not None:
+            log.warning(
+                "the compaction of %s is given up: the keys trained since have more than %d MB",
+                compaction.log_of,
+                _MOST_BYTES >> 20,
+            )
             self.set_facts(compaction=None)
             self.forget_touched()
         if self._touched_bytes() > _MOST_BYTES:

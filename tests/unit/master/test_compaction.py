@@ -349,7 +349,7 @@ def test_a_kill_between_its_manifests_leaves_the_base_to_the_checkpoint_that_nam
 
 
 def test_many_keys_end_it_before_they_are_forgotten(
-    tmp_path: Path, slow: list[control.Job], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, slow: list[control.Job], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Of more tasks than come between two checkpoints by log, and of fewer than these here.
     monkeypatch.setattr(ledger_touched, "_MOST_BYTES", 200)
@@ -359,6 +359,7 @@ def test_many_keys_end_it_before_they_are_forgotten(
     goes_on(one, 20, seconds=6)
 
     assert one.ledger.facts.compaction != row
+    assert f"the compaction of {row.log_of} is given up: the keys trained since have more than" in caplog.text
     assert {*steps(one)} == {("base", "checkpoint"), ("touched",)}
     assert [each["kind"] for each in one.ledger.versions()].count("base") == 1
     slow.clear()
