@@ -65,3 +65,24 @@ def recipe_of(settings: TrainingMember, store: Store, digest: str) -> Recipe:
     statistics = read_statistics(store, digest) if digest else None
     document = feature_document(settings, statistics)
     return Recipe(digest, document, conversion_of(settings, document))
+
+
+class Conversions:
+    """Of one trainer: how it reads rows, and its recipe of now."""
+
+    def __init__(self, settings: TrainingMember, store: Store) -> None:
+        """Raises ValueError, OSError where the features need no statistics and lack something else."""
+        self._settings = settings
+        self._store = store
+        features = settings.features
+        self.rows = None if features is None else reader_of(settings.data, features)
+        """None where records hold feasigns."""
+        needs_statistics = features is not None and features.needs_statistics
+        # A task names the pinned statistics.
+        self._recipe: Recipe | None = None if needs_statistics else recipe_of(settings, store, "")
+
+    def recipe(self, statistics: str) -> Recipe:
+        """With the statistics of this digest. Raises ValueError, OSError, StatisticsDamaged, StoreError."""
+        if self._recipe is None or self._recipe.statistics != statistics:
+            self._recipe = recipe_of(self._settings, self._store, statistics)
+        return self._recipe

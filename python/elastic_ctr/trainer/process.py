@@ -21,9 +21,6 @@ from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.features.readers.batches import ColumnsRefused
-from elastic_ctr.features.row_sample import RowSample
-from elastic_ctr.model.evaluation import Histograms
-from elastic_ctr.model.grouped_auc import NOTHING
 from elastic_ctr.model.networks.inspection import inspect_own
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.model.program import prepare_environment, start_paddle
@@ -31,16 +28,12 @@ from elastic_ctr.runtime.lifecycle import die_with_parent, preserve_sigterm_hand
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
 from elastic_ctr.streams.open import open_stream
-from elastic_ctr.trainer.conversions import Recipe, reader_of, recipe_of
-from elastic_ctr.trainer.converter import convert_task
+from elastic_ctr.trainer.conversions import Conversions
 from elastic_ctr.trainer.engine import Engine
-from elastic_ctr.trainer.held_out import hold_out, parts_of
-from elastic_ctr.trainer.refusals import quarantine
-from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.supervisor import LEAVE_SIGNAL, WATCH_FILE
 from elastic_ctr.trainer.take_over import Names
-from elastic_ctr.trainer.touched_keys import touched_keys
+from elastic_ctr.trainer.task_work import TaskWork
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import fetch, read_checkpoint, read_version
@@ -54,8 +47,6 @@ _SAVER_RETRY_SHARE = 0.2
 _STORE_AWAY_SECONDS = 1.0
 # A signal is followed once the master has answered.
 _HOLD_SECONDS = 1.0
-# Touched keys of a task whose result fits into a message.
-_MOST_TOUCHED = 3 << 20
 
 
 class TrainerProcess:
@@ -79,18 +70,9 @@ class TrainerProcess:
             open_stream(given.url, given.kafka.properties) if stream else open_source(given.url, given.user, retry)
         )
         self._store = self._open_store(retry)
-        features = settings.features
-        self._rows = None if features is None else reader_of(settings.data, features)
-        needs_statistics = features is not None and features.needs_statistics
-        # A task names the pinned statistics.
-        self._recipe: Recipe | None = None if needs_statistics else recipe_of(settings, self._store, "")
-        self._saver: Saver | None = None
+        self._conversions = Conversions(settings, self._store)
         # The next task, where the answer to a report had it.
         self._given: control.Task | None = None
-        self._tasks = self._scratch / "tasks"
-        # Datasets are kept until the process ends: one that is freed while it loads aborts the process, and the exit code is
-        # lost.
-        self._datasets: list[Any] = []
 
     def stop(self, *_: object) -> None:
         """A signal: finish the current task, then leave."""
@@ -125,14 +107,17 @@ class TrainerProcess:
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
             self._initialise(load=reply.load, take_over=reply.take_over, dense_of=reply.dense_of)
-        self._saver_store = self._open_store(RetryPolicy(_SAVER_RETRY_SHARE * reply.save_seconds, give_up=self._may_go))
+        saver_store = self._open_store(RetryPolicy(_SAVER_RETRY_SHARE * reply.save_seconds, give_up=self._may_go))
+        self._work = TaskWork(
+            self._settings, self._engine, self._watchdog, self._conversions, self._source, self._store, saver_store
+        )
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         try:
-            self._work()
+            self._do_tasks()
             if self._leave():
                 log.info("trainer %d stays until its training is handed over", self._trainer_id)
                 self._keep_running = True
-                self._work()
+                self._do_tasks()
         except ScratchFailed as failed:
             # Not reported as a failure of the task: a few of those stop the pass.
             log.error("trainer %d gives back what it holds and ends: %s", self._trainer_id, failed)  # noqa: TRY400 (one sentence)
@@ -164,7 +149,7 @@ class TrainerProcess:
         """Leave the training. True if the master needs this trainer for a handover. An unreachable master is retried."""
         leaver = self._member()
         if reason:
-            leaver.reason, leaver.table_unchanged = reason, not self._stepped
+            leaver.reason, leaver.table_unchanged = reason, not self._work.stepped
         gives_up_at = time.monotonic() + self._leave_timeout
         while True:
             try:
@@ -277,33 +262,44 @@ class TrainerProcess:
         return control.LeaseRequest(
             trainer_id=self._trainer_id,
             generation=self._generation,
-            converted=[each.stem for each in self._tasks.glob("*.txt")],
+            converted=self._work.converted_tasks(),
         )
 
-    def _work(self) -> None:
+    def _do_tasks(self) -> None:
         task = self._lease()
         dataset: Any = None
         while task is not None:
-            self._forget_other_passes(task)
+            self._work.forget_other_passes(task)
             following: control.Task | None = None
             following_dataset: Any = None
             if task.phase == control.ANALYZE:
-                self._report(task, partial(self._analyze, task), go_on=True)
+                self._report(task, partial(self._work.analyze, task), go_on=True)
             elif task.phase == control.CHECK:
-                self._report(task, partial(self._check, task), go_on=True)
+                self._report(task, partial(self._work.check, task), go_on=True)
             elif task.phase in (control.TRAIN, control.EVALUATE):
                 if dataset is None:
                     dataset = self._prepare(task)
                 if dataset is not None:
                     following = self._lease(prefetch=True)
                     following_dataset = None if following is None else self._prepare(following)
-                    self._report(task, partial(self._round, task, dataset), go_on=following_dataset is None)
-                    self._datasets.remove(dataset)
+                    self._report(task, partial(self._work.round, task, dataset), go_on=following_dataset is None)
+                    self._work.let_go(dataset)
             else:
-                self._report(task, partial(self._save, task))
+                self._report(task, partial(self._work.save, task))
             if following_dataset is None:
                 following = self._lease()
             task, dataset = following, following_dataset
+
+    def _prepare(self, task: control.Task) -> Any:
+        """Start loading the task's dataset. None, and a failure reported, if the task cannot be converted."""
+        try:
+            return self._work.prepare(task)
+        except ScratchFailed:
+            raise
+        except Exception as failed:
+            log.exception("task %s cannot be prepared", task.id)
+            self._report(task, partial(_raise, failed))
+            return None
 
     def _report(self, task: control.Task, work: Callable[[], control.TaskResult], *, go_on: bool = False) -> None:
         """Do it and report. `go_on`: the master may give the next task with its answer."""
@@ -318,7 +314,7 @@ class TrainerProcess:
             result.store_unavailable = isinstance(failed, StoreUnavailable)
             result.columns_refused = isinstance(failed, ColumnsRefused)
             if task.phase in (control.SAVE, control.SCORE):
-                result.table_unchanged = not self._stepped
+                result.table_unchanged = not self._work.stepped
             if result.store_unavailable:
                 # The task is given out again at once; a store without room answers at once, too.
                 time.sleep(_STORE_AWAY_SECONDS)
@@ -337,167 +333,6 @@ class TrainerProcess:
         if answer.next.verdict == control.LeaseReply.WORK:
             self._given = answer.next.task
             self._watchdog.hold(self._given.attempt)
-
-    def _converted(self, task: control.Task) -> Path:
-        return self._tasks / f"{task.id}.txt"
-
-    def _forget_other_passes(self, task: control.Task) -> None:
-        """Task ids begin with their pass: `<ledger>-<ordinal>-<number>`."""
-        if task.phase in (control.ANALYZE, control.CHECK, control.TRAIN, control.EVALUATE):
-            mine = task.id.rpartition("-")[0] + "-"
-            with on_scratch(self._tasks):
-                for file in self._tasks.glob("*"):
-                    if not file.name.startswith(mine):
-                        file.unlink(missing_ok=True)
-
-    @property
-    def _stepped(self) -> bool:
-        """A step of the present save has begun."""
-        return self._saver is not None and self._saver.stepped
-
-    def _recipe_for(self, task: control.Task) -> Recipe:
-        """Raises ValueError, OSError, StatisticsDamaged, StoreError."""
-        if self._recipe is None or self._recipe.statistics != task.statistics:
-            self._recipe = recipe_of(self._settings, self._store, task.statistics)
-        return self._recipe
-
-    def _analyze(self, task: control.Task) -> control.TaskResult:
-        if self._rows is None:
-            raise AssertionError("lines of feasigns have no columns to analyze")
-        result, refused = self._rows.analyze(self._source, task)
-        quarantine(self._store, task, refused)
-        return result
-
-    def _check(self, task: control.Task) -> control.TaskResult:
-        file = self._converted(task)
-        sample = RowSample() if task.collect else None
-        result, refused = convert_task(self._source, task, self._recipe_for(task).conversion, file, sample)
-        quarantine(self._store, task, refused)
-        if self._rows is not None and sample is not None:
-            result.statistics = self._rows.of_sample(sample)
-        # Training predicts each batch of a micro-pass before it learns from it.
-        if result.records and (task.holdout or not self._settings.data.is_stream):
-            predicted, records = file, result.records
-            if task.holdout:
-                # Those that are predicted after training, too: the others will have been learned by then.
-                with on_scratch(file):
-                    records = result.held_out = hold_out(file, task.holdout)
-                predicted = parts_of(file).held_out
-            if records:
-                dataset = self._engine.ready(self._engine.preload(predicted, task.batch_size), records)
-                self._engine.set_offset(task.offset)
-                scored = self._scored(task, partial(self._engine.predict, dataset))
-                dataset.release_memory()
-                result.MergeFrom(scored)
-            else:
-                result.MergeFrom(self._without_records(task))
-        return result
-
-    def _scored(self, task: control.Task, run: Callable[..., Histograms]) -> control.TaskResult:
-        """Histograms of a round, and the sample of its groups."""
-        grouped = self._groups(task)
-        positives, negatives = run(group_rows=task.group_rows if grouped else 0)
-        result = control.TaskResult(positives=positives.tobytes(), negatives=negatives.tobytes())
-        if grouped:
-            result.group, result.groups = task.group, self._engine.groups().to_bytes()
-        return result
-
-    def _without_records(self, task: control.Task) -> control.TaskResult:
-        """The sample of the groups of a round that has nothing to score."""
-        grouped = self._groups(task)
-        return control.TaskResult(group=task.group, groups=NOTHING.to_bytes()) if grouped else control.TaskResult()
-
-    def _groups(self, task: control.Task) -> bool:
-        """Whether the master and this trainer group by the same slot: one of them may have begun before the other's upgrade."""
-        return bool(task.group) and task.group == self._settings.data.group
-
-    def _prepare(self, task: control.Task) -> Any:
-        """Start loading the task's dataset. None, and a failure reported, if the task cannot be converted."""
-        try:
-            self._datasets.append(self._engine.preload(self._file_of(task), task.batch_size))
-        except ScratchFailed:
-            raise
-        except Exception as failed:
-            log.exception("task %s cannot be prepared", task.id)
-            self._report(task, partial(_raise, failed))
-            return None
-        return self._datasets[-1]
-
-    def _file_of(self, task: control.Task) -> Path:
-        """The records of a training or an evaluation; converted again if another trainer checked them."""
-        file = self._converted(task)
-        if not file.exists():
-            self._convert_again(task, file)
-        if not task.holdout:
-            return file
-        parts = parts_of(file)
-        if not all(part.exists() for part in parts):
-            with on_scratch(file):
-                hold_out(file, task.holdout)
-        return parts.trained if task.phase == control.TRAIN else parts.held_out
-
-    def _convert_again(self, task: control.Task, file: Path) -> None:
-        counts, _ = convert_task(self._source, task, self._recipe_for(task).conversion, file)
-        if counts.records != task.all_records:
-            with on_scratch(file):
-                file.unlink()
-            raise RuntimeError(
-                f"{task.path} has {counts.records} good lines where its check found {task.all_records}: it was changed"
-            )
-
-    def _round(self, task: control.Task, dataset: Any) -> control.TaskResult:
-        try:
-            dataset = self._engine.ready(dataset, task.records)
-        except RuntimeError:
-            with on_scratch(self._tasks):
-                for file in (self._converted(task), *parts_of(self._converted(task))):
-                    file.unlink(missing_ok=True)
-            raise
-        self._engine.set_offset(task.offset)
-        if not task.records:
-            # All of them are held out, or none is: Paddle never returns from a round over nothing.
-            dataset.release_memory()
-            return self._without_records(task)
-        if task.phase == control.TRAIN:
-            result = self._trained(task, dataset)
-        else:
-            result = self._scored(task, partial(self._engine.predict, dataset))
-        dataset.release_memory()
-        result.records = task.records
-        return result
-
-    def _trained(self, task: control.Task, dataset: Any) -> control.TaskResult:
-        # Before the training: a failure after it would train the records twice.
-        touched = self._touched(task) if task.touched else control.TaskResult()
-        self._watchdog.running(task.attempt)
-        # A server that is lost in the middle may hold the engine, and with it every thread of this process.
-        with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
-            # What is reported has arrived at the servers: another trainer may save at once.
-            result = self._scored(task, partial(self._engine.train, dataset))
-        result.MergeFrom(touched)
-        return result
-
-    def _touched(self, task: control.Task) -> control.TaskResult:
-        """The keys of its records; none where they are too many for a message."""
-        given = self._settings.input
-        text = self._file_of(task).read_bytes()
-        keys, counts = touched_keys(text, task.records, len(given.slots), numbers=bool(given.numbers))
-        if len(keys) > _MOST_TOUCHED:
-            return control.TaskResult()
-        return control.TaskResult(
-            touched_told=True, touched=keys.astype("<u8").tobytes(), touched_counts=counts.astype("<f4").tobytes()
-        )
-
-    def _save(self, task: control.Task) -> control.TaskResult:
-        # A new one has begun no step: it is made before anything may fail.
-        self._saver = None
-        recipe = self._recipe_for(task)
-        self._saver = Saver(
-            self._engine, self._saver_store, recipe.conversion, recipe.document, self._settings.model, self._scratch
-        )
-        work = self._saver.save if task.phase == control.SAVE else self._saver.score
-        with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
-            return control.TaskResult(save=work(task.save))
 
 
 def _raise(failed: Exception) -> control.TaskResult:

@@ -8,6 +8,7 @@ import pytest
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.trainer import process as module
+from elastic_ctr.trainer import task_work
 from trainer.process_world import Dataset, Engine, Made, Watchdog, task
 
 
@@ -49,7 +50,7 @@ def test_what_was_leased_ahead_goes_back_as_well(
     assert client.results() == []
     assert Watchdog.events == ["hold l-1-0:x", "hold l-1-1:x", "release all"]
     # Dropped while it loads it would abort the process.
-    assert [dataset.file.stem for dataset in one._datasets] == ["l-1-0"]
+    assert [dataset.file.stem for dataset in one._work._datasets] == ["l-1-0"]
 
 
 def test_a_trainer_that_is_told_to_rejoin_holds_what_loads_until_it_has_ended(
@@ -67,7 +68,7 @@ def test_a_trainer_that_is_told_to_rejoin_holds_what_loads_until_it_has_ended(
     with pytest.raises(SystemExit):
         one.run()
 
-    assert "l-1-1" in [dataset.file.stem for dataset in one._datasets]
+    assert "l-1-1" in [dataset.file.stem for dataset in one._work._datasets]
 
 
 def test_what_is_trained_is_held_no_longer(trainer: Made) -> None:
@@ -75,7 +76,7 @@ def test_what_is_trained_is_held_no_longer(trainer: Made) -> None:
 
     assert one.run() == 0
 
-    assert one._datasets == []
+    assert one._work._datasets == []
 
 
 def save_task() -> control.Task:
@@ -159,7 +160,7 @@ def test_a_source_or_store_that_is_away_is_named_as_such_in_every_phase(
     def away(*_: object) -> None:
         raise StoreUnavailable("no space left in the store")
 
-    monkeypatch.setattr(module, "convert_task", away)
+    monkeypatch.setattr(task_work, "convert_task", away)
 
     assert one.run() == 0
 

@@ -11,8 +11,8 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.trainer import process as module
-from elastic_ctr.trainer.process import TrainerProcess
 from elastic_ctr.trainer.supervisor import WATCH_FILE
+from elastic_ctr.trainer.task_work import TaskWork
 from elastic_ctr.trainer.watchdog import REJOIN
 from trainer.process_world import Dataset, Engine, Made, joined, task
 from trainer.trainer_file import SLOTS
@@ -144,7 +144,7 @@ def test_a_trainer_that_is_told_to_end_stays_for_the_save_where_the_master_needs
         return trained(self, dataset, **given)
 
     monkeypatch.setattr(Engine, "train", train)
-    monkeypatch.setattr(TrainerProcess, "_save", lambda _self, _task: control.TaskResult())
+    monkeypatch.setattr(TaskWork, "save", lambda _self, _task: control.TaskResult())
 
     assert one.run() == 0
 
