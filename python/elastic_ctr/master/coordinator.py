@@ -16,6 +16,7 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Initialisation, MidPassHandover, Part
+from elastic_ctr.master.save_planning import SavePlanning
 from elastic_ctr.master.save_steps import SaveSteps
 from elastic_ctr.master.store_queries import Pending, StoreQueries
 from elastic_ctr.master.tasks import EpochRunner, Tasks
@@ -50,6 +51,7 @@ class Coordinator(Part):
         self._tasks = Tasks(ledger, settings, store, clock)
         self._initialisation = Initialisation(ledger, settings, store, clock)
         self._saves = Checkpointing(ledger, settings, store, clock)
+        self._planning = SavePlanning(ledger, settings, store, clock, self._saves.compaction)
         self.found = FoundData(
             self._lock,
             self._schedule,
@@ -58,7 +60,9 @@ class Coordinator(Part):
             lambda: len(self.trainers()),
             needs_statistics=self._needs_statistics,
         )
-        self.save_steps = SaveSteps(self._lock, self._saves, self._handover, self._advance, self._recover)
+        self.save_steps = SaveSteps(
+            self._lock, self._planning, self._saves, self._handover, self._advance, self._recover
+        )
         self._resume()
 
     def _resume(self) -> None:
@@ -198,7 +202,7 @@ class Coordinator(Part):
         """Move the present pass on until it waits for a trainer, a pserver or the store."""
         with self._ledger:
             while (current := self._ledger.current_pass()) is not None:
-                part = self._saves if current.state == "saving" else self._runner
+                part = self._planning if current.state == "saving" else self._runner
                 if not part.step(current):
                     return
 

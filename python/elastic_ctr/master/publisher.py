@@ -14,11 +14,12 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.value_kind import kind_of
 from elastic_ctr.master.arrivals import in_records
 from elastic_ctr.master.checkpoint_files import PublishRefused, checkpoint_name, entries, judge, merged_rows
-from elastic_ctr.master.checkpointing import LogPlan, published_of, results_of, saved_of
+from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import CompactionRow, PassRow, SaveRow
 from elastic_ctr.master.quality_gate import MOST_REFUSED, limits_of, refuse_worse
+from elastic_ctr.master.save_planning import LogPlan
 from elastic_ctr.master.start import trained_model
 from elastic_ctr.master.stream_schedule import following_after
 from elastic_ctr.master.windows import ranges_in

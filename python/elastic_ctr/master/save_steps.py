@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from elastic_ctr.master.checkpointing import Checkpointing, LogPlan
+from elastic_ctr.master.checkpointing import Checkpointing
 from elastic_ctr.master.compaction import Compacted
 from elastic_ctr.master.decision_lock import DecisionLock
 from elastic_ctr.master.ledger_rows import CompactionRow, PassRow, SaveRow
 from elastic_ctr.master.recovery import MidPassHandover
+from elastic_ctr.master.save_planning import LogPlan, SavePlanning
 
 
 class SaveSteps:
@@ -15,12 +16,14 @@ class SaveSteps:
     def __init__(
         self,
         lock: DecisionLock,
+        planning: SavePlanning,
         saves: Checkpointing,
         handover: MidPassHandover,
         advance: Callable[[], None],
         recover: Callable[[str, str], None],
     ) -> None:
         self._lock = lock
+        self._planning = planning
         self._saves = saves
         self._handover = handover
         self._advance = advance
@@ -71,7 +74,7 @@ class SaveSteps:
     def log_due(self, save: SaveRow) -> LogPlan | None:
         """The checkpoint by log to write with this version."""
         with self._lock.writing():
-            return self._saves.log_due(save)
+            return self._planning.log_due(save)
 
     def version_committed(self, save: SaveRow, keys: int, *, refused: str = "", log_on: str = "") -> None:
         with self._lock.writing() as ledger, ledger:
@@ -81,11 +84,11 @@ class SaveSteps:
     def versions_found(self, published: list[int]) -> None:
         """The versions in the store when the master starts: some that the ledger builds on may be lost."""
         with self._lock.writing():
-            lost = self._saves.lost_versions(published)
+            lost = self._planning.lost_versions(published)
             if self._saves.stands_on(lost):
                 self._recover("master", f"version {lost[0]}, which the save under way stands on, is not in the store")
 
     def versions_refused(self, refused: Mapping[int, str]) -> None:
         """Versions that cube-transfer refused: no delta can depend on them."""
         with self._lock.writing():
-            self._saves.refused_versions(refused)
+            self._planning.refused_versions(refused)

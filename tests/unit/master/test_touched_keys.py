@@ -8,7 +8,7 @@ import pytest
 
 from elastic_ctr.config.roles import LiveLoss
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master import checkpointing
+from elastic_ctr.master import save_planning
 from elastic_ctr.master.ledger_touched import Touched
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import read_checkpoint, read_version
@@ -330,7 +330,7 @@ def test_a_long_chain_of_deltas_ends_with_a_base_and_keys_that_no_delta_needs_ar
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No compaction begins without a checkpoint by log, for which time must go on.
-    monkeypatch.setattr(checkpointing, "_LONGEST_CHAIN", 3)
+    monkeypatch.setattr(save_planning, "_LONGEST_CHAIN", 3)
     one = stream(tmp_path, compact_versions=1)
     for number in range(7):
         one.append(3)
