@@ -219,11 +219,14 @@ def test_who_reads_the_stream_is_told_where_the_intake_of_the_release_is(render:
 
     readers = [file for name, file in found.items() if hasattr(file, "data") and name != "intake"]
     assert {file.data.source.url for file in readers} == {"intake://ctr-intake:9310"}
+    # The master may tell it what a recovery needs: it is its own.
+    assert found["master"].intake_address == "ctr-intake:9310"
     assert [port["port"] for port in rendered.one("Service", component="intake").spec["ports"]] == [9310]
     # One of another release is left as it is.
     elsewhere: dict[str, Any] = {"data": {**case["data"], "source": {"url": "intake://clicks.shop:8310"}}}
     other: dict[str, Any] = files(render(**elsewhere))
     assert other["trainer"].data.source.url == "intake://clicks.shop:8310"
+    assert other["master"].intake_address is None
 
 
 def test_a_topic_whose_clicks_are_joined_is_the_intakes_and_training_reads_the_intake(render: Renderer) -> None:

@@ -22,6 +22,8 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.role_files import IntakeFile
 from elastic_ctr.config.roles import IntakeConfig
+from elastic_ctr.streams.interface import TopicBefore
+from elastic_ctr.streams.open import open_stream
 from ports import free_port
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -92,6 +94,13 @@ def impressions(piece: int) -> list[dict[str, Any]]:
     return [{"id": f"{piece}-{row}", "user": f"u{row % 7}", "shown": 1, "click": 0} for row in range(ROWS)]
 
 
+def topic_before(child: Child) -> TopicBefore | None:
+    """As training's reader of the log sees it."""
+    with contextlib.closing(open_stream(f"intake://127.0.0.1:{child.port}")) as stream:
+        stream.partitions()
+        return stream.topic_before
+
+
 def has_read_all(status: dict[str, Any]) -> bool:
     return status["topic"]["lag"] == 0 and status["topic"]["error"] is None
 
@@ -120,8 +129,11 @@ def test_each_message_of_a_topic_is_in_the_log_once_and_joined_though_intake_and
         child.start()
     producing.join()
     child.until(lambda status: has_read_all(status) and status["end"] > 0)
+    url = f"kafka://{broker.address}/clicks"
+    assert topic_before(child) == TopicBefore(url, 0, None)
     broker.kill()
-    child.until(lambda status: status["topic"]["error"] is not None)
+    error = child.until(lambda status: status["topic"]["error"] is not None)["topic"]["error"]
+    assert topic_before(child) == TopicBefore(url, None, error)
     broker.start()
     broker.produce("clicks", [json.dumps({"id": "0-1", "click": 1}).encode()])
     wanted = PIECES * (ROWS + ROWS // 4) + 1

@@ -228,6 +228,11 @@ def test_each_click_that_an_intake_has_taken_is_trained_once_though_it_is_killed
         for line in file.read_text().splitlines()
     ]
     assert quarantined == len(sent)
+    # A recovery would go on behind the newest save.
+    end = httpx.get(f"http://{run.places.intake}/v1/log").json()["end"]
+    run.until(
+        lambda: httpx.get(f"http://{run.places.intake}/status").json()["neededFrom"] == end, 10, "the intake knows"
+    )
 
 
 @pytest.mark.timeout(500)

@@ -98,6 +98,9 @@ store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 master: {{- include "elastic-ctr.given" .Values.master.config | nindent 2 }}
 trainer: {{- include "elastic-ctr.given" .Values.trainer.config | nindent 2 }}
 pservers: {{ int .Values.pserver.replicas }}
+{{- if .Values.intake.enabled }}
+intakeAddress: {{ include "elastic-ctr.intakeAddress" . }}
+{{- end }}
 handoverSeconds: {{ include "elastic-ctr.training.handoverSeconds" . }}
 {{- include "elastic-ctr.config.tracking" . }}
 {{- end }}

@@ -30,6 +30,7 @@ from elastic_ctr.config.role_files import (
     TrainerFile,
 )
 from elastic_ctr.config.section import Section
+from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure_from_environment
@@ -49,6 +50,7 @@ def master(config: ConfigFile) -> None:
     """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
     from elastic_ctr.master.server import Master
     from elastic_ctr.store import open_source, open_store
+    from elastic_ctr.streams.address import OWN_INTAKE
     from elastic_ctr.streams.open import open_stream
 
     settings = _settings_of(MasterFile, config, "master")
@@ -56,8 +58,10 @@ def master(config: ConfigFile) -> None:
 
     def run(stop: threading.Event) -> int:
         given = settings.data.source
+        own = settings.intake_address is not None and given.url == f"{OWN_INTAKE}{settings.intake_address}"
+        owner = bearer(token) if own else None
         stream = settings.data.is_stream
-        source = open_stream(given.url, given.kafka.properties) if stream else open_source(given.url, given.user)
+        source = open_stream(given.url, given.kafka.properties, owner) if stream else open_source(given.url, given.user)
         store = open_store(settings.store.url, user=settings.store.user, token=token)
         return Master(settings, source=source, store=store, token=token or "").run(stop)
 

@@ -81,6 +81,14 @@ def _started_from(started: Answer) -> Iterator[RenderableType]:
         yield _more(started["ignored"], "yellow")
 
 
+def _topic_before(topic: Answer | None) -> Iterator[RenderableType]:
+    """Where an intake reads a topic, training's own lag says nothing of that."""
+    if topic is not None and topic["error"] is not None:
+        yield _more(f"the intake does not read {topic['url']}: {topic['error']}", "red")
+    elif topic is not None and topic["lag"] is not None:
+        yield _more(f"{topic['lag']:,} records of {topic['url']} are not in the intake yet")
+
+
 def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[RenderableType]:
     candidate = None if transfer is None or transfer["candidate"] is None else transfer["candidate"]["version"]
     yield _line("training", stage(master, candidate))
@@ -92,6 +100,7 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
         yield _more(
             f"{stream['lag']:,} {stream['unit']} of {stream['url']} are not read yet{lost}", "yellow" if lost else ""
         )
+        yield from _topic_before(stream.get("topicBefore"))
     if window := master.get("window"):
         figures = f"AUC {window['auc']:.4f}, calibration {window['calibration']:.3f}"
         yield _more(f"{figures} over the last {window['passes']} passes, {window['clicks']:,.0f} clicks")

@@ -87,6 +87,9 @@ class MasterFile(TrainingMember):
     master: MasterConfig
     trainer: TrainerConfig
     pservers: Count
+    intake_address: str | None = Field(
+        default=None, description="Host and port of the release's own intake; absent: it has none."
+    )
     handover_seconds: float = Field(
         default=0,
         ge=0,

@@ -134,6 +134,11 @@ class ClickLog:
         with self._told(), self._reading:
             return dict(self._reader.execute("select partition, following from positions").fetchall())
 
+    @property
+    def needed(self) -> int:
+        """The first offset that a recovery of training may read again."""
+        return self._needed_from
+
     def needed_from(self, offset: int) -> None:
         """The first offset that a recovery of training may read again. It is on the disk with the next append."""
         self._needed_from = offset

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
@@ -24,7 +25,7 @@ from elastic_ctr.intake.log_clock import LogClock
 from elastic_ctr.intake.request_lines import Clicks, ClicksRefused, clicks_of, key_of
 from elastic_ctr.intake.topic_reader import TopicReader
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.runtime.http import RequestRefused, application, read_body, require_token, serving
+from elastic_ctr.runtime.http import RequestRefused, application, read_body, read_record, require_token, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.streams.open import open_topic
@@ -37,6 +38,7 @@ UNDER_WAY_BYTES = 128 << 20
 PIECE_BYTES = 4 << 20
 BODY_SECONDS = 30.0
 _OFFSETS = 2**63
+_NEEDED_BYTES = 64 << 10
 
 
 class Intake:
@@ -149,16 +151,22 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         except asyncio.TimeoutError as slow:
             raise RequestRefused(408, f"the body did not come within {BODY_SECONDS:g} s; send smaller ones") from slow
 
-    async def places(request: Request) -> Response:
-        try:
-            asked = read_document(_Place, json.dumps(dict(request.query_params)))
-        except DocumentDamaged as wrong:
-            raise RequestRefused(400, f"{wrong}; ask for /v1/log, or /v1/log?partition=NAME&needed=OFFSET") from wrong
+    async def places(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
         first, end = intake.log.kept
+        found: dict[str, object] = {"partition": intake.log.partition, "first": first, "end": end}
+        if (topic := intake.topic) is not None:
+            found["topic"] = {"url": topic.url, "lag": topic.lag, "error": topic.error}
+        return JSONResponse(found)
+
+    async def needed(request: Request) -> Response:
+        require_token(request, token)
+        told = await read_record(request, _Needed, _NEEDED_BYTES)
         # Offsets of a log that was lost say nothing of this one.
-        if asked.needed is not None and asked.partition == intake.log.partition and asked.needed <= end:
-            intake.log.needed_from(asked.needed)
-        return JSONResponse({"partition": intake.log.partition, "first": first, "end": end})
+        offset = told.needed.get(intake.log.partition)
+        is_known = offset is not None and offset <= intake.log.kept.end
+        if offset is not None and is_known:
+            intake.log.needed_from(offset)
+        return JSONResponse({"partition": intake.log.partition, "taken": is_known})
 
     async def lines(request: Request) -> Response:
         try:
@@ -184,6 +192,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
     routes = [
         Route("/v1/clicks", clicks, methods=["POST"]),
         Route("/v1/log", places),
+        Route("/v1/log/needed", needed, methods=["POST"]),
         Route("/v1/log/lines", lines),
     ]
     return application(
@@ -194,9 +203,10 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
     )
 
 
-class _Place(BaseModel):
-    partition: str = ""
-    needed: int | None = Field(default=None, ge=0, lt=_OFFSETS)
+class _Needed(BaseModel):
+    """By partition, the first offset that a recovery may train again."""
+
+    needed: dict[str, Annotated[int, Field(ge=0, lt=_OFFSETS)]]
 
 
 class _Range(BaseModel):

@@ -33,6 +33,7 @@ def status_of(log: ClickLog, counts: Counts, error: str | None, topic: TopicRead
         "partition": log.partition,
         "first": log.kept.first,
         "end": log.kept.end,
+        "neededFrom": log.needed,
         "bytes": log.bytes,
         "accepted": {"requests": counts.requests, "records": counts.records, "bytes": counts.bytes},
         "lateClicks": {"joined": joins.joined, "unmatched": joins.unmatched, "duplicate": joins.duplicate, "crowdedOut": joins.crowded_out},

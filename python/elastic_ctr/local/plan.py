@@ -205,8 +205,9 @@ def roles(places: Places) -> Iterator[Role]:
 
     master = _copy(values.master.config, state_dir=places.state("master"))
     of_workers = {"trainer": values.trainer.config, "pservers": pservers}
+    intake_address = places.intake if values.intake.enabled else None
     of_master = {"statistics": values.statistics, "master": master, "tracking": places.tracking}
-    file: RoleFile = MasterFile(**training, **of_workers, **of_master)
+    file: RoleFile = MasterFile(**training, **of_workers, **of_master, intake_address=intake_address)
     yield Role("ctr-master-0", "master", file, _well(master.status_port))
 
     transfer = _copy(

@@ -178,7 +178,8 @@ class WindowFinder:
         if self._failed is not None and self._clock() < self._again_at:
             raise self._failed
         try:
-            kept = self._stream.partitions(self._needed_to_tell(coordinator))
+            self._tell(coordinator)
+            kept = self._stream.partitions()
         except StoreError as failed:
             self._failed, self._again_at = failed, self._clock() + _PAUSE_SECONDS
             raise
@@ -194,12 +195,12 @@ class WindowFinder:
             # Kept before the first pass: with `latest` it has what came since.
             coordinator.found.stream_begins(self._following)
 
-    def _needed_to_tell(self, coordinator: Coordinator) -> dict[str, int] | None:
-        """From where on a recovery may need the stream, once in a while."""
-        if self._clock() < self._tell_at:
-            return None
-        self._tell_at = self._clock() + _TELL_SECONDS
-        return coordinator.found.stream_needed()
+    def _tell(self, coordinator: Coordinator) -> None:
+        """From where on a recovery may need the stream, once in a while. Raises StoreError."""
+        if self._clock() >= self._tell_at:
+            self._tell_at = self._clock() + _TELL_SECONDS
+            if needed := coordinator.found.stream_needed():
+                self._stream.keep_from(needed)
 
     def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of the protocol)
         """What a stream has does not change."""
@@ -214,7 +215,8 @@ class WindowFinder:
             for name, each in self._kept.items()
         }
         found = {"url": self._stream.url, "unit": self._stream.unit, "lag": self.lag(), "partitions": partitions}
-        return {"stream": found}
+        before = self._stream.topic_before
+        return {"stream": found | {"topicBefore": None if before is None else before._asdict()}}
 
 
 def finder_of(source: Source | Stream, settings: MasterFile) -> Finder:

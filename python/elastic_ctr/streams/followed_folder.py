@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic_ctr.store import NotInStore, StoreError
-from elastic_ctr.streams.interface import Kept, Lines
+from elastic_ctr.streams.interface import Kept, Lines, TopicBefore
 
 _TAIL_BYTES = 4 << 10
 
@@ -15,6 +15,7 @@ class FollowedFolder:
     """Files are never shortened. One that is left out of a listing is gone for good; hidden files and folders are no partitions."""
 
     unit = "bytes"
+    topic_before: TopicBefore | None = None
 
     def __init__(self, root: Path) -> None:
         self.url = f"file://{root}?follow"
@@ -22,7 +23,7 @@ class FollowedFolder:
         # Of each file its size at the last look, and the end of its last whole line then.
         self._ends: dict[str, tuple[int, int]] = {}
 
-    def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
+    def partitions(self) -> dict[str, Kept]:
         try:
             with os.scandir(self._root) as entries:
                 names = [each.name for each in entries if each.is_file() and not each.name.startswith((".", "_"))]
@@ -77,6 +78,9 @@ class FollowedFolder:
                 f"{partition} in {self.url} has {status.st_size} bytes where it had {stop}: a followed file may only grow"
             )
         return Lines(raw, start, stop)
+
+    def keep_from(self, needed: Mapping[str, int]) -> None:
+        """Its files are another program's, which may delete them when it likes."""
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 import httpx
 import numpy as np
@@ -15,7 +16,7 @@ from pydantic import BaseModel, Field
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
 from elastic_ctr.store.interface import cause_of
-from elastic_ctr.streams.interface import Kept, Lines
+from elastic_ctr.streams.interface import Kept, Lines, TopicBefore
 
 # The master asks what there is, and has other work to do.
 _LOOK_TIMEOUT = httpx.Timeout(2.0)
@@ -26,10 +27,17 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _NEWLINE = 10
 
 
+class _Topic(BaseModel):
+    url: str
+    lag: int | None
+    error: str | None
+
+
 class _Places(BaseModel):
     partition: str = Field(min_length=1, max_length=255)
     first: int = Field(ge=0, lt=2**63)
     end: int = Field(ge=0, lt=2**63)
+    topic: _Topic | None = None
 
 
 class IntakeLog:
@@ -37,29 +45,35 @@ class IntakeLog:
 
     unit = "records"
 
-    def __init__(self, netloc: str, retry: RetryPolicy | None = None) -> None:
+    def __init__(self, netloc: str, retry: RetryPolicy | None = None, owner: Mapping[str, str] | None = None) -> None:
+        """`owner`: the headers by which an intake knows the release that it belongs to; absent: it is another one's."""
         self.url = f"intake://{netloc}"
         self._origin = f"http://{netloc}"
         self._retry = retry or RetryPolicy()
-        # The log that answered last.
-        self._partition = ""
+        self.topic_before: TopicBefore | None = None
+        self._owner = owner
         # No proxy of the environment is used between pods.
         self._client = httpx.Client(
             trust_env=False, headers={"accept-encoding": "identity", "user-agent": "elastic-ctr"}
         )
 
-    def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:
-        """An intake that reads a topic leaves messages to it while training is behind."""
-        offset = (needed or {}).get(self._partition)
-        place: dict[str, str | int] = {} if offset is None else {"partition": self._partition, "needed": offset}
-        with self._asked("/v1/log", place, _LOOK_TIMEOUT) as answer:
+    def partitions(self) -> dict[str, Kept]:
+        with self._asked("GET", "/v1/log", _LOOK_TIMEOUT) as answer:
             text = self._body(answer)
         try:
             places = read_document(_Places, text)
         except DocumentDamaged as wrong:
             raise self._no_intake(str(wrong)) from wrong
-        self._partition = places.partition
+        topic = places.topic
+        self.topic_before = None if topic is None else TopicBefore(topic.url, topic.lag, topic.error)
         return {places.partition: Kept(places.first, places.end)}
+
+    def keep_from(self, needed: Mapping[str, int]) -> None:
+        """An intake that reads a topic leaves messages to it while its own release's training is behind."""
+        if self._owner is not None:
+            told = {"needed": dict(needed)}
+            with self._asked("POST", "/v1/log/needed", _LOOK_TIMEOUT, headers=self._owner, json=told) as answer:
+                self._body(answer)
 
     def read(self, partition: str, start: int, stop: int) -> Lines:
         texts, offsets, following = [], [], start
@@ -72,7 +86,7 @@ class IntakeLog:
 
     def _piece(self, partition: str, start: int, stop: int) -> tuple[int, int, bytes]:
         """The lines of offsets from `start` or a later one on, and the offset behind them."""
-        with self._asked("/v1/log/lines", {"start": start, "stop": stop}, _READ_TIMEOUT) as answer:
+        with self._asked("GET", "/v1/log/lines", _READ_TIMEOUT, params={"start": start, "stop": stop}) as answer:
             self._check_partition(partition, answer.headers.get("log-partition", ""))
             if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise StoreError(
@@ -109,13 +123,17 @@ class IntakeLog:
         return bytes(found)
 
     @contextmanager
-    def _asked(self, path: str, query: Mapping[str, str | int], timeout: httpx.Timeout) -> Iterator[httpx.Response]:
+    def _asked(self, method: str, path: str, timeout: httpx.Timeout, **given: Any) -> Iterator[httpx.Response]:
         try:
-            with self._client.stream("GET", f"{self._origin}{path}", params=query, timeout=timeout) as answer:
+            with self._client.stream(method, f"{self._origin}{path}", timeout=timeout, **given) as answer:
                 status = answer.status_code
                 if status in _PASSING:
                     raise StoreUnavailable(
                         f"{self.url} does not answer: it says {status} {answer.reason_phrase}".strip()
+                    )
+                if status == HTTPStatus.UNAUTHORIZED:
+                    raise StoreUnavailable(
+                        f"{self.url} does not take the token of its own release; restart the intake and the master, so that both have one"
                     )
                 if status == HTTPStatus.NOT_FOUND:
                     raise NotInStore(f"{self.url}: what answers has no log of clicks (404); mend data.source.url")

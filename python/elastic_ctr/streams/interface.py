@@ -16,6 +16,14 @@ class Kept(NamedTuple):
     end: int
 
 
+class TopicBefore(NamedTuple):
+    """The topic that fills a stream's log. `lag`: its messages that are not in the log yet; None while it cannot be read, for `error`."""
+
+    url: str
+    lag: int | None
+    error: str | None
+
+
 @dataclass(frozen=True)
 class Lines:
     """What is between two offsets of a partition, as a file of lines.
@@ -50,14 +58,17 @@ class Stream(Protocol):
     url: str
     unit: str
     """What offsets count: `records` or `bytes`."""
+    topic_before: TopicBefore | None
+    """As of the last `partitions`, if there is one."""
 
-    def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:
-        """Every partition, by its name, with what it keeps now. `needed`: the first offset of each that a recovery may
-        train again, which a stream may want to know.
-        """
+    def partitions(self) -> dict[str, Kept]:
+        """Every partition, by its name, with what it keeps now."""
 
     def read(self, partition: str, start: int, stop: int) -> Lines:
         """The lines of an offset range; the same whenever it is read, as long as it is kept."""
+
+    def keep_from(self, needed: Mapping[str, int]) -> None:
+        """Given is, by partition, the first offset that a recovery may train again."""
 
     def close(self) -> None: ...
 

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
-from elastic_ctr.streams.interface import Kept, Lines, lines_of_messages
+from elastic_ctr.streams.interface import Kept, Lines, TopicBefore, lines_of_messages
 
 _ASK_SECONDS = 10.0
 # The master asks what there is, and has other work to do.
@@ -43,6 +43,7 @@ class KafkaTopic:
     """Partitions are named `topic/number`; offsets count messages, of one line or several each."""
 
     unit = "records"
+    topic_before: TopicBefore | None = None
 
     def __init__(self, brokers: str, topic: str, properties: Callable[[], Mapping[str, str]] = dict) -> None:
         """Raises what `properties` raises, StoreError for properties that cannot be used."""
@@ -94,7 +95,7 @@ class KafkaTopic:
         if error.code() in _SECURITY or _ALERT in error.str():
             self._told = error
 
-    def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
+    def partitions(self) -> dict[str, Kept]:
         client = self._client
         found = self._tried(lambda: client.list_topics(self._topic, _LOOK_SECONDS)).topics[self._topic]
         if found.error is not None:
@@ -231,6 +232,9 @@ class KafkaTopic:
         if self._consumer is not None:
             self._consumer.close()
         self._consumer, self._told = None, None
+
+    def keep_from(self, needed: Mapping[str, int]) -> None:
+        """Its broker keeps what its own settings say."""
 
     def close(self) -> None:
         if self._consumer is not None:

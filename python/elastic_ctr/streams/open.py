@@ -8,8 +8,10 @@ from elastic_ctr.store import StoreError
 from elastic_ctr.streams.interface import Stream, Topic
 
 
-def open_stream(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Stream:
-    """`kafka` gives librdkafka's properties of a topic. Raises StoreError for an address that is of no stream, and what `kafka` raises."""
+def open_stream(
+    url: str, kafka: Callable[[], Mapping[str, str]] = dict, owner: Mapping[str, str] | None = None
+) -> Stream:
+    """`kafka` gives librdkafka's properties of a topic; `owner` are the headers by which the release's own intake knows it. Raises StoreError for an address that is of no stream, and what `kafka` raises."""
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.query == "follow":
         from elastic_ctr.streams.followed_folder import FollowedFolder
@@ -24,7 +26,7 @@ def open_stream(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Stre
             raise StoreError(
                 f"{url} is the intake of a release, and this is none: give its address, as intake://host:8310"
             )
-        return IntakeLog(parts.netloc)
+        return IntakeLog(parts.netloc, owner=owner)
     raise StoreError(
         f"data.source.url {url!r} is no stream; give kafka://broker:9092/topic, intake://host:8310 or file:///a/folder?follow"
     )

@@ -63,8 +63,23 @@ def test_how_far_a_stream_is_read_and_what_its_newest_windows_are_worth_is_shown
     said = shown(found)
 
     assert "1,234 records of kafka://broker:9092/clicks are not read yet" in said
+    assert "in the intake yet" not in said
     assert "AUC 0.7912, calibration 1.012 over the last 54 passes, 10,012 clicks" in said
     assert "publishing is held: AUC 0.5 fell" in said
+
+
+def test_where_the_intake_reads_a_topic_its_lag_is_shown_beside_that_of_training() -> None:
+    found = answers()
+    topic: dict[str, Any] = {"url": "kafka://broker:9092/clicks", "lag": 38_000, "error": None}
+    stream = {"url": "intake://ctr-intake:8310", "unit": "records", "lag": 7, "partitions": {}, "topicBefore": topic}
+    found["master"] |= {"stream": stream, "streamGone": 0}
+
+    said = shown(found)
+    assert "7 records of intake://ctr-intake:8310 are not read yet" in said
+    assert "38,000 records of kafka://broker:9092/clicks are not in the intake yet" in said
+
+    topic |= {"lag": None, "error": "it does not answer"}
+    assert "the intake does not read kafka://broker:9092/clicks: it does not answer" in shown(found)
 
 
 def test_the_quality_of_the_last_pass_is_shown_before_and_after_training() -> None:

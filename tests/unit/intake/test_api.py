@@ -120,11 +120,39 @@ def test_a_range_that_is_wrong_is_refused_with_a_sentence(door: Desk, query: str
     assert sentence in answer.json()["error"]
 
 
-def test_a_place_that_is_none_is_refused_with_a_sentence(door: Desk) -> None:
-    answer = door.client.get("/v1/log?partition=a&needed=-1")
+@pytest.mark.parametrize(
+    ("told", "headers", "status", "sentence"),
+    [
+        ({"needed": {"P": 1}}, {"authorization": "Bearer wrong"}, 401, "this call changes something"),
+        ({"needed": {"P": -1}}, {}, 400, "needed.P: Input should be greater than or equal to 0"),
+        ({"needed": {"P": 2**63}}, {}, 400, "needed.P: Input should be less than"),
+        ({"needed": {"P": 1.5}}, {}, 400, "needed.P: Input should be a valid integer"),
+        ({}, {}, 400, "needed: Field required"),
+        ({"needed": {"x" * 70_000: 1}}, {}, 413, "bytes; 65536 are the most"),
+    ],
+)
+def test_what_training_needs_is_taken_from_who_has_the_token_and_makes_sense(
+    door: Desk, told: dict[str, Any], headers: dict[str, str], status: int, sentence: str
+) -> None:
+    door.post(b"a\nb\n")
 
-    assert answer.status_code == 400
-    assert answer.json()["error"].startswith("needed: Input should be greater than or equal to 0; ask for /v1/log, or")
+    answer = door.client.post("/v1/log/needed", json=told, headers=headers)
+
+    assert answer.status_code == status
+    assert sentence in answer.json()["error"]
+    assert door.status()["neededFrom"] == 0
+
+
+def test_offsets_of_another_log_and_such_as_are_not_there_yet_are_not_taken(door: Desk) -> None:
+    door.post(b"a\nb\n")
+
+    taken = [
+        door.client.post("/v1/log/needed", json={"needed": needed}).json()
+        for needed in ({"others": 1}, {door.partition: 3}, {"others": 7, door.partition: 2})
+    ]
+
+    assert [each["taken"] for each in taken] == [False, False, True]
+    assert door.status()["neededFrom"] == 2
 
 
 def test_a_length_that_is_none_is_refused(door: Desk) -> None:
@@ -285,7 +313,7 @@ def test_status_and_metrics_count_what_came(door: Desk) -> None:
     door.post(b"")
 
     assert door.status() == {
-        "role": "intake", "partition": door.partition, "first": 0, "end": 3, "bytes": 7,
+        "role": "intake", "partition": door.partition, "first": 0, "end": 3, "neededFrom": 0, "bytes": 7,
         "accepted": {"requests": 2, "records": 3, "bytes": 7},
         "lateClicks": {"joined": 0, "unmatched": 0, "duplicate": 0, "crowdedOut": 0}, "repeated": 1, "refused": 1, "error": None,
             "topic": None,

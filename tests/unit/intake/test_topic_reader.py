@@ -17,7 +17,7 @@ from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.request_lines import Clicks
 from elastic_ctr.intake.topic_reader import TopicReader, TopicTimes
 from elastic_ctr.store import StoreUnavailable
-from elastic_ctr.streams.interface import Kept, Lines, lines_of_messages
+from elastic_ctr.streams.interface import Kept, Lines, TopicBefore, lines_of_messages
 
 JSONL = LateClicks("jsonl", (), "id", "click", "n", frozenset({"city"}))
 FOR_EVER = Retention(1e9, 1 << 40)
@@ -37,8 +37,9 @@ class Topic:
     asked: list[tuple[str, int, int]] = field(default_factory=list)
     url: str = "kafka://broker:9092/t"
     unit: str = "records"
+    topic_before: TopicBefore | None = None
 
-    def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
+    def partitions(self) -> dict[str, Kept]:
         if self.away:
             raise StoreUnavailable(self.away)
         return {name: Kept(self.first, len(found)) for name, found in self.messages.items()}
@@ -57,6 +58,9 @@ class Topic:
             following += 1
         at = max((self.made.get(text, 0.0) for _, text in found), default=None) if self.made else None
         return lines_of_messages(found, gone=begin - start, following=following, at=at)
+
+    def keep_from(self, needed: Mapping[str, int]) -> None:
+        """Its broker keeps what its own settings say."""
 
     def close(self) -> None:
         self.closed = True

@@ -71,6 +71,11 @@ def test_an_intake_runs_where_it_is_on_and_who_trains_is_told_its_address() -> N
     assert given == {**trains, "intake": "intake://"}
     [intake] = [role.file for role in roles(one) if isinstance(role.file, IntakeFile)]
     assert intake.intake.dir == "/run/local/state/intake"
+    [master] = [role.file for role in roles(one) if isinstance(role.file, MasterFile)]
+    assert master.intake_address == "127.0.0.1:8310"
+    data = {**CLICKS_BY_HTTP["data"], "source": {"url": "intake://clicks.shop:8310"}}
+    [master] = [role.file for role in roles(places(data=data)) if isinstance(role.file, MasterFile)]
+    assert master.intake_address is None
 
 
 def test_a_topic_whose_clicks_are_joined_is_the_intakes_and_training_reads_the_intake() -> None:

@@ -1,13 +1,12 @@
 """Micro-passes of a real followed folder, with everything but Paddle and the network."""
 
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master import checkpointing, stream_schedule
+from elastic_ctr.master import save_planning, stream_schedule
 from elastic_ctr.master.finder import WindowFinder
 from elastic_ctr.master.stream_schedule import StreamSchedule, day_after, following_after, is_same_stream
 from elastic_ctr.master.training_status import status_of_ledger
@@ -180,8 +179,8 @@ def test_offsets_that_the_stream_has_dropped_are_counted_and_said(
     one.append(10)
 
     class Forgetful(FollowedFolder):
-        def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:
-            return {name: Kept(15 * len(LINE), each.end) for name, each in super().partitions(needed).items()}
+        def partitions(self) -> dict[str, Kept]:
+            return {name: Kept(15 * len(LINE), each.end) for name, each in super().partitions().items()}
 
     one.stream = Forgetful(one.log)
     one.start_master()
@@ -254,7 +253,7 @@ def test_a_stream_that_does_not_answer_is_asked_seldom_and_its_sentence_stays(tm
     asked = []
 
     class Away(FollowedFolder):
-        def partitions(self, needed: Mapping[str, int] | None = None) -> dict[str, Kept]:  # noqa: ARG002 (of the protocol)
+        def partitions(self) -> dict[str, Kept]:
             asked.append(one.now)
             raise StoreUnavailable("it does not answer")
 
@@ -461,7 +460,7 @@ def test_a_ledger_of_a_thousand_micro_passes_keeps_the_last_ones_and_every_count
 ) -> None:
     monkeypatch.setattr(stream_schedule, "_KEPT_PASSES", 5)
     monkeypatch.setattr(stream_schedule, "_DROP_EACH", 4)
-    monkeypatch.setattr(checkpointing, "_LONGEST_CHAIN", 3)
+    monkeypatch.setattr(save_planning, "_LONGEST_CHAIN", 3)
     one = StreamWorld(tmp_path, stream={"compact_versions": 1})
     for number in range(14):
         one.append(3)

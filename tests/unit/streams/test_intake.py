@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.intake import intake_api
+from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
 from elastic_ctr.streams.intake import IntakeLog
 from elastic_ctr.streams.interface import Kept, Lines
 from elastic_ctr.streams.open import open_stream
-from intake.desk import Desk, desk, intake_file
+from intake.desk import TOKEN, Desk, desk, intake_file
 from ports import free_port
 
 PARTITION = "clicks-00000000"
@@ -45,7 +46,7 @@ def numbered(start: int, stop: int) -> bytes:
 def test_a_range_is_the_lines_of_its_offsets_whenever_it_is_read(
     door: Desk, stream: IntakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert stream.partitions() == {door.partition: Kept(0, 0)}
+    assert (stream.partitions(), stream.topic_before) == ({door.partition: Kept(0, 0)}, None)
     for number in range(0, 200, 10):
         door.post(numbered(number, number + 10))
 
@@ -86,19 +87,25 @@ def test_offsets_that_retention_has_dropped_are_counted(tmp_path: Path) -> None:
 def test_an_intake_learns_with_which_offset_training_goes_on(door: Desk, stream: IntakeLog) -> None:
     door.post(numbered(0, 10))
     log = door.intake.log
-    all_bytes = log.unread_bytes()
-    stream.partitions({"others": 5, door.partition: 10})
-    # The log's name was not known yet.
-    assert log.unread_bytes() == all_bytes == log.bytes
+    assert log.unread_bytes() == log.bytes
 
-    found = [(stream.partitions({"others": 1, door.partition: place}), log.unread_bytes())[1] for place in (10, 5, 11)]
-
+    with closing(open_stream(f"intake://{door.netloc}", owner=bearer(TOKEN))) as own:
+        found = []
+        for place in (10, 5, 11):
+            own.keep_from({"others": 1, door.partition: place})
+            found.append(log.unread_bytes())
     assert found == [0, 10, 10]
-    with closing(open_stream(f"intake://{door.netloc}")) as other:
-        # Who only reads says nothing of training.
-        other.partitions()
-        text_of(other.read(door.partition, 9, 10))
-    assert log.unread_bytes() == 10
+    # A release that reads the intake of another one says nothing of its own training, nor does one that reads a range.
+    stream.keep_from({door.partition: 10})
+    text_of(stream.read(door.partition, 9, 10))
+    assert log.needed == 5
+
+
+def test_an_intake_whose_token_is_another_one_is_asked_again(door: Desk) -> None:
+    with closing(open_stream(f"intake://{door.netloc}", owner=bearer("former"))) as own:
+        with pytest.raises(StoreUnavailable, match="does not take the token of its own release; restart the intake"):
+            own.keep_from({door.partition: 0})
+        assert own.partitions() == {door.partition: Kept(0, 0)}
 
 
 def test_a_range_that_was_never_written_is_refused(door: Desk, stream: IntakeLog) -> None:
