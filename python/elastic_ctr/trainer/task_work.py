@@ -165,6 +165,8 @@ class TaskWork:
     def round(self, task: control.Task, dataset: Any) -> control.TaskResult:
         """Train or predict the dataset that `prepare` has made. Raises RuntimeError where records are lost, ScratchFailed."""
         try:
+            # Paddle still reads the records.
+            touched = self._touched(task)
             dataset = self._engine.ready(dataset, task.records)
         except RuntimeError:
             with on_scratch(self._tasks):
@@ -178,6 +180,7 @@ class TaskWork:
             return self._without_records(task)
         if task.phase == control.TRAIN:
             result = self._trained(task, dataset)
+            result.MergeFrom(touched)
         else:
             result = self._scored(task, partial(self._engine.predict, dataset))
         dataset.release_memory()
@@ -185,20 +188,21 @@ class TaskWork:
         return result
 
     def _trained(self, task: control.Task, dataset: Any) -> control.TaskResult:
-        # Before the training: a failure after it would train the records twice.
-        touched = self._touched(task) if task.touched else control.TaskResult()
         self._watchdog.running(task.attempt)
         # A server that is lost in the middle may hold the engine, and with it every thread of this process.
         with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
             # What is reported has arrived at the servers: another trainer may save at once.
-            result = self._scored(task, partial(self._engine.train, dataset))
-        result.MergeFrom(touched)
-        return result
+            return self._scored(task, partial(self._engine.train, dataset))
 
     def _touched(self, task: control.Task) -> control.TaskResult:
-        """The keys of its records; none where they are too many for a message."""
+        """The keys of its records, if it is to tell them; none where they are too many for a message."""
+        if not (task.phase == control.TRAIN and task.touched and task.records):
+            return control.TaskResult()
         given = self._settings.input
         text = self._file_of(task).read_bytes()
+        if text.count(b"\n") != task.records:
+            # Of what the disk has lost nothing is read: `ready` says so.
+            return control.TaskResult()
         keys, counts = touched_keys(text, task.records, len(given.slots), numbers=bool(given.numbers))
         if len(keys) > _MOST_TOUCHED:
             return control.TaskResult()

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xxhash
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.model.grouped_auc import NOTHING, sample_of
+from elastic_ctr.trainer import task_work
 from trainer.process_world import Engine, Made, Watchdog, task
 
 
@@ -212,6 +214,33 @@ def test_a_file_that_was_changed_since_its_check_is_told_and_not_trained(trainer
     assert first.error == "log has 2 good lines where its check found 5: it was changed"
     assert second.error == ""
     assert "train l-1-0" not in Engine.calls
+
+
+def test_a_training_tells_the_keys_that_it_touches_where_it_is_to(trainer: Made) -> None:
+    one, client = trainer(task(0, control.TRAIN, touched=True), task(1, control.TRAIN))
+
+    assert one.run() == 0
+
+    told, other = client.results()
+    assert np.frombuffer(told.touched, "<u8").tolist() == [5, 6]
+    assert np.frombuffer(told.touched_counts, "<f4").reshape(-1, 2).tolist() == [[1, 0], [2, 1]]
+    assert (told.touched_told, other.touched_told, other.touched) == (True, False, b"")
+
+
+def test_what_a_disk_has_lost_of_a_task_is_neither_trained_nor_read_for_its_keys(
+    trainer: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted = tmp_path / "scratch/tasks/l-1-0.txt"
+    converted.parent.mkdir(parents=True)
+    converted.write_bytes(b"1 1 1 0 1 5 1 0\n")
+    read: list[bytes] = []
+    monkeypatch.setattr(task_work, "touched_keys", lambda text, *_, **__: read.append(text))
+    one, client = trainer(task(0, control.TRAIN, touched=True))
+
+    assert one.run() == 0
+
+    assert [result.error for result in client.results()] == ["the scratch disk lost some"]
+    assert (read, converted.exists(), "train l-1-0" in Engine.calls) == ([], False, False)
 
 
 def test_a_file_that_is_gone_is_told_and_the_trainer_goes_on(trainer: Made) -> None:
