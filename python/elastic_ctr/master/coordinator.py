@@ -11,6 +11,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpointing import Checkpointing, is_save
 from elastic_ctr.master.decision_lock import DecisionLock
+from elastic_ctr.master.epochs import EpochRunner
 from elastic_ctr.master.found_data import FoundData
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow
@@ -19,7 +20,7 @@ from elastic_ctr.master.recovery import Initialisation, MidPassHandover, Part
 from elastic_ctr.master.save_planning import SavePlanning
 from elastic_ctr.master.save_steps import SaveSteps
 from elastic_ctr.master.store_queries import Pending, StoreQueries
-from elastic_ctr.master.tasks import EpochRunner, Tasks
+from elastic_ctr.master.tasks import Tasks
 from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import StoreError
 

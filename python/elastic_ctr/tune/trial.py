@@ -66,7 +66,7 @@ class TrialFailed(RuntimeError):
 
 
 class Training:
-    """Follows `master.tasks`: the same batches, epochs, offset and shift."""
+    """Follows `master.epochs`: the same batches, epochs, offset and shift."""
 
     def __init__(self, engine: Engine, spec: TrialSpec, hours: Hours, say: Any) -> None:
         self._engine = engine
