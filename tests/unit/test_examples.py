@@ -71,8 +71,8 @@ def test_the_online_trainers_cadence_is_kept() -> None:
     assert len(values.data.slots) == 300
 
 
-def test_streaming_has_no_end() -> None:
-    values = load_values([EXAMPLES / "streaming.yaml"], None)
+def test_five_minute_folders_have_no_end() -> None:
+    values = load_values([EXAMPLES / "five-minute-folders.yaml"], None)
 
     assert values.data.end is None
     assert values.data.split_interval == 5

@@ -30,7 +30,9 @@ def rollback(
     version: Annotated[
         int | None, typer.Argument(min=1, help="A version that was live before; `status` lists them.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest version.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest version; ends a publishing hold, too.")
+    ] = False,
     transfer: TransferAddress = None,
     token_file: TokenFile = None,
     where: Where = Where(),
@@ -55,7 +57,7 @@ def _sentence(state: dict[str, Any]) -> str:
     coming = "" if state["candidate"] is None else f"; version {state['candidate']} is loaded and then goes live"
     if state["promotionPaused"]:
         return f"{live} is live{coming}; nothing newer goes live until `elastic-ctr rollback --resume`"
-    return f"{live} is live{coming}; the newest version goes live when it is validated"
+    return f"{live} is live{coming}; the newest version that is not refused goes live when it is validated"
 
 
 @pass_app.command()

@@ -130,7 +130,7 @@ class MicroPass(Section):
     """How much of a stream is one pass."""
 
     window_ms: int = Field(
-        default=1000,
+        default=300,
         ge=10,
         le=3_600_000,
         description="Milliseconds from the first record of a pass to its end, if it is not full before. While passes take longer, "
@@ -226,7 +226,9 @@ class Data(Section):
         "waited for nor read; an hour that they repeat is one folder.",
     )
     max_refused_share: Share = Field(
-        default=0.01, description="Above this share of refused lines a pass stops before it changes anything."
+        default=0.01,
+        description="Above this share of refused lines a pass stops before it changes anything. Of a stream it is of the newest "
+        "passes that have a thousand lines together.",
     )
     max_missing_share: Share = Field(
         default=0.99,

@@ -35,7 +35,7 @@ class Kafka(Section):
     key_file: str | None = _file("A mounted PEM file with its key, without a passphrase.")
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
         default=None,
-        description="How brokers check the user. Absent: without SASL. PLAIN without `tls` sends the password as it is.",
+        description="How brokers check the user: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Absent: without SASL. PLAIN without `tls` sends the password as it is.",
     )
     username_file: str | None = _file("A mounted file with the user's name.")
     password_file: str | None = _file("A mounted file with the user's password.")

@@ -331,7 +331,9 @@ class IntakeConfig(Section):
     port: Port = Field(default=8310, description="Clicks, the log, health, metrics and status (HTTP).")
     dir: str = Field(default="/var/lib/elastic-ctr/intake", description="Where the log is kept.")
     retention_hours: Hours = Field(
-        default=72, description="Hours that a click is kept. What training has not read by then is lost to it."
+        default=72,
+        description="Hours that a click is kept. What training has not read by then is lost to it, unless the clicks are those "
+        "of a topic: they are kept until they are read.",
     )
     max_bytes: int = Field(
         default=4 << 30,

@@ -228,6 +228,8 @@ def shuffle_seed(seed: int, path: str, start: int) -> int:
 class Schedule:
     """The passes that `data` asks for, as far as the ledger has come. Its state is in the ledger."""
 
+    _also_retries = " (changed files of the pass retry it, too)"
+
     def __init__(self, ledger: Ledger, data: Data, clock: Callable[[], float]) -> None:
         self._ledger = ledger
         self._data = data
@@ -270,7 +272,7 @@ class Schedule:
 
     def stop(self, current: PassRow, reason: str) -> None:
         """Until `retry`. `reason` ends with what an operator can do about it."""
-        reason = f"{reason}; then run `elastic-ctr pass retry {current.id}` (changed files of the pass retry it, too)"
+        reason = f"{reason}; then run `elastic-ctr pass retry {current.id}`{self._also_retries}"
         self._ledger.set_pass(current.ordinal, state="stopped", reason=reason)
         log.error("pass %s is stopped: %s", current.id, reason)
 

@@ -25,6 +25,8 @@ _SPANS_OF_A_PASS = 2
 class StreamSchedule(Schedule):
     """One micro-pass after the other, without an end. Its state is in the ledger."""
 
+    _also_retries = ""
+
     def _behind(self, done: list[PassRow]) -> Pass | None:
         ordinal = done[-1].ordinal + 1 if done else 1
         return Pass(ordinal, f"stream/{ordinal:08d}", (), int(self._clock()), ends_day=False)

@@ -157,9 +157,12 @@ def test_a_lost_trainers_range_goes_to_another_and_is_counted_as_repeated_once(t
 def test_a_stopped_pass_that_is_retried_reads_the_offsets_that_it_had(tmp_path: Path) -> None:
     one = StreamWorld(tmp_path, max_refused_share=0.1)
     one.append(10)
-    one.refused["clicks"] = 5
+    one.refused["clicks"] = 500
     one.until_state("stopped")
-    assert "were refused" in one.reason()
+    assert "500 of 510 lines were refused, more than data.maxRefusedShare 0.1" in one.reason()
+    assert one.reason().endswith(
+        "what a stream has stays as it is: raise the share; then run `elastic-ctr pass retry stream/00000001`"
+    )
     one.append(10)
 
     one.refused.clear()
@@ -168,6 +171,31 @@ def test_a_stopped_pass_that_is_retried_reads_the_offsets_that_it_had(tmp_path: 
 
     assert one.in_the_table() == one.appended()
     assert [one.ledger.records(ordinal) for ordinal in (1, 2)] == [10, 10]
+
+
+def test_a_bad_line_of_a_small_window_stops_nothing(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path, max_refused_share=0.01)
+    for ordinal in range(1, 9):
+        one.refused["clicks"] = int(ordinal % 4 == 0)
+        one.append(10)
+        one.done(ordinal)
+
+    assert one.coordinator.counted()["refused"] == 2
+
+
+def test_bad_lines_that_come_in_small_windows_are_counted_together_until_they_are_too_many(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path, max_refused_share=0.01)
+    one.append(2000)
+    one.done(1)
+    one.refused["clicks"] = 4
+    for ordinal in (2, 3, 4):
+        one.append(300)
+        one.done(ordinal)
+    one.append(300)
+    one.until_state("stopped")
+
+    # Of the pass itself 1.3 %, and with those before it, up to a thousand lines, 1.3 %, too.
+    assert "16 of 1216 lines in this pass and 3 before it were refused" in one.reason()
 
 
 def test_offsets_that_the_stream_has_dropped_are_counted_and_said(

@@ -202,7 +202,11 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
             ("live_version", "Id of the live version.", status["live"]),
             ("candidate_version", "Id of the candidate.", (status["candidate"] or {}).get("version")),
             ("generation", "Generation of the release.", status["generation"]),
-            ("promotion_paused", "1 while promotion is paused by a rollback.", status["promotionPaused"]),
+            (
+                "promotion_paused",
+                "1 while promotion is paused by a rollback or a publishing hold.",
+                status["promotionPaused"],
+            ),
             ("refused_versions", "Refused versions.", len(status["refused"])),
             ("cube_pods", "Cube pods that report.", len(transfer.agents.reports)),
             ("serving_pods", "Serving pods that report.", len(status["readers"])),
