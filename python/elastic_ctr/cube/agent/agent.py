@@ -187,6 +187,9 @@ class CubeAgent:
         version = self._fold_ahead
         if version is None or self._fold_is_done or self._partitions is None or document.live is None:
             return
+        if any(str(each) in self._errors for each in document.wanted):
+            # It is tried again in a moment.
+            return
         owed = sorted(assigned_partitions(self.shard, document.live, document, self._partitions))
         try:
             whole = await asyncio.to_thread(self.cache.fetch_ahead, version, owed, self._changed.is_set)

@@ -64,6 +64,26 @@ async def test_what_versions_will_lie_over_soon_is_fetched_beforehand(tmp_path: 
     assert [version for version, _ in played.loads] == [5]
 
 
+async def test_nothing_is_fetched_beforehand_while_a_wanted_version_is_tried_again(
+    tmp_path: Path, played: Played
+) -> None:
+    store = FileStore(tmp_path / "store")
+    store.put_bytes(read_dictionary(store, 4).to_json(), layout.dictionary_fold(4))
+    announcing = read_dictionary(store, 6).model_copy(update={"fold_ahead": 4})
+    store.delete(layout.dictionary_manifest(6))
+    store.put_bytes(announcing.to_json(), layout.dictionary_manifest(6))
+    played.say(5, 6, 99)
+    async with pod(tmp_path, played, store=store) as it:
+        await it.holds(v5=MINE, v6=MINE)
+        await it.until(lambda: "99" in " ".join(it.agent.errors))
+        heard = len(played.reports)
+        await it.until(lambda: len(played.reports) > heard + 5)
+        assert not (tmp_path / "cache" / "4").exists()
+
+        played.say(5, 6)
+        await it.until((tmp_path / "cache" / "4" / "fold.json").exists)
+
+
 async def test_a_fold_that_cannot_be_fetched_beforehand_is_no_error(tmp_path: Path, played: Played) -> None:
     store = FileStore(tmp_path / "store")
     announcing = read_dictionary(store, 5).model_copy(update={"fold_ahead": 4})
