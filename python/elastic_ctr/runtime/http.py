@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
+import h11
 import uvicorn
 from pydantic import BaseModel
 from starlette.applications import Starlette
@@ -22,6 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import Self
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import listen
@@ -30,6 +32,8 @@ from elastic_ctr.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 4 << 20
+# From a connection, or an answer on it, to the next whole head.
+HEAD_SECONDS = 75
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -134,6 +138,36 @@ async def _failure(request: Request, error: Exception) -> Response:
     )
 
 
+class _Connection(H11Protocol):
+    """Ends a connection whose next request does not come: uvicorn waits for ever for the first one, and for the rest of a head."""
+
+    _head_due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.conn.their_state is h11.IDLE:
+            self._expect_head()
+        else:
+            self._forget_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_head()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        if self._head_due is None:
+            self._head_due = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _forget_head(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+
 class _Server(uvicorn.Server):
     """Port 0 takes a free one; `port` says which. Raises PortInUse when made."""
 
@@ -147,10 +181,10 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                timeout_keep_alive=75,
+                timeout_keep_alive=HEAD_SECONDS,
                 timeout_graceful_shutdown=2,
                 loop="none",
-                http="h11",
+                http=_Connection,
                 ws="none",
             )
         )

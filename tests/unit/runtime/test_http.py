@@ -2,6 +2,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from elastic_ctr.runtime import http
 from elastic_ctr.runtime.auth import bearer, read_token
 from elastic_ctr.runtime.http import (
     HttpServer,
@@ -130,6 +132,22 @@ def test_errors_are_sentences_and_tell_no_secrets(door: httpx.Client) -> None:
     assert answer.status_code == 500
     assert "ValueError" in answer.json()["error"]
     assert "path" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /healthz HTTP/1.1\r\nhost:", b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\nGET /"]
+)
+async def test_a_connection_whose_next_request_does_not_come_is_ended(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(http, "HEAD_SECONDS", 0.3)
+    async with serving(application([]), "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        with suppress(ConnectionResetError):
+            answer = await asyncio.wait_for(reader.read(), 10)
+            assert answer.count(b"200 OK") == sent.count(b"\r\n\r\n")
+        writer.close()
 
 
 def test_a_door_on_a_used_port_is_refused() -> None:
