@@ -239,8 +239,14 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "intake.persistence.enabled is false, and the intake reads a topic: each new pod would read it from data.start on"
         ],
     ),
-    "an intake whose credentials nobody mounts, without training": (
-        {**CLICKS_JOINED, "training": {"enabled": False}, "dataSecret": {"existingSecret": ""}},
+    "an intake that reads a topic for nobody's training": (
+        {**CLICKS_JOINED, "training": {"enabled": False}},
+        [
+            "training.enabled is false, and the intake reads a topic: its log keeps what this release's training has not read"
+        ],
+    ),
+    "an intake whose credentials nobody mounts": (
+        {**CLICKS_JOINED, "dataSecret": {"existingSecret": ""}},
         [
             "data.source.kafka.caFile is a file that no pod has: set dataSecret.existingSecret to a Secret with it, or mount it into intake"
         ],

@@ -146,6 +146,8 @@ data.source.url is intake://, the intake of this release, which is off: set inta
 data.stream.join is done by the intake, which is off: set intake.enabled=true, and it reads the topic, or leave data.stream.join out
 {{- else if and (hasPrefix "kafka://" $url) .Values.intake.enabled .Values.data.stream.join (not .Values.intake.persistence.enabled) (not .Values.intake.persistence.existingClaim) -}}
 intake.persistence.enabled is false, and the intake reads a topic: each new pod would read it from data.start on, and clicks would be trained again: set it to true
+{{- else if and (hasPrefix "kafka://" $url) .Values.intake.enabled .Values.data.stream.join (not .Values.training.enabled) -}}
+training.enabled is false, and the intake reads a topic: its log keeps what this release's training has not read, and would be full one day: set it to true, and let other releases read this intake
 {{- else if and .Values.intake.enabled (ne $url "intake://") (not (and (hasPrefix "kafka://" $url) .Values.data.stream.join)) -}}
 intake.enabled is true, and data.source.url is {{ $url }}, so nothing would read the clicks: set data.source.url to intake://, or intake.enabled=false
 {{- end }}

@@ -57,7 +57,7 @@ def _sentence(state: dict[str, Any]) -> str:
     coming = "" if state["candidate"] is None else f"; version {state['candidate']} is loaded and then goes live"
     if state["promotionPaused"]:
         return f"{live} is live{coming}; nothing newer goes live until `elastic-ctr rollback --resume`"
-    return f"{live} is live{coming}; the newest version that is not refused goes live when it is validated"
+    return f"{live} is live{coming}; the newest version goes live when it is validated, unless it was refused"
 
 
 @pass_app.command()

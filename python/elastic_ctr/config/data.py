@@ -99,6 +99,10 @@ class Source(Section):
     def is_topic(self) -> bool:
         return self.url.startswith("kafka://")
 
+    @property
+    def is_intake(self) -> bool:
+        return self.url.startswith("intake://")
+
     @model_validator(mode="after")
     def _kafka_is_of_kafka(self) -> "Source":
         if self.kafka != Kafka() and not self.is_topic:
@@ -336,7 +340,7 @@ class Data(Section):
             )
 
     def _check_join(self, join: Join) -> None:
-        if not (self.source.is_topic or self.source.url.startswith("intake://")):
+        if not (self.source.is_topic or self.source.is_intake):
             raise ValueError(
                 f"stream.join is of a topic or an intake, and {self.source.shown} is neither; leave it out"
             )

@@ -339,13 +339,13 @@ class IntakeConfig(Section):
         default=4 << 30,
         ge=128 << 20,
         le=EXACT,
-        description="Bytes of clicks that are kept: the oldest go first. The volume needs a fifth more.",
+        description="Bytes of the disk that clicks take: the oldest go first. The volume needs a fifth more.",
     )
     max_impression_bytes: int = Field(
         default=512 << 20,
         ge=1 << 20,
         le=EXACT,
-        description="With `data.stream.join`: bytes of the impressions that are remembered. While there are more the oldest are forgotten before "
+        description="With `data.stream.join`: bytes of the disk that impressions take. While there are more the oldest are forgotten before "
         "`windowSeconds`, and counted. The volume needs half as much again for them.",
     )
     max_body_bytes: int = Field(

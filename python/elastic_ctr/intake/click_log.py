@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from elastic_ctr.intake.disk_bytes import bytes_of_row
 from elastic_ctr.intake.impressions import Impressions, Joins, TooMuchJoined, forget_all
 from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.request_lines import Clicks
@@ -65,7 +66,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Retention:
-    """What goes: lines older than `seconds`, and the oldest while there are more than `bytes`."""
+    """What goes: lines older than `seconds`, and the oldest while they take more than `bytes` of the disk."""
 
     seconds: float
     bytes: int
@@ -76,7 +77,7 @@ class ClickLog:
 
     Appends belong to one thread, reads may be in others. An append is in the file, and on the disk, or it is not there at all.
 
-    Readers see nothing that a loss of power could take back: SQLite shows a transaction once its write-ahead log is synced.
+    `bytes` is what the lines take of the disk. Readers see nothing that a loss of power could take back: SQLite shows a transaction once its write-ahead log is synced.
     """
 
     def __init__(
@@ -105,8 +106,10 @@ class ClickLog:
             self._reader = _opened(self._path)
             [log] = self._db.execute("select value from facts where name = 'log'").fetchone()
             [place] = self._db.execute("select value from facts where name = 'needed from'").fetchone()
-            self._needed_from = int(place)
+            self._needed_from = self._read_up_to = int(place)
             self.partition = f"clicks-{log}"
+            [moved] = self._db.execute("select value from facts where name = 'clock moved'").fetchone()
+            self._clock_moved = float(moved)
             self.kept, self.bytes = self._places()
             self._impressions = None if join is None else Impressions(self._db, *join, most_impressions)
             if join is None:
@@ -120,14 +123,13 @@ class ClickLog:
 
     def clock_moved(self) -> float:
         """Seconds by which the machine's clock was set while the log was written."""
-        with self._told():
-            [seconds] = self._db.execute("select value from facts where name = 'clock moved'").fetchone()
-        return float(seconds)
+        return self._clock_moved
 
     def move_clock(self, seconds: float) -> None:
         """Raises LogUnwritable."""
         with self._transaction():
             self._db.execute("update facts set value = ? where name = 'clock moved'", (seconds,))
+        self._clock_moved = seconds
 
     def positions(self) -> dict[str, int]:
         """Of each partition of a topic that was appended, the offset behind what is here. Raises LogUnwritable."""
@@ -139,14 +141,19 @@ class ClickLog:
         """The first offset that a recovery of training may read again."""
         return self._needed_from
 
-    def needed_from(self, offset: int) -> None:
-        """The first offset that a recovery of training may read again. It is on the disk with the next append."""
+    def needed_from(self, offset: int, read_up_to: int | None = None) -> None:
+        """The first offset that a recovery of training may read again, which is on the disk with the next append; and, where it is known, the
+        first one that no pass has yet.
+        """
         self._needed_from = offset
+        self._read_up_to = offset if read_up_to is None else read_up_to
 
     def unread_bytes(self) -> int:
-        """About how many bytes are from there on."""
+        """About how many bytes no pass has yet. What a recovery alone may need is not among them: no checkpoint comes without new lines, so
+        who waited for one would wait for ever.
+        """
         first, end = self.kept
-        return self.bytes * max(0, end - max(first, self._needed_from)) // max(1, end - first)
+        return self.bytes * max(0, end - max(first, self._read_up_to)) // max(1, end - first)
 
     def append(self, requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused | TooMuchJoined]:
         """The first requests, at least one, in one transaction, of each its offsets; what is too old goes in the same one.
@@ -173,7 +180,7 @@ class ClickLog:
                     found.append(known)
                     continue
                 try:
-                    lines, joined = self._joined(each.text, now if each.time is None else each.time.at)
+                    lines, joined = self._joined(each.text, self._made_at(each, now))
                 except TooMuchJoined as refused:
                     found.append(refused)
                     continue
@@ -224,6 +231,12 @@ class ClickLog:
             finally:
                 rows.close()
             return Piece(first, following, b"".join(texts))
+
+    def _made_at(self, clicks: Clicks, now: float) -> float:
+        """From when the age of its impressions counts. Beside a topic, by whose time they are forgotten, those that are posted have the wall's."""
+        if clicks.time is not None:
+            return clicks.time.at
+        return now + self._clock_moved if self._of_topic else now
 
     def _joins_since(self, requests: Sequence[Clicks], now: float) -> float | None:
         """What the age of impressions counts from. A topic that is not read, or is behind, has its own time."""
@@ -280,9 +293,9 @@ class ClickLog:
 
     def _insert(self, first: int, text: bytes, now: float) -> int:
         """The offset of the next line."""
-        count = text.count(b"\n")
-        self._db.execute("insert into batches values (?, ?, ?, ?, ?)", (first, count, len(text), now, text))
-        self._db.execute("update places set end = ?, bytes = bytes + ?", (first + count, len(text)))
+        count, size = text.count(b"\n"), bytes_of_row(len(text))
+        self._db.execute("insert into batches values (?, ?, ?, ?, ?)", (first, count, size, now, text))
+        self._db.execute("update places set end = ?, bytes = bytes + ?", (first + count, size))
         return first + count
 
     def _drop(self, now: float) -> None:

@@ -50,7 +50,7 @@ class GroupCommit:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set, with all that came before."""
         stopping = asyncio.ensure_future(stop.wait())
-        stopping.add_done_callback(lambda _: self._came.set())
+        stopping.add_done_callback(lambda _: self._end())
         try:
             while not stop.is_set() or self._waiting:
                 self._came.clear()
@@ -58,9 +58,14 @@ class GroupCommit:
                     await wait_event(self._came, _DROP_SECONDS)
                 await self._commit(self._take())
         finally:
-            self._ended = True
             stopping.cancel()
+            self._ended = True
             self._thread.shutdown()
+
+    def _end(self) -> None:
+        """What came before is written; senders that go on would keep the writer for ever."""
+        self._ended = True
+        self._came.set()
 
     def _take(self) -> list[tuple[Clicks, asyncio.Future[Appended]]]:
         found: list[tuple[Clicks, asyncio.Future[Appended]]] = []

@@ -6,6 +6,7 @@ import sqlite3
 from math import inf
 from typing import NamedTuple
 
+from elastic_ctr.intake.disk_bytes import bytes_of_entry, bytes_of_row
 from elastic_ctr.intake.join import Kind, LateClicks
 
 log = logging.getLogger(__name__)
@@ -14,11 +15,13 @@ log = logging.getLogger(__name__)
 JOINED_BYTES = 16 << 20
 # What is forgotten in one transaction beside twice what comes: a write-ahead log of all that is old could be as large as the table.
 _FORGOTTEN_AT_ONCE = 200
+_TIME = 8
 
 _SCHEMA = """
-create table if not exists impressions (
-  key text primary key, at real not null, clicked integer not null, line blob not null) without rowid;
-create index if not exists impressions_by_time on impressions (at);
+create table if not exists shown (
+  number integer primary key, key text not null unique, at real not null, clicked integer not null, bytes integer not null,
+  line blob not null);
+create index if not exists shown_by_time on shown (at);
 """
 
 
@@ -44,7 +47,7 @@ class Impressions:
     """In a log's file. Remembered for `seconds`, the oldest for less while all have more than `most_bytes`. The first of several with one key
     counts until it is forgotten.
 
-    `bytes` is of the rows that are remembered; who rolls a transaction back puts it back.
+    `bytes` is what those that are remembered take of the disk; who rolls a transaction back puts it back.
     """
 
     def __init__(self, db: sqlite3.Connection, rules: LateClicks, seconds: float, most_bytes: int) -> None:
@@ -54,14 +57,14 @@ class Impressions:
         self._most_bytes = most_bytes
         db.executescript(_SCHEMA)
         self._forget_those_of_other_rules()
-        [self.bytes] = db.execute("select coalesce(sum(length(line)), 0) from impressions").fetchone()
+        [self.bytes] = db.execute("select coalesce(sum(bytes), 0) from shown").fetchone()
 
     def _forget_those_of_other_rules(self) -> None:
         """Their rows have other columns: no late click can be made of them."""
         digest = self._rules.digest
         self._db.execute("begin immediate")
         if self._db.execute("select value from facts where name = 'joined by'").fetchone() != (digest,):
-            forgotten = self._db.execute("delete from impressions").rowcount
+            forgotten = self._db.execute("delete from shown").rowcount
             self._db.execute("insert or replace into facts values ('joined by', ?)", (digest,))
             if forgotten:
                 log.warning(
@@ -77,17 +80,17 @@ class Impressions:
         """
         oldest = -inf if now is None else now - self._seconds
         size, crowded = self.bytes, 0
-        keys: list[tuple[str]] = []
-        for key, at, length in self._db.execute(
-            "select key, at, length(line) from impressions order by at limit ?", (_FORGOTTEN_AT_ONCE + 2 * lines,)
+        numbers: list[tuple[int]] = []
+        for number, at, taken in self._db.execute(
+            "select number, at, bytes from shown order by at limit ?", (_FORGOTTEN_AT_ONCE + 2 * lines,)
         ):
             if at >= oldest:
                 if size <= self._most_bytes:
                     break
                 crowded += 1
-            keys.append((key,))
-            size -= length
-        self._db.executemany("delete from impressions where key = ?", keys)
+            numbers.append((number,))
+            size -= taken
+        self._db.executemany("delete from shown where number = ?", numbers)
         self.bytes = size
         return crowded
 
@@ -106,13 +109,13 @@ class Impressions:
                     self._remember(row.key, now, line, clicked=row.clicked)
                 lines += whole
                 continue
-            found = self._db.execute("select clicked, line from impressions where key = ?", (row.key,)).fetchone()
+            found = self._db.execute("select clicked, line from shown where key = ?", (row.key,)).fetchone()
             if found is None:
                 unmatched += 1
             elif found[0]:
                 duplicate += 1
             else:
-                self._db.execute("update impressions set clicked = 1 where key = ?", (row.key,))
+                self._db.execute("update shown set clicked = 1 where key = ?", (row.key,))
                 try:
                     late = self._rules.late_click_of(found[1]) + b"\n"
                 except (RecursionError, ValueError):
@@ -130,13 +133,18 @@ class Impressions:
 
     def _remember(self, key: str, now: float, line: bytes, *, clicked: bool) -> None:
         """The first row counts, and a click that came with any."""
-        new = self._db.execute("insert or ignore into impressions values (?, ?, ?, ?)", (key, now, int(clicked), line))
+        letters = len(key.encode())
+        taken = bytes_of_row(letters + len(line)) + bytes_of_entry(letters) + bytes_of_entry(_TIME)
+        new = self._db.execute(
+            "insert or ignore into shown (key, at, clicked, bytes, line) values (?, ?, ?, ?, ?)",
+            (key, now, int(clicked), taken, line),
+        )
         if new.rowcount:
-            self.bytes += len(line)
+            self.bytes += taken
         elif clicked:
-            self._db.execute("update impressions set clicked = 1 where key = ?", (key,))
+            self._db.execute("update shown set clicked = 1 where key = ?", (key,))
 
 
 def forget_all(db: sqlite3.Connection) -> None:
     """Where nothing is joined any more."""
-    db.execute("drop table if exists impressions")
+    db.execute("drop table if exists shown")

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +12,9 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from elastic_ctr.config.role_files import IntakeFile
 from elastic_ctr.intake.click_log import ClickLog, KeyReused, LogUnwritable, Retention
@@ -26,7 +27,7 @@ from elastic_ctr.intake.request_lines import Clicks, ClicksRefused, clicks_of, k
 from elastic_ctr.intake.topic_reader import TopicReader
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.http import RequestRefused, application, read_body, read_record, require_token, serving
-from elastic_ctr.runtime.lifecycle import stop_on_signal_async
+from elastic_ctr.runtime.lifecycle import raise_fd_limit, stop_on_signal_async
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.streams.open import open_topic
 
@@ -36,6 +37,11 @@ log = logging.getLogger(__name__)
 UNDER_WAY_BYTES = 128 << 20
 # Of one answer; the reader asks for what comes behind it.
 PIECE_BYTES = 4 << 20
+# So many answers may have their lines in memory, each for so long.
+ANSWERS_UNDER_WAY = 32
+ANSWER_SECONDS = 30.0
+OPEN_FILES = 1 << 16
+_BLOCK_BYTES = 256 << 10
 BODY_SECONDS = 30.0
 _OFFSETS = 2**63
 _NEEDED_BYTES = 64 << 10
@@ -68,6 +74,8 @@ class Intake:
         self.commits = GroupCommit(self.log, LogClock(self.log, clock, steady), self.metrics.observe_commit)
         self.topic = self.metrics.topic = self._topic()
         self._under_way = 0
+        # Those whose lines are being sent.
+        self.answers = 0
 
     def _topic(self) -> TopicReader | None:
         """Raises StoreError, ValueError for credentials that cannot be used."""
@@ -165,7 +173,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         offset = told.needed.get(intake.log.partition)
         is_known = offset is not None and offset <= intake.log.kept.end
         if offset is not None and is_known:
-            intake.log.needed_from(offset)
+            intake.log.needed_from(offset, told.following.get(intake.log.partition))
         return JSONResponse({"partition": intake.log.partition, "taken": is_known})
 
     async def lines(request: Request) -> Response:
@@ -179,6 +187,8 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         if wanted.stop > end:
             known = {"log-partition": intake.log.partition, "log-end": str(end)}
             raise RequestRefused(416, f"the log ends at offset {end}, before {wanted.stop}", known)
+        if intake.answers >= ANSWERS_UNDER_WAY:
+            raise _later("too many ranges are being read; ask again in a second")
         try:
             piece = await asyncio.to_thread(intake.log.read, wanted.start, wanted.stop, PIECE_BYTES)
         except LogUnwritable as failed:
@@ -187,7 +197,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
             "log-partition": intake.log.partition, "log-first": str(first),
             "first-offset": str(piece.first), "next-offset": str(piece.next),
         }  # fmt: skip
-        return Response(piece.text, media_type="application/octet-stream", headers=headers)
+        return _Piece(piece.text, headers, intake)
 
     routes = [
         Route("/v1/clicks", clicks, methods=["POST"]),
@@ -203,10 +213,34 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
     )
 
 
+class _Piece(StreamingResponse):
+    """Lines that are sent as fast as they are taken; whoever does not take them in time gets no more."""
+
+    def __init__(self, text: bytes, headers: dict[str, str], intake: Intake) -> None:
+        length = {"content-length": str(len(text))}
+        super().__init__(_blocks(text), media_type="application/octet-stream", headers=headers | length)
+        self._intake = intake
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._intake.answers += 1
+        try:
+            await asyncio.wait_for(super().__call__(scope, receive, send), ANSWER_SECONDS)
+        except asyncio.TimeoutError:
+            log.warning("an answer was not taken within %g s; its connection is ended", ANSWER_SECONDS)
+        finally:
+            self._intake.answers -= 1
+
+
+async def _blocks(text: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(text), _BLOCK_BYTES):
+        yield text[start : start + _BLOCK_BYTES]
+
+
 class _Needed(BaseModel):
-    """By partition, the first offset that a recovery may train again."""
+    """By partition, the first offset that a recovery may train again, and the first one that no pass has yet."""
 
     needed: dict[str, Annotated[int, Field(ge=0, lt=_OFFSETS)]]
+    following: dict[str, Annotated[int, Field(ge=0, lt=_OFFSETS)]] = Field(default_factory=dict)
 
 
 class _Range(BaseModel):
@@ -223,6 +257,7 @@ def run_intake(config: IntakeFile, token: str | None = None) -> None:
                 log.info("clicks are taken at http://%s:%s/v1/clicks", config.host, server.port)
                 await intake.run(stop)
 
+    raise_fd_limit(OPEN_FILES)
     with ExitStack() as ends:
         ends.enter_context(StateLock(Path(config.intake.dir)))
         intake = Intake(config)

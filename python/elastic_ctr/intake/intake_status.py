@@ -105,7 +105,7 @@ class IntakeMetrics(Metrics):
             for name, what, value in (
                 ("log_first", "First offset that is kept.", log.kept.first),
                 ("log_end", "Offset of the next line.", log.kept.end),
-                ("log_bytes", "Bytes of the lines that are kept.", log.bytes),
+                ("log_bytes", "Bytes of the disk that the kept lines take.", log.bytes),
                 ("write_failing", "1 while the last transaction could not be written.", error() is not None),
             ):
                 yield GaugeMetricFamily(f"elastic_ctr_intake_{name}", what, value=value)

@@ -9,6 +9,7 @@ import numpy as np
 
 LONGEST_KEY = 255
 _NEWLINE = 10
+_PART_BYTES = 1 << 18
 _EMPTY_LINES = re.compile(rb"^[ \t\r\f\v]*\n", re.MULTILINE)
 
 
@@ -54,25 +55,45 @@ def clicks_of(body: bytes, longest: int, key: str | None = None) -> Clicks:
     Raises ClicksRefused.
     """
     text = body if body.endswith(b"\n") else body + b"\n"
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
-    lengths = np.diff(ends, prepend=-1) - 1
-    number = int(lengths.argmax())
-    if lengths[number] > longest:
+    number, size = _longest_line(text)
+    if size > longest:
         raise ClicksRefused(
-            f"line {number + 1} has {lengths[number]} bytes, and {longest} are the most; shorten it, or raise data.maxLineBytes"
+            f"line {number} has {size} bytes, and {longest} are the most; shorten it, or raise data.maxLineBytes"
         )
     if (place := text.find(b"\0")) >= 0:
-        number = int(np.searchsorted(ends, place))
-        raise ClicksRefused(f"line {number + 1} has a NUL byte, which no text has; send lines of data.format")
+        number = text.count(b"\n", 0, place) + 1
+        raise ClicksRefused(f"line {number} has a NUL byte, which no text has; send lines of data.format")
     text = lines_in(text)
     if not text:
         raise ClicksRefused("the body has no lines; send one or more lines of data.format")
     return Clicks(text, text.count(b"\n"), key)
 
 
+def _longest_line(text: bytes) -> tuple[int, int]:
+    """Its number, from 1, and its bytes without the newline. In parts, for the ends of short lines take many times the memory of their text."""
+    before, number, longest, begins = 0, 1, 0, 0
+    for start in range(0, len(text), _PART_BYTES):
+        part = np.frombuffer(text, np.uint8, min(_PART_BYTES, len(text) - start), start)
+        ends = np.flatnonzero(part == _NEWLINE) + start
+        if len(ends):
+            lengths = np.diff(ends, prepend=begins - 1) - 1
+            place = int(lengths.argmax())
+            if lengths[place] > longest:
+                number, longest = before + place + 1, int(lengths[place])
+            before, begins = before + len(ends), int(ends[-1]) + 1
+    return number, longest
+
+
 def lines_in(text: bytes) -> bytes:
-    """Those that are not empty."""
-    return _EMPTY_LINES.sub(b"", text)
+    """Those that are not empty, in parts for the same reason."""
+    if _EMPTY_LINES.search(text) is None:
+        return text
+    kept, at = list[bytes](), 0
+    while at < len(text):
+        stop = text.find(b"\n", at + _PART_BYTES - 1) + 1 or len(text)
+        kept.append(_EMPTY_LINES.sub(b"", text[at:stop]))
+        at = stop
+    return b"".join(kept)
 
 
 def key_of(given: list[str]) -> str | None:

@@ -15,13 +15,14 @@ from elastic_ctr.intake.impressions import TooMuchJoined
 from elastic_ctr.intake.request_lines import Clicks, Position, TopicTime, lines_in
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.store import StoreError
-from elastic_ctr.streams.interface import Kept, Topic
+from elastic_ctr.streams.interface import Kept, MadeAt, Stream
 
 log = logging.getLogger(__name__)
 
 # From one look at the topic to the next where nothing came.
 _LOOK_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
+_PARTITION_AGAIN_SECONDS = 10.0
 # Of one transaction.
 _BYTES = 4 << 20
 _MOST_MESSAGES = 10_000
@@ -30,20 +31,21 @@ _ROOM = 0.9
 
 
 class TopicTimes:
-    """When the messages were made that are appended, by partition: the age of an impression counts from there, so that none is forgotten while
-    the topic is not read.
+    """When the messages were made that are appended, by partition. The age of an impression counts from the newest message that it came with,
+    up to the median of those that were read last: none is forgotten while the topic is not read, or because one sender's clock is ahead.
     """
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
         self._read_up_to: dict[str, float] = {}
 
-    def appended(self, partition: str, at: float | None) -> float:
-        """The time of a partition with its next messages, which were made `at`. A sender's clock may be wrong: it goes neither back nor ahead."""
+    def appended(self, partition: str, at: MadeAt | None) -> float:
+        """From when the age of its next impressions counts, which were made `at`. The time of a partition goes neither back nor ahead of now."""
         now = self._wall()
-        time_now = max(min(now if at is None else at, now), self._read_up_to.get(partition, 0.0))
-        self._read_up_to[partition] = time_now
-        return time_now
+        median, newest = (now, now) if at is None else (min(at.median, now), min(at.newest, now))
+        before = self._read_up_to.get(partition, 0.0)
+        self._read_up_to[partition] = max(median, before)
+        return max(newest, before)
 
     def whole(self, behind: Mapping[str, int]) -> float | None:
         """Up to when all partitions are read, of which those in `behind` have more; None while one of them was not read yet."""
@@ -68,7 +70,7 @@ class TopicReader:
 
     def __init__(
         self,
-        topic: Topic,
+        topic: Stream,
         clicks: ClickLog,
         commits: GroupCommit,
         *,
@@ -88,6 +90,8 @@ class TopicReader:
         self._commits = commits
         self._latest = latest
         self._times = TopicTimes(wall)
+        # Partitions that could not be read, until when they are left alone, and why: such a read takes its time.
+        self._failing: dict[str, tuple[float, StoreError]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. A topic or a log that fails is asked again."""
@@ -116,31 +120,40 @@ class TopicReader:
         return 0 if came else _LOOK_SECONDS
 
     async def _round(self, stop: asyncio.Event) -> bool:
-        """A transaction's worth of each partition; whether there was any. One that cannot be read keeps no other from being read."""
+        """A transaction's worth of each partition; whether there was any. A read that fails keeps no other partition from being read."""
         kept = await asyncio.to_thread(self._topic.partitions)
         places = await self._places(kept)
         self.lag = sum(kept[partition].end - place for partition, place in places.items())
         behind = {partition: place for partition, place in places.items() if place < kept[partition].end}
-        unread = self._log.unread_bytes()
-        waits = unread > self._most_unread * (_ROOM if self.waits else 1)
-        if waits and not self.waits:
-            log.warning("training is behind: messages stay in %s until it has read more of the log", self.url)
-        self.waits = waits
-        if waits:
-            return False
-        came, failures = bool(behind), list[OSError]()
+        self.waits = self.waits and bool(behind)
+        came, failures = False, list[OSError]()
         for partition, place in list(behind.items()):
-            if stop.is_set():
+            if stop.is_set() or self._has_to_wait():
                 break
             end = kept[partition].end
+            until, why = self._failing.get(partition, (0.0, None))
+            if why is not None and time.monotonic() < until:
+                failures.append(why)
+                continue
             try:
                 if await self._take(partition, place, min(end, place + _MOST_MESSAGES), behind) >= end:
                     del behind[partition]
+                came = True
+                self._failing.pop(partition, None)
             except StoreError as failed:
+                self._failing[partition] = time.monotonic() + _PARTITION_AGAIN_SECONDS, failed
                 failures.append(failed)
         if failures:
             raise failures[0]
         return came
+
+    def _has_to_wait(self) -> bool:
+        """Whether training has so much to read that the next messages stay in the topic. Asked before each transaction."""
+        waits = self._log.unread_bytes() > self._most_unread * (_ROOM if self.waits else 1)
+        if waits and not self.waits:
+            log.warning("training is behind: messages stay in %s until it has read more of the log", self.url)
+        self.waits = waits
+        return waits
 
     async def _places(self, kept: dict[str, Kept]) -> dict[str, int]:
         """The next offset of each partition. Raises StoreError for a topic that was created anew."""
@@ -167,7 +180,9 @@ class TopicReader:
         position = Position(partition, following)
         made = None
         if text or lines.at is not None:
-            made = TopicTime(self._times.appended(partition, lines.at), self._times.whole(behind))
+            # Up to when all is read before these lines: a click among them may be of an impression that is as old as the window.
+            whole = self._times.whole(behind)
+            made = TopicTime(self._times.appended(partition, lines.at), whole)
         clicks = Clicks(text, text.count(b"\n"), positions=(position,), time=made)
         try:
             found = await self._commits.append(clicks)

@@ -130,6 +130,8 @@ class WindowFinder:
         self._again_at = 0.0
         self._look_on_at = 0.0
         self._tell_at = 0.0
+        # Why the stream could not be told.
+        self._untold = ""
 
     def refuse_missing(self) -> None:
         """A topic may be created later."""
@@ -196,11 +198,19 @@ class WindowFinder:
             coordinator.found.stream_begins(self._following)
 
     def _tell(self, coordinator: Coordinator) -> None:
-        """From where on a recovery may need the stream, once in a while. Raises StoreError."""
-        if self._clock() >= self._tell_at:
-            self._tell_at = self._clock() + _TELL_SECONDS
-            if needed := coordinator.found.stream_needed():
-                self._stream.keep_from(needed)
+        """From where on a recovery may need the stream, once in a while. Training goes on where that cannot be told."""
+        if self._clock() < self._tell_at:
+            return
+        self._tell_at = self._clock() + _TELL_SECONDS
+        if needed := coordinator.found.stream_needed():
+            try:
+                self._stream.keep_from(needed, coordinator.found.stream_following() or {})
+            except StoreError as failed:
+                if str(failed) != self._untold:
+                    log.warning("%s is not told what training needs of it: %s", self._stream.url, failed)
+                self._untold = str(failed)
+            else:
+                self._untold = ""
 
     def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of the protocol)
         """What a stream has does not change."""

@@ -59,7 +59,11 @@ class FoundData:
         """By partition of the stream, the first offset that a recovery may train again."""
         with self._lock.reading() as ledger:
             checkpoints = ledger.checkpoints()
-            return following_after(ledger, int(checkpoints[-1]["pass"]) if checkpoints else 0)
+            if not checkpoints:
+                return following_after(ledger, 0)
+            last = checkpoints[-1]
+            # What a checkpoint in mid pass lacks of its pass is converted again.
+            return following_after(ledger, int(last["pass"]) - bool(last["mid"]))
 
     def stream_begins(self, following: dict[str, int]) -> None:
         """The first look at the stream."""

@@ -59,8 +59,12 @@ class StreamSchedule(Schedule):
         stops = {name: stop for name, _, stop in window.ranges}
         gone = window.gone + before.gone
         arrivals = before.arrivals + tuple(Came(one.ordinal, *each) for each in joined(came, _SPANS_OF_A_PASS))
+        # An intake's log that comes back goes on where it was: no other has its name. A file may be made anew under an old one.
+        away = before.following if self._data.source.is_intake else {}
         self._ledger.set_facts(
-            stream=StreamPlaces(following={**following, **stops}, gone=gone, arrivals=arrivals[-_ARRIVALS:], day=day)
+            stream=StreamPlaces(
+                following={**away, **following, **stops}, gone=gone, arrivals=arrivals[-_ARRIVALS:], day=day
+            )
         )
         if window.gone:
             log.error(

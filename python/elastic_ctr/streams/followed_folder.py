@@ -1,4 +1,7 @@
-"""A folder of files that are appended to: each file is a partition, its bytes are the offsets."""
+"""A folder of files that are appended to: each file is a partition, its bytes are the offsets.
+
+Files that are compressed are none of them: what is appended to has lines. Nor are hidden ones.
+"""
 
 import os
 from collections.abc import Mapping
@@ -9,6 +12,7 @@ from elastic_ctr.store import NotInStore, StoreError
 from elastic_ctr.streams.interface import Kept, Lines, TopicBefore
 
 _TAIL_BYTES = 4 << 10
+COMPRESSED = (".gz", ".zst")
 
 
 class FollowedFolder:
@@ -26,12 +30,20 @@ class FollowedFolder:
     def partitions(self) -> dict[str, Kept]:
         try:
             with os.scandir(self._root) as entries:
-                names = [each.name for each in entries if each.is_file() and not each.name.startswith((".", "_"))]
+                names = [
+                    each.name
+                    for each in entries
+                    if each.is_file() and not each.name.startswith((".", "_")) and not each.name.endswith(COMPRESSED)
+                ]
         except FileNotFoundError as gone:
             raise NotInStore(f"the folder {self._root} does not exist: is data.source.url right?") from gone
         except OSError as failed:
             raise StoreError(f"{self.url} cannot be read: {failed.strerror or failed}") from failed
         found = {}
+        if unreadable := [name for name in names if not name.isprintable()]:
+            raise StoreError(
+                f"{self.url} has a file {unreadable[0]!r}, whose name is no text: rename it or put a dot before it"
+            )
         try:
             for name in sorted(names):
                 # One that was deleted since is in no listing from now on.
@@ -63,7 +75,7 @@ class FollowedFolder:
         self._ends[name] = (size, end)
         return end
 
-    def read(self, partition: str, start: int, stop: int) -> Lines:
+    def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:  # noqa: ARG002 (a file is not in memory)
         path = self._root / partition
         try:
             raw = path.open("rb")
@@ -79,7 +91,7 @@ class FollowedFolder:
             )
         return Lines(raw, start, stop)
 
-    def keep_from(self, needed: Mapping[str, int]) -> None:
+    def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
         """Its files are another program's, which may delete them when it likes."""
 
     def close(self) -> None:

@@ -68,21 +68,22 @@ class IntakeLog:
         self.topic_before = None if topic is None else TopicBefore(topic.url, topic.lag, topic.error)
         return {places.partition: Kept(places.first, places.end)}
 
-    def keep_from(self, needed: Mapping[str, int]) -> None:
+    def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
         """An intake that reads a topic leaves messages to it while its own release's training is behind."""
         if self._owner is not None:
-            told = {"needed": dict(needed)}
+            told = {"needed": dict(needed), "following": dict(following)}
             with self._asked("POST", "/v1/log/needed", _LOOK_TIMEOUT, headers=self._owner, json=told) as answer:
                 self._body(answer)
 
-    def read(self, partition: str, start: int, stop: int) -> Lines:
-        texts, offsets, following = [], [], start
-        while following < stop:
+    def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
+        texts, offsets, following, size = list[bytes](), [np.zeros(0, np.int64)], start, 0
+        while following < stop and (most_bytes is None or size < most_bytes):
             first, following, text = self._retry.call(partial(self._piece, partition, following, stop))
             texts.append(text)
+            size += len(text)
             # Retention may drop offsets between two pieces.
             offsets.append(np.arange(first, following, dtype=np.int64))
-        return _lines(b"".join(texts), np.concatenate([np.zeros(0, np.int64), *offsets]), stop - start)
+        return _lines(b"".join(texts), np.concatenate(offsets), start, following)
 
     def _piece(self, partition: str, start: int, stop: int) -> tuple[int, int, bytes]:
         """The lines of offsets from `start` or a later one on, and the offset behind them."""
@@ -158,9 +159,9 @@ class IntakeLog:
         self._client.close()
 
 
-def _lines(raw: bytes, offsets: npt.NDArray[np.int64], wanted: int) -> Lines:
-    """Lines at their offsets, fewer than `wanted` where the log has dropped some."""
+def _lines(raw: bytes, offsets: npt.NDArray[np.int64], start: int, following: int) -> Lines:
+    """Lines at their offsets, of the range from `start` up to, without it, `following`: the log may have dropped some."""
     messages = np.zeros((len(offsets), 2), np.int64)
     messages[:, 0] = offsets
     messages[1:, 1] = np.flatnonzero(np.frombuffer(raw, np.uint8) == _NEWLINE)[:-1] + 1
-    return Lines(io.BytesIO(raw), 0, None, wanted - len(offsets), messages)
+    return Lines(io.BytesIO(raw), 0, None, following - start - len(offsets), messages, following)

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +25,20 @@ class TopicBefore(NamedTuple):
     error: str | None
 
 
+class MadeAt(NamedTuple):
+    """Unix seconds at which messages were made, as their senders or the stream say. A sender's clock may be wrong: the median does not follow
+    one of few.
+    """
+
+    median: float
+    newest: float
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> "MadeAt | None":
+        """None where nobody says it."""
+        return cls(median_low(times), max(times)) if times else None
+
+
 @dataclass(frozen=True)
 class Lines:
     """What is between two offsets of a partition, as a file of lines.
@@ -34,7 +49,7 @@ class Lines:
         gone: offsets of the range that the stream keeps no more, so they are not among the lines.
         messages: int64 [n, 2], of each message its offset and where its first byte is in `raw`; empty where offsets are places.
         following: the offset behind the lines, where fewer may have been wanted than the range has.
-        at: unix seconds at which the last message was made, as its sender or the stream says; None where nobody does.
+        at: when the messages were made; None where nobody says it.
     """
 
     raw: BinaryIO
@@ -43,7 +58,7 @@ class Lines:
     gone: int = 0
     messages: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     following: int | None = None
-    at: float | None = None
+    at: MadeAt | None = None
 
     def offset_of(self, place: int) -> int:
         """The offset of the message that byte `place` of `raw` is in."""
@@ -64,24 +79,19 @@ class Stream(Protocol):
     def partitions(self) -> dict[str, Kept]:
         """Every partition, by its name, with what it keeps now."""
 
-    def read(self, partition: str, start: int, stop: int) -> Lines:
-        """The lines of an offset range; the same whenever it is read, as long as it is kept."""
+    def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
+        """The lines of an offset range, up to the message with which they have `most_bytes` in memory; the same whenever it is read, as long as
+        it is kept.
+        """
 
-    def keep_from(self, needed: Mapping[str, int]) -> None:
-        """Given is, by partition, the first offset that a recovery may train again."""
+    def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
+        """Given are, by partition, the first offset that a recovery may train again, and the first one that no pass has yet."""
 
     def close(self) -> None: ...
 
 
-class Topic(Stream, Protocol):
-    """A stream whose ranges can be read in pieces of so many bytes."""
-
-    def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
-        """The lines from `start` on, up to `stop`, or up to the message with which they have `most_bytes`."""
-
-
 def lines_of_messages(
-    messages: Sequence[tuple[int, bytes]], *, gone: int, following: int | None = None, at: float | None = None
+    messages: Sequence[tuple[int, bytes]], *, gone: int, following: int | None = None, at: MadeAt | None = None
 ) -> Lines:
     """A file of messages, each an offset and a text that is one line or several."""
     texts = [text if text.endswith(b"\n") else text + b"\n" for _, text in messages]

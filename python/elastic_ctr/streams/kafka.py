@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
-from elastic_ctr.streams.interface import Kept, Lines, TopicBefore, lines_of_messages
+from elastic_ctr.streams.interface import Kept, Lines, MadeAt, TopicBefore, lines_of_messages
 
 _ASK_SECONDS = 10.0
 # The master asks what there is, and has other work to do.
@@ -115,13 +115,13 @@ class KafkaTopic:
         try:
             kept = self._seen(int(number), stop)
             first = min(max(start, kept.first), stop)
-            messages, following, at = self._messages(int(number), first, stop, most_bytes)
+            messages, following, made = self._messages(int(number), first, stop, most_bytes)
         except NotInStore as absent:
             # A broker that has just started says so for a moment.
             raise StoreUnavailable(
                 f"{partition} of {self.url} is not there now, and offsets of it were seen: its broker starts, or the topic was deleted"
             ) from absent
-        return lines_of_messages(messages, gone=first - start, following=following, at=at)
+        return lines_of_messages(messages, gone=first - start, following=following, at=MadeAt.of(made))
 
     def _seen(self, number: int, stop: int) -> Kept:
         """What a partition keeps once it has the offsets up to `stop`, which were seen: a broker that was killed knows its last ones again a
@@ -138,14 +138,15 @@ class KafkaTopic:
 
     def _messages(
         self, number: int, start: int, stop: int, most_bytes: int | None
-    ) -> tuple[list[tuple[int, bytes]], int, float | None]:
-        """Messages up to the offset `stop`, or the one with which they have `most_bytes`; the offset behind them; when the last was made, in
-        unix seconds. Not every offset has a message: markers of transactions have one, too.
+    ) -> tuple[list[tuple[int, bytes]], int, list[float]]:
+        """Messages up to the offset `stop`, or the one with which they have `most_bytes`; the offset behind them; when they were made, in
+        unix seconds, of those that say it. Not every offset has a message: markers of transactions have one, too.
         """
         found: list[tuple[int, bytes]] = []
-        following, size, at = start, 0, None
+        made: list[float] = []
+        following, size = start, 0
         if start >= stop:
-            return found, following, at
+            return found, following, made
         heard = looked = time.monotonic()
         client = self._client
         client.assign([TopicPartition(self._topic, number, start)])
@@ -156,7 +157,7 @@ class KafkaTopic:
                     if (error := message.error()) is not None:
                         if error.code() == KafkaError._PARTITION_EOF:
                             if message.offset() >= stop:
-                                return found, stop, at
+                                return found, stop, made
                             # The end that another leader knows by now: offsets up to `stop` were seen, and it will have them, too.
                             continue
                         if error.code() in _NOT_OURS:
@@ -164,15 +165,15 @@ class KafkaTopic:
                         raise self._refused(error)
                     heard = time.monotonic()
                     if message.offset() >= stop:
-                        return found, stop, at
+                        return found, stop, made
                     text = message.value() or b""
                     found.append((message.offset(), text))
                     following, size = message.offset() + 1, size + len(text)
                     kind, milliseconds = message.timestamp()
                     if kind != TIMESTAMP_NOT_AVAILABLE:
-                        at = max(milliseconds / 1000, at or 0.0)
+                        made.append(milliseconds / 1000)
                     if following >= stop or (most_bytes is not None and size >= most_bytes):
-                        return found, following, at
+                        return found, following, made
                 if self._told is not None:
                     raise self._refused(self._told)
                 now = time.monotonic()
@@ -233,7 +234,7 @@ class KafkaTopic:
             self._consumer.close()
         self._consumer, self._told = None, None
 
-    def keep_from(self, needed: Mapping[str, int]) -> None:
+    def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
         """Its broker keeps what its own settings say."""
 
     def close(self) -> None:

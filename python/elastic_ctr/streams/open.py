@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from elastic_ctr.store import StoreError
-from elastic_ctr.streams.interface import Stream, Topic
+from elastic_ctr.streams.interface import Stream
 
 
 def open_stream(
@@ -32,7 +32,7 @@ def open_stream(
     )
 
 
-def open_topic(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Topic:
+def open_topic(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Stream:
     """As `open_stream`, for an address of a topic alone."""
     parts = urlsplit(url)
     if not _is_topic(parts):

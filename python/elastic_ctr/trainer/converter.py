@@ -27,7 +27,7 @@ from elastic_ctr.store.source import Source
 from elastic_ctr.streams.interface import Lines, Stream
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.scratch import on_scratch
-from elastic_ctr.trainer.task_lines import lines_of
+from elastic_ctr.trainer.task_lines import pieces_of
 
 Floats = npt.NDArray[np.float32]
 _SAMPLE_KEYS = 4096
@@ -207,9 +207,7 @@ def convert_task(
         target.parent.mkdir(parents=True, exist_ok=True)
         out = temporary.open("wb")
     try:
-        lines = lines_of(source, task)
-        with lines.raw:
-            result, quarantined = _convert_blocks(conversion.blocks(lines, task.path), lines, task, out, sample)
+        result, quarantined = _convert_pieces(pieces_of(source, task), conversion, task, out, sample)
         with on_scratch(temporary):
             out.close()
             if task.shuffle_seed:
@@ -237,20 +235,23 @@ def shuffle_lines(file: Path, seed: int) -> None:
         target.unlink(missing_ok=True)
 
 
-def _convert_blocks(
-    blocks: Iterable[Block], lines: Lines, task: control.Task, out: BinaryIO, sample: RowSample | None
+def _convert_pieces(
+    pieces: Iterable[Lines], conversion: Conversion, task: control.Task, out: BinaryIO, sample: RowSample | None
 ) -> tuple[control.TaskResult, Quarantined]:
-    result, refusals = control.TaskResult(gone=lines.gone), Refusals(lines.offset_of)
+    result, refusals = control.TaskResult(), Refusals()
     samples: list[control.Sample] = []
-    for block in blocks:
-        with on_scratch(Path(out.name)):
-            out.write(block.text)
-        for name in ("records", "shows", "clicks", "ignored", "padding"):
-            setattr(result, name, getattr(result, name) + getattr(block, name))
-        refusals.add(block.refused)
-        if sample is not None and block.cells is not None:
-            sample.add(block.cells)
-        samples.extend(block.offer(task.samples))
+    for lines in pieces:
+        result.gone += lines.gone
+        with lines.raw:
+            for block in conversion.blocks(lines, task.path):
+                with on_scratch(Path(out.name)):
+                    out.write(block.text)
+                for name in ("records", "shows", "clicks", "ignored", "padding"):
+                    setattr(result, name, getattr(result, name) + getattr(block, name))
+                refusals.add(block.refused, lines.offset_of)
+                if sample is not None and block.cells is not None:
+                    sample.add(block.cells)
+                samples.extend(block.offer(task.samples))
     refusals.report(result)
     # Evenly over the task.
     kept = min(task.samples, len(samples))

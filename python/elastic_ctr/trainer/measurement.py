@@ -15,7 +15,7 @@ from elastic_ctr.features.transforms.transformer import Series
 from elastic_ctr.store.source import Source
 from elastic_ctr.streams.interface import Lines, Stream
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, refused_rows
-from elastic_ctr.trainer.task_lines import lines_of
+from elastic_ctr.trainer.task_lines import pieces_of
 
 # Histograms, samples and refusals share a result with them.
 MOST_BYTES = MAX_RESULT // 4 * 3
@@ -60,17 +60,17 @@ class RowReader:
 
         Raises StoreError, OSError and ValueError when the task cannot be read.
         """
-        lines = lines_of(source, task)
-        result, refusals = control.TaskResult(), Refusals(lines.offset_of)
+        result, refusals = control.TaskResult(), Refusals()
 
         def rows() -> Iterator[Cells]:
-            for batch in self._batches(lines, task.path):
-                result.records += len(batch.cells)
-                refusals.add(refused_rows(batch))
-                yield batch.cells
+            for lines in pieces_of(source, task):
+                with lines.raw:
+                    for batch in self._batches(lines, task.path):
+                        result.records += len(batch.cells)
+                        refusals.add(refused_rows(batch), lines.offset_of)
+                        yield batch.cells
 
-        with lines.raw:
-            result.statistics = self._measurement.collected(rows())
+        result.statistics = self._measurement.collected(rows())
         refusals.report(result)
         return result, refusals.quarantined
 

@@ -45,13 +45,12 @@ def refused_rows(batch: RowBatch) -> Iterator[RefusedAt]:
 class Refusals:
     """Of one task."""
 
-    def __init__(self, offset_of: Callable[[int], int] = lambda place: place) -> None:
-        """`offset_of`: the offset in its file or stream of a place."""
+    def __init__(self) -> None:
         self.quarantined = Quarantined()
-        self._offset_of = offset_of
         self._by_reason: dict[str, control.Refusal] = {}
 
-    def add(self, refused: Iterable[RefusedAt]) -> None:
+    def add(self, refused: Iterable[RefusedAt], offset_of: Callable[[int], int] = lambda place: place) -> None:
+        """`offset_of`: the offset in its file or stream of a place."""
         for each in refused:
             reason = each.reason.value
             if reason not in self._by_reason:
@@ -60,7 +59,7 @@ class Refusals:
             refusal.lines += 1
             if len(self.quarantined) < QUARANTINED:
                 line = {
-                    "offset": self._offset_of(each.place),
+                    "offset": offset_of(each.place),
                     "reason": reason,
                     "detail": each.detail,
                     "line": each.text,

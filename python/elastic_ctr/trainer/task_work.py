@@ -158,6 +158,11 @@ class TaskWork:
         if counts.records != task.all_records:
             with on_scratch(file):
                 file.unlink()
+            if counts.gone:
+                raise RuntimeError(
+                    f"{task.path} has dropped {counts.gone} offsets since they were checked: say `elastic-ctr pass retry`, and the pass begins "
+                    "with what is left; let the stream keep them for longer"
+                )
             raise RuntimeError(
                 f"{task.path} has {counts.records} good lines where its check found {task.all_records}: it was changed"
             )
@@ -165,8 +170,13 @@ class TaskWork:
     def round(self, task: control.Task, dataset: Any) -> control.TaskResult:
         """Train or predict the dataset that `prepare` has made. Raises RuntimeError where records are lost, ScratchFailed."""
         try:
-            # Paddle still reads the records.
-            touched = self._touched(task)
+            try:
+                # Paddle still reads the records.
+                touched = self._touched(task)
+            except BaseException:
+                # One that is freed while it loads ends the process.
+                dataset.wait_preload_done()
+                raise
             dataset = self._engine.ready(dataset, task.records)
         except RuntimeError:
             with on_scratch(self._tasks):
@@ -199,7 +209,9 @@ class TaskWork:
         if not (task.phase == control.TRAIN and task.touched and task.records):
             return control.TaskResult()
         given = self._settings.input
-        text = self._file_of(task).read_bytes()
+        file = self._file_of(task)
+        with on_scratch(file):
+            text = file.read_bytes()
         if text.count(b"\n") != task.records:
             # Of what the disk has lost nothing is read: `ready` says so.
             return control.TaskResult()

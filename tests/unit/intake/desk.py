@@ -34,6 +34,7 @@ class Desk:
 
     def __init__(self, intake: Intake, port: int) -> None:
         self.intake = intake
+        self.port = port
         self.netloc = f"127.0.0.1:{port}"
         self.client = httpx.Client(base_url=f"http://{self.netloc}", headers=bearer(TOKEN), timeout=30)
 

@@ -1,13 +1,16 @@
 """The intake behind its own HTTP server, in this process."""
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,10 @@ import pytest
 import yaml
 
 from elastic_ctr.intake import intake_api
-from elastic_ctr.intake.click_log import ClickLog
+from elastic_ctr.intake.click_log import ClickLog, LogUnwritable, Retention
+from elastic_ctr.intake.disk_bytes import bytes_of_row
+from elastic_ctr.intake.group_commit import GroupCommit
+from elastic_ctr.intake.request_lines import Clicks
 from elastic_ctr.runtime.lock import StateInUse
 from intake.desk import TOKEN, Desk, desk, intake_file
 from ports import free_port
@@ -312,8 +318,9 @@ def test_status_and_metrics_count_what_came(door: Desk) -> None:
     door.post(b"d\n")
     door.post(b"")
 
+    taken = bytes_of_row(5) + bytes_of_row(2)
     assert door.status() == {
-        "role": "intake", "partition": door.partition, "first": 0, "end": 3, "neededFrom": 0, "bytes": 7,
+        "role": "intake", "partition": door.partition, "first": 0, "end": 3, "neededFrom": 0, "bytes": taken,
         "accepted": {"requests": 2, "records": 3, "bytes": 7},
         "lateClicks": {"joined": 0, "unmatched": 0, "duplicate": 0, "crowdedOut": 0}, "repeated": 1, "refused": 1, "error": None,
             "topic": None,
@@ -321,9 +328,61 @@ def test_status_and_metrics_count_what_came(door: Desk) -> None:
     found = {name.removeprefix("elastic_ctr_intake_"): value for name, value in door.metrics().items()}
     wanted = {
         "records_total": 3, "bytes_total": 7, "repeated_requests_total": 1, "refused_requests_total": 1,
-        "log_first": 0, "log_end": 3, "log_bytes": 7, "commit_seconds_count": 3,
+        "log_first": 0, "log_end": 3, "log_bytes": taken, "commit_seconds_count": 3,
     }  # fmt: skip
     assert {name: found[name] for name in wanted} == wanted
+
+
+def until(so: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 20
+    while not so():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def test_readers_that_take_no_answers_do_not_have_them_all_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_api, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(intake_api, "ANSWERS_UNDER_WAY", 3)
+    with desk(intake_file(tmp_path, max_body_bytes=32 << 20)) as door, ExitStack() as open_ones:
+        door.post(b"".join(b"%07d" % number + b"x" * 9992 + b"\n" for number in range(1600)))
+        for _ in range(3):
+            reader = open_ones.enter_context(socket.create_connection(("127.0.0.1", door.port)))
+            reader.sendall(b"GET /v1/log/lines?start=0&stop=1600 HTTP/1.1\r\nhost: a\r\n\r\n")
+        until(lambda: door.intake.answers == 3)
+        refused = door.client.get("/v1/log/lines", params={"start": 0, "stop": 1})
+
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        until(lambda: door.intake.answers == 0)
+        assert door.client.get("/v1/log/lines", params={"start": 0, "stop": 1}).content[:7] == b"0000000"
+
+
+def test_senders_that_go_on_do_not_keep_an_intake_that_is_told_to_end(tmp_path: Path) -> None:
+    log = ClickLog(tmp_path, Retention(1e9, 1 << 40))
+    commits = GroupCommit(log, lambda: 0.0, lambda _: None)
+    refused: list[LogUnwritable] = []
+
+    async def main() -> None:
+        stop = asyncio.Event()
+
+        async def sender() -> None:
+            try:
+                while True:
+                    await commits.append(Clicks(b"a\n", 1))
+            except LogUnwritable as failed:
+                refused.append(failed)
+
+        senders = [asyncio.create_task(sender()) for _ in range(8)]
+        writing = asyncio.create_task(commits.run(stop))
+        await asyncio.sleep(0.1)
+        stop.set()
+        await asyncio.wait_for(writing, 10)
+        await asyncio.gather(*senders)
+
+    asyncio.run(main())
+    assert ["is being ended" in str(each) for each in refused] == 8 * [True]
+    log.close()
 
 
 def test_a_log_has_one_owner(tmp_path: Path) -> None:

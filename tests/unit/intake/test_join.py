@@ -198,11 +198,14 @@ def test_an_impression_is_forgotten_with_its_window(tmp_path: Path) -> None:
         log.append([clicks_of(click(2), 1000)], 10.5)
 
         assert log.joins == Joins(joined=1, unmatched=1)
-        assert log._db.execute("select count(*) from impressions").fetchone() == (0,)
+        assert log._db.execute("select count(*) from shown").fetchone() == (0,)
 
 
 def test_the_oldest_impressions_go_before_their_time_where_there_are_too_many(tmp_path: Path) -> None:
-    most = 3 * (len(impression(1)) - 1)
+    with closing(ClickLog(tmp_path / "three", FOR_EVER, join=(JSONL, 10))) as log:
+        log.append([clicks_of(b"".join(map(impression, range(3))), 1000)], 0.0)
+        assert log._impressions is not None
+        most = log._impressions.bytes
     with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10), most_impressions=most)) as log:
         for number in range(5):
             log.append([clicks_of(impression(number), 1000)], float(number))
@@ -224,7 +227,7 @@ def test_a_request_that_was_refused_counts_no_impressions(tmp_path: Path, monkey
         log.append([clicks_of(impression(4) + click(1) + click(2), 1000)], 0.0)
 
         assert log._impressions.bytes == before
-        assert before == log._db.execute("select sum(length(line)) from impressions").fetchone()[0]
+        assert before == log._db.execute("select sum(bytes) from shown").fetchone()[0]
 
 
 def test_what_is_too_old_goes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +237,7 @@ def test_what_is_too_old_goes_in_pieces(tmp_path: Path, monkeypatch: pytest.Monk
         left = []
         for _ in range(3):
             log.append([], 11.0)
-            left += log._db.execute("select count(*) from impressions").fetchone()
+            left += log._db.execute("select count(*) from shown").fetchone()
         assert log._impressions is not None
 
         assert (left, log._impressions.bytes, log.joins) == ([6, 2, 0], 0, Joins())
@@ -253,7 +256,7 @@ def test_a_log_that_joins_no_more_keeps_no_impressions(tmp_path: Path) -> None:
     with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
         log.append([clicks_of(impression(1), 1000)], 0.0)
     with closing(ClickLog(tmp_path, FOR_EVER)) as log:
-        assert log._db.execute("select name from sqlite_master where name = 'impressions'").fetchall() == []
+        assert log._db.execute("select name from sqlite_master where name = 'shown'").fetchall() == []
         log.append([clicks_of(click(1), 1000)], 0.0)
         assert log.read(0, 2, 1000).text == impression(1) + click(1)
 

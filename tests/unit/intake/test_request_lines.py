@@ -1,7 +1,10 @@
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_ctr.intake import request_lines
 from elastic_ctr.intake.request_lines import Clicks, ClicksRefused, clicks_of, key_of
 
 LINES = st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line and b"\0" not in line), max_size=20)
@@ -29,6 +32,29 @@ def test_a_line_that_is_too_long_or_binary_is_named() -> None:
         clicks_of(b"a\n\n" + b"b" * 10, 9)
     with pytest.raises(ClicksRefused, match="line 2 has a NUL byte, which no text has"):
         clicks_of(b"a\nb\0b\nc", 9)
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=12), st.integers(1, 6))
+def test_the_longest_line_and_the_empty_ones_are_found_in_parts_as_in_one(lengths: list[int], part: int) -> None:
+    text = b"".join(b"x" * length + b"\n" for length in lengths)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_lines, "_PART_BYTES", part)
+
+        number, size = request_lines._longest_line(text)
+        assert request_lines.lines_in(text) == b"".join(b"x" * length + b"\n" for length in lengths if length)
+
+    assert (number, size) == (lengths.index(max(lengths)) + 1 if max(lengths) else 1, max(lengths))
+
+
+def test_a_body_of_newlines_takes_little_memory_beside_itself() -> None:
+    body = 4 << 20
+    tracemalloc.start()
+    with pytest.raises(ClicksRefused, match="the body has no lines"):
+        clicks_of(b"\n" * body, 9)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert most < 10 * body
 
 
 def test_a_key_is_a_short_line_of_printable_characters() -> None:

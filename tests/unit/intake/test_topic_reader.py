@@ -11,13 +11,14 @@ import pytest
 
 from elastic_ctr.intake import impressions, topic_reader
 from elastic_ctr.intake.click_log import Appended, ClickLog, KeyReused, LogUnwritable, Retention
+from elastic_ctr.intake.disk_bytes import bytes_of_row
 from elastic_ctr.intake.group_commit import GroupCommit
 from elastic_ctr.intake.impressions import Joins, TooMuchJoined
 from elastic_ctr.intake.join import LateClicks
-from elastic_ctr.intake.request_lines import Clicks
+from elastic_ctr.intake.request_lines import Clicks, TopicTime
 from elastic_ctr.intake.topic_reader import TopicReader, TopicTimes
 from elastic_ctr.store import StoreUnavailable
-from elastic_ctr.streams.interface import Kept, Lines, TopicBefore, lines_of_messages
+from elastic_ctr.streams.interface import Kept, Lines, MadeAt, TopicBefore, lines_of_messages
 
 JSONL = LateClicks("jsonl", (), "id", "click", "n", frozenset({"city"}))
 FOR_EVER = Retention(1e9, 1 << 40)
@@ -56,10 +57,10 @@ class Topic:
                 found.append((following, message))
             size += len(message)
             following += 1
-        at = max((self.made.get(text, 0.0) for _, text in found), default=None) if self.made else None
+        at = MadeAt.of([self.made.get(text, 0.0) for _, text in found]) if self.made else None
         return lines_of_messages(found, gone=begin - start, following=following, at=at)
 
-    def keep_from(self, needed: Mapping[str, int]) -> None:
+    def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
         """Its broker keeps what its own settings say."""
 
     def close(self) -> None:
@@ -118,6 +119,7 @@ def read(
 @pytest.fixture(autouse=True)
 def _no_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_reader, "_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(topic_reader, "_PARTITION_AGAIN_SECONDS", 0.02)
 
 
 def test_messages_are_appended_once_however_often_the_intake_is_restarted(tmp_path: Path) -> None:
@@ -221,14 +223,15 @@ def test_the_topic_keeps_what_training_has_no_time_for(tmp_path: Path, monkeypat
     topic = Topic({"t/0": [b"%09d" % number for number in range(200)]})
     with closing(ClickLog(tmp_path, FOR_EVER, of_topic=True)) as log:
         # Training has not begun yet.
-        waiting = read(log, topic, lambda reader: reader.waits, most_unread=600)
-        assert (log.unread_bytes(), log.kept.end, waiting.lag) == (700, 70, 130)
+        six = 6 * bytes_of_row(100)
+        waiting = read(log, topic, lambda reader: reader.waits, most_unread=six)
+        assert (log.unread_bytes(), log.kept.end, waiting.lag) == (six * 7 // 6, 70, 130)
         log.needed_from(50)
-        read(log, topic, lambda reader: reader.waits, most_unread=600)
+        read(log, topic, lambda reader: reader.waits, most_unread=six)
         end = log.kept.end
     with closing(ClickLog(tmp_path, FOR_EVER, of_topic=True)) as log:
         # How far training is outlives a restart.
-        assert (log.unread_bytes(), log.kept.end, end) == (700, end, 120)
+        assert (log.unread_bytes(), log.kept.end, end) == (six * 7 // 6, end, 120)
         # Training that begins anew, with what comes from now on, needs nothing of what is there.
         log.needed_from(end)
 
@@ -236,12 +239,26 @@ def test_the_topic_keeps_what_training_has_no_time_for(tmp_path: Path, monkeypat
             log.needed_from(log.kept.end)
             return log.kept.end == 200
 
-        read(log, topic, is_read, most_unread=600)
+        read(log, topic, is_read, most_unread=six)
         assert lines_of(log) == topic.messages["t/0"]
         # It goes back to a checkpoint.
         log.needed_from(100)
         topic.messages["t/0"].append(b"1")
-        assert read(log, topic, lambda reader: reader.waits, most_unread=600).lag == 1
+        assert read(log, topic, lambda reader: reader.waits, most_unread=six).lag == 1
+        # Lines that only a recovery may need hold nothing up: no checkpoint comes without new ones.
+        log.needed_from(100, log.kept.end)
+        read(log, topic, most_unread=six)
+        assert lines_of(log) == topic.messages["t/0"]
+
+
+def test_no_partition_is_read_once_training_has_enough_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_reader, "_MOST_MESSAGES", 10)
+    topic = Topic({f"t/{number}": [b"%09d" % each for each in range(10)] for number in range(32)})
+    most = 8 * bytes_of_row(100)
+    with closing(ClickLog(tmp_path, Retention(1e9, 2 * most), of_topic=True)) as log:
+        read(log, topic, lambda reader: reader.waits, most_unread=most)
+
+        assert log.kept == Kept(0, 90)
 
 
 def test_what_training_has_not_read_of_a_topic_does_not_go_by_age(tmp_path: Path) -> None:
@@ -272,16 +289,67 @@ def test_no_impression_is_forgotten_while_the_topic_is_not_read(tmp_path: Path) 
         assert lines_of(log) == [impression(1), late(1)]
 
 
-def test_an_impression_is_forgotten_with_its_window_of_the_topics_time(tmp_path: Path) -> None:
+def test_an_impression_is_forgotten_with_its_window_of_the_topics_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_reader, "_MOST_MESSAGES", 1)
     made = {impression(1): 100.0, impression(2): 170.0, click(1): 171.0, click(2): 172.0}
-    topic = Topic({"t/0": [impression(1)]}, made=made)
+    topic = Topic({"t/0": [*made]}, made=made)
     with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 60), of_topic=True)) as log:
-        for message in (None, impression(2), click(1), click(2)):
-            topic.messages["t/0"] += [] if message is None else [message]
-            read(log, topic, now=200.0)
+        read(log, topic, now=200.0)
 
         assert lines_of(log) == [impression(1), impression(2), late(2)]
         assert log.joins == Joins(joined=1, unmatched=1)
+
+
+def test_a_click_is_joined_however_much_time_the_messages_that_are_read_with_it_span(tmp_path: Path) -> None:
+    # As after an intake that was down for an hour.
+    made = {impression(1): 100.0, click(1): 110.0, impression(2): 3600.0}
+    topic = Topic({"t/0": [impression(1)]}, made=made)
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 60), of_topic=True)) as log:
+        commits = GroupCommit(log, lambda: 4000.0, lambda _: None)
+        reader = TopicReader(topic, log, commits, latest=False, most_unread=1 << 40, wall=lambda: 4000.0)
+        later = [click(1), impression(2)]
+
+        def whole() -> bool:
+            if log.positions() == {"t/0": 1}:
+                topic.messages["t/0"] += later
+                later.clear()
+            return log.positions() == {"t/0": 3}
+
+        asyncio.run(_run(log, reader, commits, whole))
+
+        assert lines_of(log) == [impression(1), late(1), impression(2)]
+
+
+def test_one_sender_whose_clock_is_ahead_makes_no_impression_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_reader, "_MOST_MESSAGES", 3)
+    made = {
+        impression(1): 100.0, impression(2): 9e9, impression(3): 101.0,
+        impression(4): 102.0, impression(5): 103.0, click(1): 104.0,
+        click(3): 105.0,
+    }  # fmt: skip
+    topic = Topic({"t/0": [*made]}, made=made)
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 60), of_topic=True)) as log:
+        read(log, topic, now=7200.0)
+
+        assert log.joins == Joins(joined=2)
+
+
+def test_impressions_that_are_posted_beside_a_topic_have_the_time_of_its_senders(tmp_path: Path) -> None:
+    # The machine's clock was put right by an hour while the log was written.
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 60), of_topic=True)) as log:
+        log.move_clock(3600.0)
+        posted = impression(1) + b"\n"
+        log.append([Clicks(posted, 1)], now=5000.0 - 3600.0)
+        for at in (5001.0, 5002.0):
+            log.append([Clicks(b"", 0, time=TopicTime(at, at))], now=5000.0 - 3600.0)
+        clicked = click(1) + b"\n"
+        log.append([Clicks(clicked, 1, time=TopicTime(5003.0, 5002.0))], now=5003.0 - 3600.0)
+
+        assert log.joins == Joins(joined=1)
 
 
 def test_offsets_without_a_message_are_no_time(tmp_path: Path) -> None:
@@ -300,10 +368,10 @@ def test_the_slowest_partition_says_which_impressions_are_remembered_and_no_cloc
     times = TopicTimes(lambda: 1000.0)
 
     assert times.whole({"a": 0}) is None
-    assert times.appended("a", 500.0) == 500.0
+    assert times.appended("a", MadeAt(500.0, 510.0)) == 510.0
     assert times.whole({"a": 1, "b": 0}) is None
-    assert times.appended("b", 2000.0) == 1000.0
-    assert times.appended("a", 400.0) == 500.0
+    assert times.appended("b", MadeAt(2000.0, 2000.0)) == 1000.0
+    assert times.appended("a", MadeAt(400.0, 410.0)) == 500.0
     assert (times.whole({"a": 1, "b": 1}), times.whole({"b": 1}), times.whole({})) == (500.0, 1000.0, 1000.0)
     # Messages without a time are as old as they are read.
     assert times.appended("c", None) == 1000.0

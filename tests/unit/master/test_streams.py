@@ -173,6 +173,23 @@ def test_a_stopped_pass_that_is_retried_reads_the_offsets_that_it_had(tmp_path: 
     assert [one.ledger.records(ordinal) for ordinal in (1, 2)] == [10, 10]
 
 
+def test_the_log_of_an_intake_that_comes_back_is_trained_on_from_where_it_was(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path, source={"url": "intake://host:8310"})
+    one.append(10, "clicks-a")
+    one.done(1)
+    # Another volume is put in its place for a while.
+    (one.log / "clicks-a").rename(one.log / ".clicks-a")
+    one.append(10, "clicks-b")
+    one.done(2)
+    (one.log / "clicks-b").rename(one.log / ".clicks-b")
+    (one.log / ".clicks-a").rename(one.log / "clicks-a")
+    one.append(5, "clicks-a")
+    one.done(3)
+
+    assert [one.ledger.records(ordinal) for ordinal in (1, 2, 3)] == [10, 10, 5]
+    assert set(one.in_the_table().values()) == {1}
+
+
 def test_a_bad_line_of_a_small_window_stops_nothing(tmp_path: Path) -> None:
     one = StreamWorld(tmp_path, max_refused_share=0.01)
     for ordinal in range(1, 9):
@@ -465,7 +482,7 @@ def test_only_the_same_address_is_the_same_stream() -> None:
 
 
 def test_a_backlog_of_an_hour_is_trained_in_the_largest_passes_and_every_line_once(tmp_path: Path) -> None:
-    one = StreamWorld(tmp_path, stream={"max_bytes": 4000 * len(LINE)})
+    one = StreamWorld(tmp_path, stream={"window_ms": 1000, "max_bytes": 4000 * len(LINE)})
     one.append(36_000)
 
     lags = []

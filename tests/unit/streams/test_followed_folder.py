@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ def test_each_file_is_a_partition_of_its_whole_lines(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
 
     assert FollowedFolder(tmp_path).partitions() == {"a": Kept(0, 8), "b": Kept(0, 0)}
+
+
+def test_compressed_files_are_no_partitions_and_a_name_that_is_no_text_is_named(tmp_path: Path) -> None:
+    for name in ("clicks", "clicks.1.gz", "old.zst"):
+        (tmp_path / name).write_bytes(b"a\n")
+    stream = FollowedFolder(tmp_path)
+    assert stream.partitions() == {"clicks": Kept(0, 2)}
+
+    (tmp_path / os.fsdecode(b"cl\xffcks")).touch()
+    with pytest.raises(StoreError, match=r"has a file 'cl.*cks', whose name is no text: rename it"):
+        stream.partitions()
 
 
 @settings(max_examples=50)

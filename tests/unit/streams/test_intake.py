@@ -92,19 +92,40 @@ def test_an_intake_learns_with_which_offset_training_goes_on(door: Desk, stream:
     with closing(open_stream(f"intake://{door.netloc}", owner=bearer(TOKEN))) as own:
         found = []
         for place in (10, 5, 11):
-            own.keep_from({"others": 1, door.partition: place})
+            own.keep_from({"others": 1, door.partition: place}, {})
             found.append(log.unread_bytes())
-    assert found == [0, 10, 10]
+    assert found == [0, log.bytes // 2, log.bytes // 2]
     # A release that reads the intake of another one says nothing of its own training, nor does one that reads a range.
-    stream.keep_from({door.partition: 10})
+    stream.keep_from({door.partition: 10}, {})
     text_of(stream.read(door.partition, 9, 10))
     assert log.needed == 5
+
+
+def test_what_a_recovery_alone_may_need_is_kept_and_is_not_unread(door: Desk) -> None:
+    door.post(numbered(0, 10))
+    with closing(open_stream(f"intake://{door.netloc}", owner=bearer(TOKEN))) as own:
+        own.keep_from({door.partition: 2}, {door.partition: 10})
+
+    log = door.intake.log
+    assert (log.needed, log.unread_bytes()) == (2, 0)
+
+
+def test_a_long_range_is_read_in_pieces(door: Desk, stream: IntakeLog) -> None:
+    for first in range(0, 30, 10):
+        door.post(numbered(first, first + 10))
+
+    whole = stream.read(door.partition, 3, 30)
+    one = stream.read(door.partition, 3, 30, 1)
+    other = stream.read(door.partition, one.following or 0, 30, 1 << 20)
+
+    assert (whole.following, other.following) == (30, 30)
+    assert text_of(one) + text_of(other) == text_of(whole)
 
 
 def test_an_intake_whose_token_is_another_one_is_asked_again(door: Desk) -> None:
     with closing(open_stream(f"intake://{door.netloc}", owner=bearer("former"))) as own:
         with pytest.raises(StoreUnavailable, match="does not take the token of its own release; restart the intake"):
-            own.keep_from({door.partition: 0})
+            own.keep_from({door.partition: 0}, {})
         assert own.partitions() == {door.partition: Kept(0, 0)}
 
 

@@ -10,6 +10,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException
 
 from elastic_ctr.store import StoreUnavailable
 from elastic_ctr.streams import kafka
+from elastic_ctr.streams.interface import MadeAt
 from elastic_ctr.streams.kafka import KafkaTopic
 
 
@@ -78,7 +79,7 @@ def test_a_leader_that_does_not_know_the_last_offsets_yet_loses_none(monkeypatch
     lines = topic_of(consumer, monkeypatch).read("t/0", 0, 10)
 
     assert lines.raw.read().split() == [b"%d" % offset for offset in range(10)]
-    assert (lines.gone, lines.following, lines.at) == (0, 10, 9.0)
+    assert (lines.gone, lines.following, lines.at) == (0, 10, MadeAt(4.0, 9.0))
 
 
 def test_offsets_that_do_not_come_after_all_are_no_end(monkeypatch: pytest.MonkeyPatch) -> None:

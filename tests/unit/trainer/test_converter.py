@@ -1,5 +1,7 @@
 import gzip
+import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.master.schedule import cut
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.store.source import FileSource
+from elastic_ctr.streams.interface import Kept, Lines, TopicBefore, lines_of_messages
 from elastic_ctr.trainer.converter import ClickConversion, convert_task
 from elastic_ctr.trainer.refusals import QUARANTINED, quarantine
 
@@ -161,6 +164,47 @@ def test_a_damaged_zipped_file_is_an_error_that_names_it_and_leaves_no_file(tmp_
         convert(tmp_path, task("log.gz"))
 
     assert not list((tmp_path / "tasks").glob("*.txt"))
+
+
+class LogInMemory:
+    """A stream of messages, of which the first ones are kept no more, that gives as few as it may."""
+
+    url = "kafka://broker:9092/t"
+    unit = "records"
+    topic_before: TopicBefore | None = None
+
+    def __init__(self, messages: list[bytes], first: int) -> None:
+        self._messages = messages
+        self._first = first
+        self.reads = 0
+
+    def partitions(self) -> dict[str, Kept]:
+        return {"t/0": Kept(self._first, len(self._messages))}
+
+    def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:  # noqa: ARG002
+        self.reads += 1
+        begin = min(max(start, self._first), stop)
+        following = begin + 1 if most_bytes is not None and begin < stop else stop
+        texts = [(offset, self._messages[offset]) for offset in range(begin, following)]
+        return lines_of_messages(texts, gone=begin - start, following=following)
+
+    def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
+        """It keeps what it has."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_range_of_a_stream_is_converted_piece_by_piece_as_if_it_were_one(tmp_path: Path) -> None:
+    stream = LogInMemory([b"1 0 1:a", b"bad", b"1 1 2:a", b"1 0 3:a\nworse", b"2 1 4:b", b"1 0 5:a"], first=1)
+
+    found = Found(*convert_task(stream, task("t/0", start=0, end=5), CONVERSION, tmp_path / "pieces.txt"))
+
+    whole = CONVERSION.blocks(Lines(io.BytesIO(b"1 1 2:a\n1 0 3:a\n2 1 4:b\n"), 0, None), "t/0")
+    assert (tmp_path / "pieces.txt").read_bytes() == b"".join(each.text for each in whole)
+    assert (found.result.records, found.result.gone, sum(found.refused.values())) == (3, 1, 2)
+    assert [each["offset"] for each in found.quarantined] == [1, 3]
+    assert stream.reads == 4
 
 
 def test_a_file_that_is_gone_is_an_error_that_names_it(tmp_path: Path) -> None:
