@@ -136,15 +136,20 @@ def unaccounted(ranges: Iterable[Range], end: int) -> tuple[int, int]:
     return missing + max(0, end - place), twice
 
 
-def slope(times: Sequence[float], values: Sequence[float]) -> float:
-    """Per minute, by least squares over the second half: of 30 minutes the first 13 fill the ledger, which keeps 1,000 passes."""
-    first = len(values) // 2
-    if len(values) - first < 3:
+def growth_of(times: Sequence[float], values: Sequence[float] | Floats) -> float:
+    """Per minute, from the middle third to the last one, each by what nine tenths of its values are below.
+
+    Of 30 minutes the first third fills the ledger, which keeps 1,000 passes. Files and disk rise for minutes and fall with each compaction, and a
+    line through so few teeth of a saw has a slope of its own.
+    """
+    third = len(values) // 3
+    if third < 3:
         return 0.0
-    return float(np.polyfit(np.array(times[first:]) / 60, np.array(values[first:]), 1)[0])
+    before, now = (float(np.quantile(values[first : first + third], 0.9)) for first in (third, 2 * third))
+    return (now - before) / ((times[2 * third] - times[third]) / 60)
 
 
-def is_flat(kind: str, per_minute: float, minutes: float, values: Sequence[float]) -> bool:
+def is_flat(kind: str, per_minute: float, minutes: float, values: Sequence[float] | Floats) -> bool:
     added, share = _SLACK[kind]
     return per_minute * minutes <= added + share * float(np.median(values))
 
@@ -181,7 +186,7 @@ class Watch:
 
     def figures(self, minutes: float) -> Iterator[dict[str, Any]]:
         for (kind, name), (times, values) in sorted(self.seen.items()):
-            growth = slope(times, values)
+            growth = growth_of(times, values)
             yield {
                 "kind": kind, "of": name, "median": float(np.median(values)), "last": values[-1], "max": max(values),
                 "perMinute": growth, "flat": is_flat(kind, growth, minutes, values),

@@ -9,8 +9,8 @@ from bench.stream_kills import (
     disk_of,
     faults,
     fresh_again,
+    growth_of,
     is_flat,
-    slope,
     stale_already,
     stale_times,
     staleness,
@@ -61,16 +61,19 @@ def test_each_offset_is_in_one_range_or_is_counted(ranges: list[tuple[int, int]]
     assert unaccounted(ranges, 30) == found
 
 
-def test_what_grows_after_the_first_half_is_not_flat() -> None:
-    times = [float(each) for each in range(0, 600, 5)]
-    filled = [min(1e8, 1e7 * each) for each in range(len(times))]
-    growing = [1e8 + 5e6 * (each / 60) for each in times]
+def test_what_grows_once_it_is_filled_is_not_flat_with_or_without_teeth() -> None:
+    times = [float(each) for each in range(0, 1800, 5)]
+    filled = [min(4e8, 1e7 * each) for each in range(len(times))]
+    # Compactions each four minutes, the last of which is not over.
+    teeth = [2e8 * ((each + 70) % 240) / 240 for each in times]
+    leak = [5e6 * each / 60 for each in times]
+    saw, growing = np.add(filled, teeth), np.add(filled, teeth) + leak
 
-    assert slope(times, filled) == pytest.approx(0, abs=1)
-    assert slope(times, growing) == pytest.approx(5e6)
-    assert is_flat("memory", slope(times, filled), 10, filled)
-    assert not is_flat("memory", slope(times, growing), 10, growing)
-    assert slope(times[:2], growing[:2]) == 0
+    assert growth_of(times, filled) == pytest.approx(0, abs=1)
+    assert growth_of(times, np.add(filled, leak)) == pytest.approx(5e6)
+    assert is_flat("memory", growth_of(times, saw), 30, saw)
+    assert not is_flat("memory", growth_of(times, growing), 30, growing)
+    assert growth_of(times[:8], leak[:8]) == 0
 
 
 def test_the_disk_of_a_run_is_told_by_role(tmp_path: Path) -> None:
