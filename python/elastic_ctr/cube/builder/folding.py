@@ -62,7 +62,10 @@ class Folding:
         plan = plan_build(version, self._store, fold)
         below = plan.ancestor
         if fold is not None and below is not None and might_stand_on(below, fold):
-            log.info("version %d was rolled back: no version after it lies over its fold", fold.version)
+            log.info(
+                "version %d was rolled back, or a compaction went past it: no version after it lies over its fold",
+                fold.version,
+            )
             if self.newest is fold:
                 # Every build would read the manifests back to there.
                 self.newest = None

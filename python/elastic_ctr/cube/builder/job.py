@@ -6,8 +6,9 @@ file for all partitions become one overlay for all of them. Once that is large, 
 of their own keys alone; when that has grown, both are merged. So a version of a stream costs what its keys and those of the last few
 cost, not what all keys since the full parts do. Where no
 ancestor is built down to the base, base and deltas become full parts at once. A base that compacts the log of a stream has what is built
-already, so the deltas on it lie over what the version before it lies over. The result depends on the published
-files and on which ancestors are built, on nothing else: a build that was cut off is repeated byte for byte.
+already, so the deltas on it lie over what the version before it lies over. The parts depend on the published
+files and on which ancestors are built, on nothing else: a build that was cut off is repeated byte for byte. Beside them a manifest may
+announce a fold.
 
 The manifest of a version says how its values are stored (`values`). An ancestor with another kind does not count as built: what it
 has quantised is not quantised again, and the published files have float32. So after a change of `model.values` the next version
