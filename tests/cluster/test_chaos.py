@@ -26,7 +26,7 @@ def test_a_pserver_is_lost_in_mid_pass_and_training_goes_back_to_its_checkpoint(
     doubled: Release, clicks: ClickLogs, kube: Kube, tell: Callable[..., None]
 ) -> None:
     before = doubled.training()
-    hour, records = clicks.publish_after(before, 120_000, files=6)
+    hour, records = clicks.publish_after(before, 600_000, files=24)
 
     doubled.wait_under_way(hour, "training")
     pserver = doubled.pod("pserver")
