@@ -74,7 +74,7 @@ class Intake:
         self.commits = GroupCommit(self.log, LogClock(self.log, clock, steady), self.metrics.observe_commit)
         self.topic = self.metrics.topic = self._topic()
         self._under_way = 0
-        # Those whose lines are being sent.
+        # Those whose lines are being read or sent.
         self.answers = 0
 
     def _topic(self) -> TopicReader | None:
@@ -189,10 +189,15 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
             raise RequestRefused(416, f"the log ends at offset {end}, before {wanted.stop}", known)
         if intake.answers >= ANSWERS_UNDER_WAY:
             raise _later("too many ranges are being read; ask again in a second")
+        # From before the lines are in memory; _Piece gives the place back.
+        intake.answers += 1
         try:
             piece = await asyncio.to_thread(intake.log.read, wanted.start, wanted.stop, PIECE_BYTES)
-        except LogUnwritable as failed:
-            raise _later(str(failed)) from failed
+        except BaseException as failed:
+            intake.answers -= 1
+            if isinstance(failed, LogUnwritable):
+                raise _later(str(failed)) from failed
+            raise
         headers = {
             "log-partition": intake.log.partition, "log-first": str(first),
             "first-offset": str(piece.first), "next-offset": str(piece.next),
@@ -214,7 +219,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
 
 
 class _Piece(StreamingResponse):
-    """Lines that are sent as fast as they are taken; whoever does not take them in time gets no more."""
+    """Lines that are sent as fast as they are taken; whoever does not take them in time gets no more. Then it is under way no longer."""
 
     def __init__(self, text: bytes, headers: dict[str, str], intake: Intake) -> None:
         length = {"content-length": str(len(text))}
@@ -222,7 +227,6 @@ class _Piece(StreamingResponse):
         self._intake = intake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._intake.answers += 1
         try:
             await asyncio.wait_for(super().__call__(scope, receive, send), ANSWER_SECONDS)
         except asyncio.TimeoutError:

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from elastic_ctr.intake import intake_api
-from elastic_ctr.intake.click_log import ClickLog, LogUnwritable, Retention
+from elastic_ctr.intake.click_log import ClickLog, LogUnwritable, Piece, Retention
 from elastic_ctr.intake.disk_bytes import bytes_of_row
 from elastic_ctr.intake.group_commit import GroupCommit
 from elastic_ctr.intake.request_lines import Clicks
@@ -356,6 +356,29 @@ def test_readers_that_take_no_answers_do_not_have_them_all_in_memory(
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         until(lambda: door.intake.answers == 0)
         assert door.client.get("/v1/log/lines", params={"start": 0, "stop": 1}).content[:7] == b"0000000"
+
+
+def test_ranges_that_are_read_at_once_are_counted_before_they_are_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_api, "ANSWERS_UNDER_WAY", 3)
+    with desk(intake_file(tmp_path)) as door, ThreadPoolExecutor(8) as callers:
+        door.post(b"a\n")
+        reading, read = threading.Event(), door.intake.log.read
+
+        def slow(start: int, stop: int, most: int) -> Piece:
+            assert reading.wait(30)
+            return read(start, stop, most)
+
+        monkeypatch.setattr(door.intake.log, "read", slow)
+        asked = [
+            callers.submit(httpx.get, f"http://{door.netloc}/v1/log/lines?start=0&stop=1", timeout=30) for _ in range(8)
+        ]
+        until(lambda: sum(each.done() for each in asked) == 5)
+        reading.set()
+
+        assert sorted(each.result().status_code for each in asked) == [200] * 3 + [503] * 5
+        until(lambda: door.intake.answers == 0)
 
 
 def test_senders_that_go_on_do_not_keep_an_intake_that_is_told_to_end(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Micro-passes of a real followed folder, with everything but Paddle and the network."""
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -171,6 +172,25 @@ def test_a_stopped_pass_that_is_retried_reads_the_offsets_that_it_had(tmp_path: 
 
     assert one.in_the_table() == one.appended()
     assert [one.ledger.records(ordinal) for ordinal in (1, 2)] == [10, 10]
+
+
+def test_training_goes_on_where_a_stream_cannot_be_told_what_it_needs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = StreamWorld(tmp_path)
+
+    class Deaf(FollowedFolder):
+        def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:  # noqa: ARG002
+            raise StoreUnavailable("it takes no token")
+
+    one.stream = Deaf(one.log)
+    one.start_master()
+    for passes in (1, 2, 3):
+        one.append(10)
+        one.done(passes)
+
+    assert one.in_the_table() == one.appended()
+    assert caplog.text.count("is not told what training needs of it: it takes no token") == 1
 
 
 def test_the_log_of_an_intake_that_comes_back_is_trained_on_from_where_it_was(tmp_path: Path) -> None:
