@@ -12,6 +12,8 @@ from typing import Any, BinaryIO, cast
 
 from elastic_ctr.features.line import MAX_LINE_BYTES
 
+# What open_lines decompresses by its name.
+COMPRESSED = (".gz", ".zst")
 CHUNK_BYTES = 4 << 20
 _PAST_END_BYTES = 64 << 10
 
@@ -82,7 +84,7 @@ def open_lines(source: str | Path | BinaryIO, name: str | None = None) -> Binary
     """
     path = Path(source) if isinstance(source, (str, Path)) else None
     name = name or str(path or "")
-    if not name.endswith((".gz", ".zst")):
+    if not name.endswith(COMPRESSED):
         return path.open("rb") if path else cast("BinaryIO", source)
     stream = path.open("rb") if path else cast("BinaryIO", source)
     plain: _Decompressed = _Unzstd(stream, name) if name.endswith(".zst") else _Gunzip(stream, name)

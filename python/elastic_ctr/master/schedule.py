@@ -13,6 +13,7 @@ from random import Random
 
 from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
 from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.features.blocks import COMPRESSED
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import Pass, PassRow
 from elastic_ctr.store.source import Source
@@ -95,7 +96,7 @@ def save_plan(
 
 
 def cut(size: int, task_bytes: int, *, whole: bool) -> list[tuple[int, int]]:
-    """Byte ranges of a file, equal within one byte; (0, 0) is the whole file."""
+    """Byte ranges of a file, equal within one byte; (0, 0) is the whole file, as of compressed text, which cannot be cut."""
     if whole or size <= task_bytes:
         return [(0, 0)]
     count = -(-size // task_bytes)
@@ -111,8 +112,6 @@ def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple
     return sorted(found[:wanted])
 
 
-# Compressed text cannot be cut.
-_WHOLE = (".gz", ".zst")
 _DAY, _TIME = re.compile(r"\d{8}"), re.compile(r"\d{2}(\d{2})?")
 # Times data.sleepSeconds: the longest time between two looks at a stopped pass.
 _RARELY = 16
@@ -208,7 +207,7 @@ def ranges(files: dict[str, int], task_bytes: int, seed: str | None = None) -> l
         (path, start, stop)
         for path, size in sorted(files.items())
         if size
-        for start, stop in cut(size, task_bytes, whole=path.endswith(_WHOLE))
+        for start, stop in cut(size, task_bytes, whole=path.endswith(COMPRESSED))
     ]
     if seed is not None:
         Random(seed).shuffle(found)  # noqa: S311 (an order, no secret)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from elastic_ctr.features.blocks import COMPRESSED
 from elastic_ctr.store import NotInStore, StoreError
 from elastic_ctr.streams.interface import Kept, Lines, TopicBefore
 
 _TAIL_BYTES = 4 << 10
-COMPRESSED = (".gz", ".zst")
 
 
 class FollowedFolder:

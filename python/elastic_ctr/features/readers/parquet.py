@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, BinaryIO
 
-from elastic_ctr.features.blocks import DamagedFile, ReadNoting
+from elastic_ctr.features.blocks import COMPRESSED, DamagedFile, ReadNoting
 from elastic_ctr.features.readers.batches import MOST_BYTES, ColumnsRefused, RowBatch, Wanted
 from elastic_ctr.features.readers.record_batches import batches_of, check_schema, mean_row_bytes
 
@@ -19,7 +19,7 @@ def rows_of_parquet(
     stream: BinaryIO, path: str, wanted: Wanted, start: int, end: int | None, max_line_bytes: int
 ) -> Iterator[RowBatch]:
     """As `rows.rows_in_range`: the row groups whose first data byte is in the range. `places` are row numbers in the file."""
-    if path.endswith((".gz", ".zst")):
+    if path.endswith(COMPRESSED):
         raise ColumnsRefused(
             f"{path} is Parquet that was compressed once more; decompress it, so that it can be read in parts."
         )
