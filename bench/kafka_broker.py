@@ -31,7 +31,7 @@ class Broker:
     """Owns a folder; `stop` and `kill` keep what was written, and `start` begins again with it.
 
     `listeners` are more of them by name, each with its security protocol; `settings` are further lines of server.properties;
-    `users` are those of SCRAM, as kafka-storage takes them. It dies with the thread that has started it.
+    `users` are those of SCRAM, as kafka-storage takes them. With `leader` it is a second node of that one's cluster. It dies with the thread that has started it.
     """
 
     def __init__(
@@ -42,22 +42,23 @@ class Broker:
         listeners: Mapping[str, str] | None = None,
         settings: Sequence[str] = (),
         users: Sequence[str] = (),
+        leader: "Broker | None" = None,
     ) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         protocols = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
         self.addresses = {name: f"127.0.0.1:{free_port()}" for name in protocols}
         self.address = self.addresses["PLAINTEXT"]
-        controller = f"127.0.0.1:{free_port()}"
+        self.controller: str = leader.controller if leader else f"127.0.0.1:{free_port()}"
         folder.mkdir(parents=True, exist_ok=True)
         self._properties = folder / "server.properties"
         advertised = ",".join(f"{name}://{address}" for name, address in self.addresses.items())
         protocol_map = ",".join(f"{name}:{protocol}" for name, protocol in protocols.items())
         lines = [
-            "process.roles=broker,controller",
-            "node.id=1",
-            f"controller.quorum.voters=1@{controller}",
-            f"listeners={advertised},CONTROLLER://{controller}",
+            f"process.roles={'broker' if leader else 'broker,controller'}",
+            f"node.id={2 if leader else 1}",
+            f"controller.quorum.voters=1@{self.controller}",
+            f"listeners={advertised}{'' if leader else f',CONTROLLER://{self.controller}'}",
             f"advertised.listeners={advertised}",
             f"listener.security.protocol.map={protocol_map},CONTROLLER:PLAINTEXT",
             "controller.listener.names=CONTROLLER",
@@ -141,11 +142,12 @@ class Broker:
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.address, "socket.timeout.ms": 5000, "log_level": 2}, logger=None)
 
-    def create(self, topic: str, partitions: int, **settings: str) -> None:
-        """Settings by their names with underscores for dots."""
+    def create(self, topic: str, partitions: int, nodes: Sequence[int] = (), **settings: str) -> None:
+        """Settings by their names with underscores for dots. `nodes`: of each partition the node that has it."""
         config = {name.replace("_", "."): value for name, value in settings.items()}
+        placed = {"replica_assignment": [[node] for node in nodes]} if nodes else {"replication_factor": 1}
         admin = self.admin
-        [done] = admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values()
+        [done] = admin.create_topics([NewTopic(topic, partitions, config=config, **placed)]).values()
         done.result(30)
 
     def produce(self, topic: str, messages: Iterable[bytes], partition: int = 0) -> None:

@@ -25,6 +25,11 @@ def plain_broker(folder: Path) -> Broker:
     return Broker(folder, free_port)
 
 
+def second_broker(folder: Path, first: Broker) -> Broker:
+    """Another node of the cluster of one that runs."""
+    return Broker(folder, free_port, leader=first)
+
+
 class Certificates:
     """Made by openssl: an authority, what it has signed, and one that it has not."""
 

@@ -2,14 +2,15 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.kafka_broker import Broker
 from confluent_kafka import Producer
 
-from contract.kafka_world import plain_broker, why_not
+from contract.kafka_world import plain_broker, second_broker, why_not
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 from elastic_ctr.streams import kafka
 from elastic_ctr.streams.interface import Kept, Lines
@@ -46,6 +47,17 @@ def stream_of(broker: Broker, topic: str) -> KafkaTopic:
     found = open_stream(f"kafka://{broker.address}/{topic}")
     assert isinstance(found, KafkaTopic)
     return found
+
+
+def awaited(wanted: Callable[[], bool]) -> None:
+    """A minute at most. A controller takes a broker for lost after some seconds, and until then it does not answer."""
+    ends = time.monotonic() + 60
+    while True:
+        with contextlib.suppress(StoreError):
+            if wanted():
+                return
+        assert time.monotonic() < ends
+        time.sleep(0.1)
 
 
 def text_of(lines: Lines) -> bytes:
@@ -102,6 +114,33 @@ def test_a_message_of_several_lines_is_several_lines_at_its_offset(broker: Broke
     assert [lines.offset_of(place) for place in (0, 1, 2, 3, 4)] == [1, 1, 2, 3, 3]
     assert text_of(lines) == b"c\n\nd\n"
     stream.close()
+
+
+def test_a_partition_whose_broker_is_away_keeps_no_other_from_being_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two nodes, each with one partition."""
+    caplog.set_level("INFO")
+    with plain_broker(tmp_path / "first") as first, second_broker(tmp_path / "second", first) as second:
+        first.create("pair", 2, nodes=(1, 2))
+        for partition in (0, 1):
+            first.produce("pair", [b"0", b"1"], partition=partition)
+        stream = stream_of(first, "pair")
+        assert stream.partitions() == {"pair/0": Kept(0, 2), "pair/1": Kept(0, 2)}
+
+        second.kill()
+        awaited(lambda: stream.partitions()["pair/1"].away)
+        first.produce("pair", [b"2"])
+
+        assert stream.partitions() == {"pair/0": Kept(0, 3), "pair/1": Kept(0, 2, away=True)}
+        assert text_of(stream.read("pair/0", 0, 3)) == b"0\n1\n2\n"
+        assert stream_of(first, "pair").partitions()["pair/1"] == Kept(0, 0, away=True), "it was never seen"
+        second.start()
+        awaited(lambda: not stream.partitions()["pair/1"].away)
+        assert text_of(stream.read("pair/1", 0, 2)) == b"0\n1\n"
+        stream.close()
+
+    assert caplog.text.count("partition 1 of kafka://") == 3, "twice that it is away, once that it is back"
 
 
 def test_offsets_that_retention_has_dropped_are_counted(broker: Broker, topic: str) -> None:

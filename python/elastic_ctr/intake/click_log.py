@@ -152,7 +152,7 @@ class ClickLog:
         """About how many bytes no pass has yet. What a recovery alone may need is not among them: no checkpoint comes without new lines, so
         who waited for one would wait for ever.
         """
-        first, end = self.kept
+        first, end, _ = self.kept
         return self.bytes * max(0, end - max(first, self._read_up_to)) // max(1, end - first)
 
     def append(self, requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused | TooMuchJoined]:

@@ -160,7 +160,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
             raise RequestRefused(408, f"the body did not come within {BODY_SECONDS:g} s; send smaller ones") from slow
 
     async def places(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
-        first, end = intake.log.kept
+        first, end, _ = intake.log.kept
         found: dict[str, object] = {"partition": intake.log.partition, "first": first, "end": end}
         if (topic := intake.topic) is not None:
             found["topic"] = {"url": topic.url, "lag": topic.lag, "error": topic.error}
@@ -183,7 +183,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
             raise RequestRefused(400, f"{wrong}; ask for /v1/log/lines?start=OFFSET&stop=OFFSET") from wrong
         if wanted.start > wanted.stop:
             raise RequestRefused(400, f"start {wanted.start} is behind stop {wanted.stop}; swap them")
-        first, end = intake.log.kept
+        first, end, _ = intake.log.kept
         if wanted.stop > end:
             known = {"log-partition": intake.log.partition, "log-end": str(end)}
             raise RequestRefused(416, f"the log ends at offset {end}, before {wanted.stop}", known)

@@ -14,7 +14,7 @@ from elastic_ctr.intake.group_commit import GroupCommit
 from elastic_ctr.intake.impressions import TooMuchJoined
 from elastic_ctr.intake.request_lines import Clicks, Position, TopicTime, lines_in
 from elastic_ctr.runtime.lifecycle import wait_event
-from elastic_ctr.store import StoreError
+from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.streams.interface import Kept, MadeAt, Stream
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,9 @@ class TopicReader:
         self._commits = commits
         self._latest = latest
         self._times = TopicTimes(wall)
-        # Partitions that could not be read, until when they are left alone, and why: such a read takes its time.
+        # The sentence of partitions that nobody can read, while others are read.
+        self._absent: str | None = None
+        # Partitions whose read failed, until when they are left alone, and why: such a read takes its time.
         self._failing: dict[str, tuple[float, StoreError]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -114,23 +116,27 @@ class TopicReader:
                 log.warning("%s", failed)
             self.error, self.lag = str(failed), None
             return _AGAIN_SECONDS
-        if self.error is not None:
+        if self.error is not None and self._absent is None:
             log.info("%s is read again", self.url)
-            self.error = None
+        self.error = self._absent
         return 0 if came else _LOOK_SECONDS
 
     async def _round(self, stop: asyncio.Event) -> bool:
         """A transaction's worth of each partition; whether there was any. A read that fails keeps no other partition from being read."""
         kept = await asyncio.to_thread(self._topic.partitions)
+        absent = ", ".join(sorted(partition for partition, each in kept.items() if each.away))
+        self._absent = f"{absent} of {self.url} cannot be read: no broker leads it" if absent else None
         places = await self._places(kept)
-        self.lag = sum(kept[partition].end - place for partition, place in places.items())
-        behind = {partition: place for partition, place in places.items() if place < kept[partition].end}
-        self.waits = self.waits and bool(behind)
+        self.lag = sum(max(0, kept[partition].end - place) for partition, place in places.items())
+        # Whether an absent partition has more is not known: it may.
+        behind = {name: place for name, place in places.items() if place < kept[name].end or kept[name].away}
+        readable = [name for name in behind if not kept[name].away]
+        self.waits = self.waits and bool(readable)
         came, failures = False, list[OSError]()
-        for partition, place in list(behind.items()):
+        for partition in readable:
             if stop.is_set() or self._has_to_wait():
                 break
-            end = kept[partition].end
+            place, end = places[partition], kept[partition].end
             until, why = self._failing.get(partition, (0.0, None))
             if why is not None and time.monotonic() < until:
                 failures.append(why)
@@ -159,13 +165,19 @@ class TopicReader:
         """The next offset of each partition. Raises StoreError for a topic that was created anew."""
         known = await asyncio.to_thread(self._log.positions)
         if self._latest and not known.keys() & kept.keys():
+            if self._absent is not None:
+                raise StoreUnavailable(f"{self._absent}; reading begins once every partition says where it ends")
             known = {partition: each.end for partition, each in kept.items()}
             # In one transaction: a partition without a place is one that was added, and is read from its first offset.
             begins = tuple(Position(partition, end) for partition, end in known.items())
             await self._commits.append(Clicks(b"", 0, positions=begins))
-        places = {partition: known.get(partition, each.first) for partition, each in kept.items()}
+        places = {
+            partition: known.get(partition, each.first)
+            for partition, each in kept.items()
+            if not each.away or partition in known
+        }
         for partition, place in places.items():
-            if place > kept[partition].end:
+            if not kept[partition].away and place > kept[partition].end:
                 raise StoreError(
                     f"{partition} of {self.url} ends at offset {kept[partition].end}, and {place} was seen: it was created anew; give the "
                     "new topic another name, or begin another log"

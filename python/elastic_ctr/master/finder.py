@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
 from elastic_ctr.master.windows import Window, cut_window, first_offsets, lag_of, vanished
-from elastic_ctr.store import StoreError
+from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.store.source import FileSource, Source
 from elastic_ctr.streams.interface import Kept, Stream
 
@@ -187,6 +187,8 @@ class WindowFinder:
             raise
         self._failed = None
         following = coordinator.found.stream_following()
+        if following is None:
+            self._require_all(kept)
         for name, lost in vanished(self._kept, kept, following or {}).items():
             log.error(
                 "%s is not in %s any more; %d %s of it were not read", name, self._stream.url, lost, self._stream.unit
@@ -196,6 +198,15 @@ class WindowFinder:
         if following is None:
             # Kept before the first pass: with `latest` it has what came since.
             coordinator.found.stream_begins(self._following)
+
+    def _require_all(self, kept: Mapping[str, Kept]) -> None:
+        """Where a partition begins is known once it has been seen. Raises StoreUnavailable."""
+        if away := sorted(name for name, each in kept.items() if each.away):
+            self._again_at = self._clock() + _PAUSE_SECONDS
+            self._failed = StoreUnavailable(
+                f"{', '.join(away)} of {self._stream.url} cannot be read; the first pass waits until every partition says where it begins"
+            )
+            raise self._failed
 
     def _tell(self, coordinator: Coordinator) -> None:
         """From where on a recovery may need the stream, once in a while. Training goes on where that cannot be told."""
@@ -221,7 +232,12 @@ class WindowFinder:
 
     def status(self) -> dict[str, Any]:
         partitions = {
-            name: {"first": each.first, "end": each.end, "following": self._following.get(name, each.first)}
+            name: {
+                "first": each.first,
+                "end": each.end,
+                "following": self._following.get(name, each.first),
+                "away": each.away,
+            }
             for name, each in self._kept.items()
         }
         found = {"url": self._stream.url, "unit": self._stream.unit, "lag": self.lag(), "partitions": partitions}

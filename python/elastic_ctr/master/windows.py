@@ -24,22 +24,25 @@ class Window:
 
 def first_offsets(kept: Mapping[str, Kept], following: Mapping[str, int] | None, start: str) -> dict[str, int]:
     """Where each partition goes on. One that is new begins at its first offset; those that were there at the start, where `following`
-    is None, with `start` latest at their ends.
+    is None, with `start` latest at their ends. One that is away and was never read has no offset yet.
     """
     at_start, following = following is None, following or {}
     return {
         name: following.get(name, each.end if at_start and start == "latest" else each.first)
         for name, each in kept.items()
+        if not each.away or name in following
     }
 
 
 def cut_window(kept: Mapping[str, Kept], following: Mapping[str, int], limit: int) -> Window:
-    """All offsets from `following` on, or `limit` of them, of each partition the same share.
+    """All offsets from `following` on, or `limit` of them, of each partition that can be read the same share.
 
     Raises ValueError where a partition ends before the offset that it goes on with: it is another one.
     """
     starts, ends, gone = {}, {}, 0
     for name, each in sorted(kept.items()):
+        if each.away:
+            continue
         if each.end < following[name]:
             raise ValueError(
                 f"{name} of the stream ends at offset {each.end}, and passes have read it up to {following[name]}: it was created anew; "

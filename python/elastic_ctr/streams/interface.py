@@ -11,10 +11,13 @@ import numpy.typing as npt
 
 
 class Kept(NamedTuple):
-    """Offsets of a partition that can be read: from `first` up to, without it, `end`."""
+    """Offsets of a partition that can be read: from `first` up to, without it, `end`. `away`: as they were last seen, of a partition that nobody
+    can read now; both 0 where they were not seen.
+    """
 
     first: int
     end: int
+    away: bool = False
 
 
 class TopicBefore(NamedTuple):

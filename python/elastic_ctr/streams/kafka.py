@@ -1,5 +1,6 @@
 """A Kafka topic. The ledger owns the offsets: consumers here have no group that commits any."""
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +11,8 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 from elastic_ctr.streams.interface import Kept, Lines, MadeAt, TopicBefore, lines_of_messages
+
+log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 10.0
 # The master asks what there is, and has other work to do.
@@ -53,6 +56,7 @@ class KafkaTopic:
         self._properties = properties
         # What a broker has said of this client's security since the last call that succeeded.
         self._told: KafkaError | None = None
+        self._last: dict[int, Kept] = {}
         self._consumer: Consumer | None = self._connected()
 
     def _connected(self) -> Consumer:
@@ -100,7 +104,28 @@ class KafkaTopic:
         found = self._tried(lambda: client.list_topics(self._topic, _LOOK_SECONDS)).topics[self._topic]
         if found.error is not None:
             raise self._refused(found.error)
-        return {f"{self._topic}/{number}": self._kept(number, _LOOK_SECONDS) for number in sorted(found.partitions)}
+        led = {number for number, each in found.partitions.items() if each.leader >= 0}
+        if not led:
+            raise StoreUnavailable(
+                f"{self.url} does not answer: no partition of it has a leader; are all its brokers there?"
+            )
+        before = {number: self._last.get(number, Kept(0, 0)) for number in sorted(found.partitions)}
+        self._last = {
+            number: self._kept(number, _LOOK_SECONDS) if number in led else last._replace(away=True)
+            for number, last in before.items()
+        }
+        for number, each in self._last.items():
+            self._say(number, before[number].away, each.away)
+        return {f"{self._topic}/{number}": each for number, each in self._last.items()}
+
+    def _say(self, number: int, was_away: bool, away: bool) -> None:
+        if away and not was_away:
+            log.warning(
+                "partition %d of %s has no leader and is not read; the others are, and it will be once a broker leads it",
+                number, self.url,
+            )  # fmt: skip
+        elif was_away and not away:
+            log.info("partition %d of %s has a leader again", number, self.url)
 
     def _kept(self, number: int, seconds: float = _ASK_SECONDS) -> Kept:
         place = TopicPartition(self._topic, number)

@@ -27,12 +27,14 @@ MARKER = b"the end of a transaction"
 
 @dataclass
 class Topic:
-    """Messages by partition; those before `first` are kept no more, and `broken` has no leader. `made` says when a message was made."""
+    """Messages by partition; those before `first` are kept no more, and `broken` cannot be read, `leaderless` as the topic itself
+    says. `made` says when a message was made."""
 
     messages: dict[str, list[bytes]] = field(default_factory=lambda: {"t/0": []})
     first: int = 0
     away: str = ""
     broken: str = ""
+    leaderless: set[str] = field(default_factory=set)
     made: dict[bytes, float] = field(default_factory=dict)
     closed: bool = False
     asked: list[tuple[str, int, int]] = field(default_factory=list)
@@ -43,7 +45,10 @@ class Topic:
     def partitions(self) -> dict[str, Kept]:
         if self.away:
             raise StoreUnavailable(self.away)
-        return {name: Kept(self.first, len(found)) for name, found in self.messages.items()}
+        return {
+            name: Kept(0, 0, away=True) if name in self.leaderless else Kept(self.first, len(found))
+            for name, found in self.messages.items()
+        }
 
     def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
         if self.broken == partition:
@@ -383,6 +388,38 @@ def test_a_partition_without_a_leader_keeps_no_other_from_being_read(tmp_path: P
         reader = read(log, topic, lambda reader: lines_of(log) == [b"1"] and reader.error is not None)
 
         assert (reader.error, reader.lag, log.positions()) == ("t/0 has no leader", None, {"t/1": 1})
+
+
+def test_a_partition_that_the_topic_calls_leaderless_waits_and_is_said_until_it_is_there(tmp_path: Path) -> None:
+    topic = Topic({"t/0": [b"0"], "t/1": [b"1"]})
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        read(log, topic)
+        for found in topic.messages.values():
+            found.append(b"more")
+        topic.leaderless = {"t/1"}
+
+        reader = read(log, topic, lambda reader: log.positions() == {"t/0": 2, "t/1": 1} and reader.error is not None)
+
+        assert (reader.error, reader.lag) == (
+            "t/1 of kafka://broker:9092/t cannot be read: no broker leads it",
+            0,
+        )
+        topic.leaderless = set()
+        assert read(log, topic).error is None
+        assert sorted(lines_of(log)) == [b"0", b"1", b"more", b"more"]
+
+
+def test_latest_waits_until_each_partition_says_where_it_ends(tmp_path: Path) -> None:
+    topic = Topic({"t/0": [b"0"], "t/1": [b"1"]}, leaderless={"t/1"})
+    with closing(ClickLog(tmp_path, FOR_EVER)) as log:
+        reader = read(log, topic, lambda reader: reader.error is not None, latest=True)
+
+        assert reader.error is not None
+        assert "reading begins once every partition says where it ends" in reader.error
+        assert log.positions() == {}
+        topic.leaderless = set()
+        read(log, topic, lambda _: log.positions() == {"t/0": 1, "t/1": 1}, latest=True)
+        assert lines_of(log) == []
 
 
 def test_the_writers_fault_is_not_the_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Micro-passes of a real followed folder, with everything but Paddle and the network."""
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -333,6 +334,41 @@ def test_a_stream_that_does_not_answer_is_asked_seldom_and_its_sentence_stays(tm
     assert len(asked) == 2
 
 
+def test_a_partition_that_nobody_can_read_keeps_no_other_from_being_trained(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    away = {"b"}
+
+    class InPart(FollowedFolder):
+        def partitions(self) -> dict[str, Kept]:
+            return {name: each._replace(away=name in away) for name, each in super().partitions().items()}
+
+    one.stream = InPart(one.log)
+    one.start_master()
+    for file in ("a", "b"):
+        one.append(10, file)
+    wanted = one.coordinator.found.wants_hours()
+    assert wanted is not None
+    with pytest.raises(StoreUnavailable, match=r"b of .* cannot be read; the first pass waits until every partition"):
+        one.finder.find(one.coordinator, wanted)
+
+    away.clear()
+    one.now += 10
+    one.done(1)
+    away.add("b")
+    for file in ("a", "b"):
+        one.append(10, file)
+    one.done(2)
+    assert one.in_the_table() == Counter(
+        {("a", place * len(LINE)): 1 for place in range(20)} | {("b", place * len(LINE)): 1 for place in range(10)}
+    )
+    status = one.finder.status()["stream"]
+    assert (status["lag"], status["partitions"]["b"]["away"]) == (10 * len(LINE), True)
+
+    away.clear()
+    one.done(3)
+    assert one.in_the_table() == one.appended()
+
+
 def test_the_lag_grows_while_a_pass_is_under_way(tmp_path: Path) -> None:
     one = StreamWorld(tmp_path)
     one.append(10)
@@ -557,7 +593,9 @@ def test_the_status_says_how_far_behind_it_is(tmp_path: Path) -> None:
     assert status["unit"] == "bytes"
     assert one.finder.lag() == status["lag"]
     assert status["lag"] == 15 * len(LINE)
-    assert status["partitions"] == {"clicks": {"first": 0, "end": 25 * len(LINE), "following": 10 * len(LINE)}}
+    assert status["partitions"] == {
+        "clicks": {"first": 0, "end": 25 * len(LINE), "following": 10 * len(LINE), "away": False}
+    }
 
 
 def test_a_schedule_of_a_stream_never_ends(tmp_path: Path) -> None:

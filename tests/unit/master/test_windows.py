@@ -55,6 +55,17 @@ def test_latest_is_the_ends_at_the_start_and_a_partition_that_comes_later_is_rea
     assert later == {"a": 10, "b": 2}
 
 
+def test_a_partition_that_nobody_can_read_waits_and_the_others_go_on() -> None:
+    kept = {"a": Kept(0, 10), "b": Kept(0, 8, away=True), "new": Kept(0, 0, away=True)}
+    following = first_offsets(kept, {"a": 4, "b": 5}, "latest")
+
+    assert following == {"a": 4, "b": 5}, "where the new one begins is known once it is there"
+    assert cut_window(kept, following, 1000).ranges == [("a", 4, 10)]
+    assert lag_of(kept, following) == 9
+    # A broker that has forgotten what it was last seen with says so once it is there.
+    assert cut_window({"b": Kept(0, 0, away=True)}, {"b": 5}, 1000).size == 0
+
+
 @given(
     ranges=st.lists(st.tuples(names, st.integers(0, 10**6), st.integers(1, 10**6)), max_size=4),
     tasks=st.integers(1, 8),
