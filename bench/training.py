@@ -1,6 +1,6 @@
 """Records a second of the training phase in the pipeline, beside the bare engine on the same file and network.
 
-    python -m bench.training [--quick] [--rows 400000] [--only "raw rows"|deepfm|"two trainers"]
+    python -m bench.training [--quick] [--rows 1600000] [--only "raw rows"|deepfm|"two trainers"]
 
 The pipeline: `elastic-ctr local run` with one trainer and one pserver, tasks of a quarter of the rows, each loaded while
 the one before it is trained; timed by the master from the first lease to the last report of the round. Bare:
@@ -84,11 +84,11 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments(parser)
-    parser.add_argument("--rows", type=int, help="of the hour; by default 400,000, quick 50,000")
+    parser.add_argument("--rows", type=int, help="of the hour; by default 1,600,000, quick 50,000")
     parser.add_argument("--bare", nargs=2, type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     plan = plan_of(given)
-    rows = given.rows or (50_000 if plan.quick else 400_000)
+    rows = given.rows or (50_000 if plan.quick else 1_600_000)
     if given.bare:
         run_bare(given.bare[0], given.bare[1], rows)
     results = Results(given.results, quick=plan.quick or bool(given.rows))

@@ -37,7 +37,7 @@ from elastic_ctr.master.learning import batch_size
 from elastic_ctr.model.evaluation import auc_of_histogram
 
 PRESET = Preset(slots=26, keys=10_000, spread=0.3)
-ROWS, QUICK_ROWS, HELD = 400_000, 50_000, 50_000
+ROWS, QUICK_ROWS, HELD = 1_600_000, 50_000, 50_000
 HOUR = "20200401/00"
 SEED = 1
 TWO = f"two trainers ÷ one, {DEFAULT}, {PRESET.slots} slots"

@@ -8,6 +8,8 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 DOCUMENT_LIMIT = 64 << 20
+# A key that is passed over might change what the others mean (docs/decisions/0021-unknown-keys.md).
+_UNKNOWN = "this version of elastic-ctr knows no such key; if a newer one wrote it, upgrade this role, too"
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -25,4 +27,5 @@ def read_document(kind: type[M], data: bytes | str, limit: int = DOCUMENT_LIMIT)
         first = wrong.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(step) for step in first["loc"])
         # A key of the document may be any text; the sentence goes to logs and to status pages.
-        raise DocumentDamaged(f"{where[:80] or 'the document'}: {first['msg'][:300]}") from wrong
+        reason = _UNKNOWN if first["type"] == "extra_forbidden" else first["msg"][:300]
+        raise DocumentDamaged(f"{where[:80] or 'the document'}: {reason}") from wrong

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import os
 import signal
 import time
@@ -258,6 +259,22 @@ async def test_a_damaged_part_of_the_candidate_is_reported_and_refused_and_the_r
         assert report.loaded[5] == MINE
         played.say(5, 7)
         await it.until(lambda: played.held.get(7) == set(MINE) and not played.reports[-1].refused)
+
+
+async def test_a_manifest_of_a_newer_release_is_refused_by_the_name_of_its_key_and_the_rest_is_answered(
+    tmp_path: Path, played: Played
+) -> None:
+    store = FileStore(tmp_path / "store")
+    newer = json.loads(read_dictionary(store, 6).to_json()) | {"compression": "zstd"}
+    store.delete(layout.dictionary_manifest(6))
+    store.put_bytes(json.dumps(newer).encode(), layout.dictionary_manifest(6))
+    played.say(5, 6)
+    async with pod(tmp_path, played, store=store) as it:
+        await it.holds(v5=MINE)
+        report = await it.until(lambda: played.reports[-1].refused and played.reports[-1])
+
+        assert "compression: this version of elastic-ctr knows no such key" in report.refused[6]
+        assert report.loaded == {5: MINE}
 
 
 async def test_a_full_disk_is_reported_and_tried_again_and_what_is_loaded_is_answered(
