@@ -188,6 +188,8 @@ def test_messages_of_a_transaction_that_is_under_way_are_behind_the_end(broker: 
 
     early = stream.read(f"{topic}/0", 0, end)
     producer.commit_transaction(30)
+    # A broker answers a commit before it has written the marker that ends the transaction.
+    awaited(lambda: stream.partitions()[f"{topic}/0"].end > end)
     late = stream.read(f"{topic}/0", end, stream.partitions()[f"{topic}/0"].end)
 
     assert (text_of(early), text_of(late)) == (b"before\n", b"under way\nafter\n")
