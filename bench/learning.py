@@ -54,10 +54,10 @@ WAYS = {
 
 
 def sizes_of_epochs(trainer: TrainerConfig, records: int) -> list[int]:
-    """The batch size of each epoch, as the master decides on them."""
+    """The batch size of each epoch, as the master decides on them where clicks are not rare."""
     found: list[int] = []
-    while goes_on(trainer, records, [1.0, *[None] * len(found)]):
-        found.append(batch_size(trainer, records, len(found) + 1))
+    while goes_on(trainer, records, [1.0, *[None] * len(found)], clicks=records):
+        found.append(batch_size(trainer, records, len(found) + 1, clicks=records))
     return found
 
 

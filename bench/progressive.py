@@ -112,13 +112,13 @@ def run_ours(file: Path, model: Model, folder: Path) -> None:
         for number, hour in enumerate(hours):
             text = folder / f"{number}.txt"
             text.write_text("".join(map(_engine_line, hour)))
-            records = len(hour)
+            records, clicks = len(hour), sum(click for click, _ in hour)
             engine.set_offset(offset + shift)
             found.append(quality_of_histogram(*engine.predict(engine.ready(engine.preload(text, 512), records))))
             engine.set_offset(offset)
             losses: list[float | None] = [1.0]
-            while goes_on(trainer, records, losses):
-                size = batch_size(trainer, records, len(losses))
+            while goes_on(trainer, records, losses, clicks=clicks):
+                size = batch_size(trainer, records, len(losses), clicks=clicks)
                 engine.train(engine.ready(engine.preload(text, size), records))
                 engine.flush()
                 losses.append(None)

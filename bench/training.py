@@ -73,7 +73,7 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
     target = folder / "bare.txt"
     given = converted(data, target)
     with engine_beside_server(Model(), given, folder) as engine:
-        dataset = engine.ready(engine.preload(target, batch_size(TrainerConfig(), rows, 1)), rows)
+        dataset = engine.ready(engine.preload(target, batch_size(TrainerConfig(), rows, 1, clicks=rows)), rows)
         began = time.monotonic()
         engine.train(dataset)
         speed = rows / (time.monotonic() - began)

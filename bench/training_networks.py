@@ -198,7 +198,7 @@ class Sides:
 
     @property
     def batch(self) -> int:
-        return batch_size(TrainerConfig(), self.rows, 1)
+        return batch_size(TrainerConfig(), self.rows, 1, clicks=self.rows)
 
     def note_of_peer(self) -> str:
         """With how the peer is fed, and what both learned."""

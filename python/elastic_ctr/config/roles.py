@@ -138,11 +138,12 @@ class TrainerConfig(Section):
     batch_size: AutoCount = Field(
         default="auto",
         description="Records in one step. auto: about one in 256 of the records of the pass, as a power of two from 16 to 4096, and four "
-        "times as many in each further epoch. Of a stream: about 32 steps of a pass, of 16 to 64 records.",
+        "times as many in each further epoch; more where there are fewer clicks, so that a pass has at most 16 steps a click. Of a stream: about "
+        "32 steps of a pass, of 16 to 64 records.",
     )
     epochs: AutoCount = Field(
         default="auto",
-        description="Epochs of each pass, walks through all its records. auto: two of a pass below 30,000 records, else one. With data.holdout: up to eight, until "
+        description="Epochs of each pass, walks through all its records. auto: two of a pass below 30,000 records that has clicks, else one. With data.holdout: up to eight, until "
         "the logloss of the held-out records no longer falls. Of a stream: one.",
     )
     patience: Count = Field(

@@ -86,7 +86,8 @@ class EpochRunner(Part):
 
     def _begin_epoch(self, current: PassRow, epoch: int) -> None:
         records, learned = self._ledger.records(current.ordinal), self._ledger.learning(current.ordinal)
-        size = learning.batch_size(self._settings.trainer, records, epoch, stream=self._settings.data.is_stream)
+        stream, clicks = self._settings.data.is_stream, self._ledger.counts(current.ordinal)["clicks"]
+        size = learning.batch_size(self._settings.trainer, records, epoch, clicks=clicks, stream=stream)
         batch_sizes = (*learned.batch_sizes[: epoch - 1], size)
         self._ledger.set_learning(current.ordinal, learned.model_copy(update={"batch_sizes": batch_sizes}))
         self._ledger.next_epoch(current.ordinal)
@@ -104,9 +105,9 @@ class EpochRunner(Part):
         return losses
 
     def _goes_on(self, current: PassRow, losses: Sequence[float | None]) -> bool:
-        records = self._ledger.records(current.ordinal)
+        records, clicks = self._ledger.records(current.ordinal), self._ledger.counts(current.ordinal)["clicks"]
         return records > 0 and learning.goes_on(
-            self._settings.trainer, records, losses, stream=self._settings.data.is_stream
+            self._settings.trainer, records, losses, clicks=clicks, stream=self._settings.data.is_stream
         )
 
     def _end_analysis(self, current: PassRow) -> bool:
@@ -188,8 +189,9 @@ class EpochRunner(Part):
         self._ledger.set_quality(current.ordinal, "before", quality)
         losses = (None if quality is None else quality.logloss,)
         self._ledger.set_learning(current.ordinal, Learning(losses=losses, holdout=self._holdout(current)))
-        # Without a click there would be no more to say than that clicks are rare.
-        if self._ledger.facts.offset is None and counts["clicks"]:
+        # Clicks of a stream may come later than its first window.
+        said = counts["clicks"] if self._settings.data.is_stream else counts["shows"]
+        if self._ledger.facts.offset is None and said:
             # A model that was trained without one goes on without.
             trained = any(each.epoch for each in self._ledger.passes())
             offset = 0.0 if trained else learning.log_odds(counts["clicks"], counts["shows"])

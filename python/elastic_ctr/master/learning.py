@@ -15,6 +15,9 @@ from elastic_ctr.model.evaluation import bucket_centres
 _SMALLEST, _LARGEST = 16, 4096
 # Steps of a pass of `auto`, as long as its batches are within these.
 _STEPS = 256
+# Adam moves a weight by its rate in each step, however small the slope is: steps without a click lower all logits, and a pass with few clicks
+# cannot raise them again.
+_STEPS_A_CLICK = 16
 # Of a micro-pass, which follows the one before within a second: each step takes milliseconds. One that is late has more records, and
 # makes up for it in few more steps.
 _STREAM_STEPS, _STREAM_LARGEST, _STREAM_MOST_STEPS = 32, 64, 128
@@ -28,14 +31,18 @@ _WORTH = 1e-3
 _PRIOR = 10.0
 
 
-def batch_size(trainer: TrainerConfig, records: int, epoch: int, *, stream: bool = False) -> int:
-    """Of one epoch of a pass of so many records; epochs count from 1. `stream`: it is a micro-pass."""
+def batch_size(trainer: TrainerConfig, records: int, epoch: int, *, clicks: int, stream: bool = False) -> int:
+    """Of one epoch of a pass of so many records and clicks; epochs count from 1. `stream`: it is a micro-pass."""
     if trainer.batch_size != "auto":
         return trainer.batch_size
     first = min(max(_power_of_two(records / (_STREAM_MOST_STEPS if stream else _STEPS)), _SMALLEST), _LARGEST)
     if stream:
         first = max(first, min(_power_of_two(records / _STREAM_STEPS), _STREAM_LARGEST))
-    return int(min(first * _GROWTH ** (max(epoch, 1) - 1), _LARGEST))
+    size = first * _GROWTH ** (max(epoch, 1) - 1)
+    # Half a click more: a pass without one is trained, too.
+    while records / size > _STEPS_A_CLICK * (clicks + 0.5):
+        size *= 2
+    return int(min(size, _LARGEST))
 
 
 def _power_of_two(number: float) -> int:
@@ -43,8 +50,10 @@ def _power_of_two(number: float) -> int:
     return int(2 ** round(math.log2(max(number, 1))))
 
 
-def goes_on(trainer: TrainerConfig, records: int, losses: Sequence[float | None], *, stream: bool = False) -> bool:
-    """Whether another epoch follows the last one.
+def goes_on(
+    trainer: TrainerConfig, records: int, losses: Sequence[float | None], *, clicks: int, stream: bool = False
+) -> bool:
+    """Whether another epoch follows the last one, of a pass of so many records and clicks.
 
     `losses`: logloss before training, then of the held-out records after each epoch; None where none is held out. `stream`: it is a
     micro-pass, and the next one is waiting.
@@ -55,7 +64,7 @@ def goes_on(trainer: TrainerConfig, records: int, losses: Sequence[float | None]
     if trainer.epochs != "auto":
         return len(epochs) < trainer.epochs
     if None in epochs or (first is None and epochs):
-        return len(epochs) < (2 if records < _TWICE_BELOW else 1)
+        return len(epochs) < (2 if clicks and records < _TWICE_BELOW else 1)
     best, without_fall = first or math.inf, 0
     for loss in epochs:
         fell = loss is not None and loss < best * (1 - _WORTH)

@@ -120,7 +120,8 @@ class Tasks(Part):
         """Of `records` in the pass. Predictions do not depend on it, and large batches are faster."""
         if current.state != "training":
             return _PREDICTED_AT_ONCE
-        return learning.batch_size(self._settings.trainer, records, current.epoch, stream=self._settings.data.is_stream)
+        stream, clicks = self._settings.data.is_stream, self._ledger.counts(current.ordinal)["clicks"]
+        return learning.batch_size(self._settings.trainer, records, current.epoch, clicks=clicks, stream=stream)
 
     def _records_of(self, current: PassRow, task: TaskRow) -> int:
         """Those of the present phase."""

@@ -97,8 +97,8 @@ class Training:
             self._offset = learning.log_odds(one.clicks, one.shows)
         losses: list[float | None] = [before]
         after: Histograms | None = None
-        while learning.goes_on(trainer, one.records, losses):
-            size = learning.batch_size(trainer, one.records, len(losses))
+        while learning.goes_on(trainer, one.records, losses, clicks=one.clicks):
+            size = learning.batch_size(trainer, one.records, len(losses), clicks=one.clicks)
             for dataset in self._loaded(one.pieces, "trained", size):
                 self._engine.set_offset(self._offset)
                 self._engine.train(dataset)

@@ -9,6 +9,7 @@ from elastic_ctr.master.ledger_learning import Learning
 from elastic_ctr.master.ledger_rows import StartedFrom
 from elastic_ctr.master.training_status import status
 from elastic_ctr.versions.manifest import VersionManifest, published_versions, read_version
+from master.stream_world import StreamWorld
 from master.world import LEASE, RECORDS, World, data_of, world
 
 
@@ -181,21 +182,31 @@ def test_the_offset_of_a_first_pass_that_is_taken_up_again_is_of_its_mended_labe
     assert one.ledger.facts.offset == pytest.approx(0)
 
 
-def test_a_first_pass_without_clicks_leaves_the_model_without_an_offset(tmp_path: Path) -> None:
-    one = world(tmp_path)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_first_hour_without_clicks_says_that_they_are_rare_and_a_first_window_says_nothing(
+    tmp_path: Path, stream: bool
+) -> None:
+    one = StreamWorld(tmp_path) if stream else world(tmp_path, shows=10)
     fill = one.fill
 
     def filled(task: control.Task, result: control.TaskResult) -> None:
         fill(task, result)
-        if task.pass_id == "20200401/00":
+        if task.pass_id in ("20200401/00", "stream/00000001"):
             result.clicks = 0
 
     one.fill = filled  # type: ignore[method-assign]
 
-    one.finish()
+    if isinstance(one, StreamWorld):
+        for passes in (1, 2):
+            one.append(10)
+            one.done(passes)
+    else:
+        one.finish()
 
-    assert one.ledger.facts.offset == 0
-    assert {task.offset for task in one.tasks if task.phase == control.TRAIN} == {0}
+    # Of 200 shows, and half a click.
+    offset = 0 if stream else math.log(0.5 / 200.5)
+    assert one.ledger.facts.offset == pytest.approx(offset)
+    assert {task.offset for task in one.tasks if task.phase == control.TRAIN} == {one.ledger.facts.offset}
 
 
 @pytest.mark.parametrize("evaluate", [True, False])

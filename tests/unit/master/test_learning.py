@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from elastic_ctr.master.learning import batch_size, calibrating_shift, goes_on, 
 from elastic_ctr.model.evaluation import BUCKETS, histogram_of_scores
 
 AUTO = TrainerConfig()
+# Clicks that are not rare.
+sized, another = partial(batch_size, clicks=10**9), partial(goes_on, clicks=10**9)
 
 
 @pytest.mark.parametrize(
@@ -24,41 +27,51 @@ AUTO = TrainerConfig()
     ],
 )
 def test_the_batch_size_grows_with_the_pass_and_with_its_epochs(records: int, sizes: tuple[int, int]) -> None:
-    assert (batch_size(AUTO, records, 1), batch_size(AUTO, records, 2)) == sizes
+    assert (sized(AUTO, records, 1), sized(AUTO, records, 2)) == sizes
 
 
-@given(records=st.integers(0, 10**9), epoch=st.integers(0, 8))
-def test_the_batch_size_is_a_power_of_two_within_its_bounds(records: int, epoch: int) -> None:
-    found = batch_size(AUTO, records, epoch)
+@given(records=st.integers(0, 10**9), epoch=st.integers(0, 8), clicks=st.integers(0, 10**6))
+def test_the_batch_size_is_a_power_of_two_within_its_bounds(records: int, epoch: int, clicks: int) -> None:
+    found = batch_size(AUTO, records, epoch, clicks=clicks)
 
     assert 16 <= found <= 4096
     assert found & (found - 1) == 0
-    assert batch_size(AUTO, records + 1, epoch) >= found
+    assert batch_size(AUTO, records + 1, epoch, clicks=clicks) >= found
+    assert batch_size(AUTO, records, epoch, clicks=clicks + 1) <= found
+
+
+@pytest.mark.parametrize(("clicks", "sizes"), [(100, (16, 64)), (4, (32, 64)), (1, (64, 64)), (0, (256, 256))])
+def test_a_pass_with_few_clicks_has_few_steps(clicks: int, sizes: tuple[int, int]) -> None:
+    """At most 16 a click, and 8 of a pass without one."""
+    found = tuple(batch_size(AUTO, 1500, epoch, clicks=clicks) for epoch in (1, 2))
+
+    assert found == sizes
+    assert goes_on(AUTO, 1500, [0.5, None], clicks=clicks) == bool(clicks), "a second epoch needs a click"
 
 
 @pytest.mark.parametrize(
     ("records", "size"), [(10, 16), (600, 16), (1000, 32), (2000, 64), (16_000, 128), (100_000, 1024), (10**7, 4096)]
 )
 def test_a_micro_pass_has_few_steps_and_a_large_one_few_more(records: int, size: int) -> None:
-    assert batch_size(AUTO, records, 1, stream=True) == size
-    assert goes_on(AUTO, records, [None], stream=True)
-    assert not goes_on(AUTO, records, [None, None], stream=True)
-    assert goes_on(TrainerConfig(epochs=2), records, [None, None], stream=True)
+    assert sized(AUTO, records, 1, stream=True) == size
+    assert another(AUTO, records, [None], stream=True)
+    assert not another(AUTO, records, [None, None], stream=True)
+    assert another(TrainerConfig(epochs=2), records, [None, None], stream=True)
 
 
 def test_what_is_set_is_taken_as_it_is() -> None:
     fixed = TrainerConfig(batch_size=100, epochs=3)
 
-    assert [batch_size(fixed, 10**6, epoch) for epoch in (1, 2)] == [100, 100]
-    assert [goes_on(fixed, 10, [0.7, *[None] * epochs]) for epochs in range(5)] == [True, True, True, False, False]
+    assert [batch_size(fixed, 10**6, epoch, clicks=0) for epoch in (1, 2)] == [100, 100]
+    assert [another(fixed, 10, [0.7, *[None] * epochs]) for epochs in range(5)] == [True, True, True, False, False]
     # Held-out records do not stop epochs that were asked for.
-    assert goes_on(fixed, 10, [0.5, 0.6, 0.7])
+    assert another(fixed, 10, [0.5, 0.6, 0.7])
 
 
 @pytest.mark.parametrize(("records", "epochs"), [(1, 2), (29_999, 2), (30_000, 1), (10**9, 1)])
 def test_without_held_out_records_the_epochs_are_chosen_by_size(records: int, epochs: int) -> None:
     losses: list[float | None] = [0.5]
-    while goes_on(AUTO, records, losses):
+    while another(AUTO, records, losses):
         losses.append(None)
 
     assert len(losses) == 1 + epochs
@@ -78,7 +91,7 @@ def test_held_out_records_end_the_epochs_when_their_logloss_no_longer_falls(
     losses: list[float], patience: int, epochs: int
 ) -> None:
     made = 0
-    while goes_on(TrainerConfig(patience=patience), 10**7, losses[: made + 1]):
+    while another(TrainerConfig(patience=patience), 10**7, losses[: made + 1]):
         made += 1
 
     assert made == epochs
