@@ -83,9 +83,12 @@ def _started_from(started: Answer) -> Iterator[RenderableType]:
 
 def _topic_before(topic: Answer | None) -> Iterator[RenderableType]:
     """Where an intake reads a topic, training's own lag says nothing of that."""
-    if topic is not None and topic["error"] is not None:
-        yield _more(f"the intake does not read {topic['url']}: {topic['error']}", "red")
-    elif topic is not None and topic["lag"] is not None:
+    if topic is None:
+        return
+    if topic["error"] is not None:
+        what = "all of " if topic["lag"] is not None else ""
+        yield _more(f"the intake does not read {what}{topic['url']}: {topic['error']}", "red")
+    if topic["lag"] is not None:
         yield _more(f"{topic['lag']:,} records of {topic['url']} are not in the intake yet")
 
 
@@ -100,6 +103,9 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
         yield _more(
             f"{stream['lag']:,} {stream['unit']} of {stream['url']} are not read yet{lost}", "yellow" if lost else ""
         )
+        # A master of an older version says it of none.
+        if away := sorted(name for name, each in stream["partitions"].items() if each.get("away")):
+            yield _more(f"{', '.join(away)} cannot be read, for no broker leads it; the others are trained", "red")
         yield from _topic_before(stream.get("topicBefore"))
     if window := master.get("window"):
         figures = f"AUC {window['auc']:.4f}, calibration {window['calibration']:.3f}"

@@ -99,7 +99,11 @@ class IntakeMetrics(Metrics):
                         "1 while messages are left to the topic, because training is behind.",
                         topic.waits,
                     ),
-                    ("topic_failing", "1 while the topic cannot be read.", topic.error is not None),
+                    (
+                        "topic_failing",
+                        "1 while the topic, or a partition of it, cannot be read.",
+                        topic.error is not None,
+                    ),
                 ):
                     yield GaugeMetricFamily(f"elastic_ctr_intake_{name}", what, value=value)
             for name, what, value in (

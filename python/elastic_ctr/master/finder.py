@@ -49,6 +49,9 @@ class Finder(Protocol):
     def lag(self) -> int:
         """Offsets that no pass has yet; 0 of hours."""
 
+    def away(self) -> list[str]:
+        """Partitions that nobody can read, while others are read."""
+
     def status(self) -> dict[str, Any]:
         """What the status says of it beside `waitsFor`."""
 
@@ -97,6 +100,9 @@ class HourFinder:
     def lag(self) -> int:
         return 0
 
+    def away(self) -> list[str]:
+        return []
+
     def status(self) -> dict[str, Any]:
         return {}
 
@@ -144,7 +150,7 @@ class WindowFinder:
         self._look(coordinator)
         if self._arrivals is None:
             self._arrivals = Arrivals(coordinator.found.stream_known_since())
-        self._arrivals.look(self._wall(), self.lag())
+        self._arrivals.look(self._wall(), self._readable())
         window = cut_window(self._kept, self._following, self._limit)
         if not window.size:
             self._since = None
@@ -173,7 +179,7 @@ class WindowFinder:
             # It is told by the next pass that needs the stream.
             self._look_on_at = self._clock() + _AWAY_SECONDS
             return
-        self._arrivals.look(self._wall(), self.lag())
+        self._arrivals.look(self._wall(), self._readable())
 
     def _look(self, coordinator: Coordinator) -> None:
         """What the stream keeps now, and where the next pass goes on. Raises StoreError."""
@@ -187,7 +193,7 @@ class WindowFinder:
             raise
         self._failed = None
         following = coordinator.found.stream_following()
-        if following is None:
+        if following is None and self._start == "latest":
             self._require_all(kept)
         for name, lost in vanished(self._kept, kept, following or {}).items():
             log.error(
@@ -200,11 +206,12 @@ class WindowFinder:
             coordinator.found.stream_begins(self._following)
 
     def _require_all(self, kept: Mapping[str, Kept]) -> None:
-        """Where a partition begins is known once it has been seen. Raises StoreUnavailable."""
+        """Where a partition ends is known once it has been seen. Raises StoreUnavailable."""
         if away := sorted(name for name, each in kept.items() if each.away):
             self._again_at = self._clock() + _PAUSE_SECONDS
             self._failed = StoreUnavailable(
-                f"{', '.join(away)} of {self._stream.url} cannot be read; the first pass waits until every partition says where it begins"
+                f"{', '.join(away)} of {self._stream.url} cannot be read, and with data.start latest the first pass waits until every "
+                "partition says where it ends; bring its broker back, or begin with data.start earliest"
             )
             raise self._failed
 
@@ -229,6 +236,13 @@ class WindowFinder:
 
     def lag(self) -> int:
         return lag_of(self._kept, self._following)
+
+    def away(self) -> list[str]:
+        return sorted(name for name, each in self._kept.items() if each.away)
+
+    def _readable(self) -> int:
+        """The lag without those: the next window has nothing of theirs. Once they are back it has come then."""
+        return lag_of({name: each for name, each in self._kept.items() if not each.away}, self._following)
 
     def status(self) -> dict[str, Any]:
         partitions = {

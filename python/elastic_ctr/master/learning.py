@@ -27,6 +27,7 @@ _TWICE_BELOW = 30_000
 _MOST_EPOCHS = 8
 # A fall of the held-out logloss by less is none.
 _WORTH = 1e-3
+_RAREST = math.log(1 / 9_999)
 # Clicks that a shift of the logits must outweigh.
 _PRIOR = 10.0
 
@@ -63,8 +64,11 @@ def goes_on(
         return not epochs
     if trainer.epochs != "auto":
         return len(epochs) < trainer.epochs
+    if not clicks:
+        # The logloss of held-out records without clicks falls for ever.
+        return not epochs
     if None in epochs or (first is None and epochs):
-        return len(epochs) < (2 if clicks and records < _TWICE_BELOW else 1)
+        return len(epochs) < (2 if records < _TWICE_BELOW else 1)
     best, without_fall = first or math.inf, 0
     for loss in epochs:
         fell = loss is not None and loss < best * (1 - _WORTH)
@@ -74,9 +78,10 @@ def goes_on(
 
 def log_odds(clicks: int, shows: int) -> float:
     """Of a click: what an untrained model should say. Half a click and half a show without one are added, so it is finite; late clicks
-    may be more than shows.
+    may be more than shows. Many shows without any click say that they come later as well as that they are rare: a rate of 1/10,000 at least.
     """
-    return math.log((clicks + 0.5) / (max(shows - clicks, 0) + 0.5))
+    found = math.log((clicks + 0.5) / (max(shows - clicks, 0) + 0.5))
+    return found if clicks else max(found, _RAREST)
 
 
 def calibrating_shift(

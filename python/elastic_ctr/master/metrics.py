@@ -1,6 +1,6 @@
 """The master's counters and gauges for Prometheus, read from the ledger at each scrape."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -79,15 +79,19 @@ _WINDOW = {
     ),
     "calibration": ("stream_calibration", "Predicted CTR / observed CTR over the same passes."),
 }
+_AWAY = ("stream_partitions_away", "Partitions of the stream that nobody can read, while others are read.")
 _GONE = ("stream_offsets_gone", "Offsets that the stream had dropped before they were read.")
 
 
 class MasterMetrics(Collector):
-    """`lag`: of the stream; 0 where hours are read."""
+    """`lag` and partitions `away`: of the stream; none where hours are read."""
 
-    def __init__(self, coordinator: Coordinator, lag: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, coordinator: Coordinator, lag: Callable[[], int] = lambda: 0, away: Callable[[], Sequence[str]] = tuple
+    ) -> None:
         self._coordinator = coordinator
         self._lag = lag
+        self._away = away
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: names are not looked up in the registry, and the ledger is not read to register."""
@@ -125,6 +129,8 @@ class MasterMetrics(Collector):
         yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=0 if stream is None else stream.gone)
         name, what = _LAG
         yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=self._lag())
+        name, what = _AWAY
+        yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=len(self._away()))
         for field, (name, what) in _WINDOW.items():
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if window is None else window[field])
         yield from self._quality(quality or {})

@@ -197,7 +197,7 @@ class Master:
     def run(self, stop: threading.Event) -> int:
         """0 once `stop` is set. Raises OSError when a port is taken."""
         metrics = Metrics("master")
-        metrics.registry.register(MasterMetrics(self._coordinator, self._finder.lag))
+        metrics.registry.register(MasterMetrics(self._coordinator, self._finder.lag, self._finder.away))
         app = application([Route("/retry", self._retry, methods=["POST"])], status=self.status, metrics=metrics)
         with ExitStack() as ends:
             ends.callback(self._lock.release)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 DOCUMENT_LIMIT = 64 << 20
 # A key that is passed over might change what the others mean (docs/decisions/0021-unknown-keys.md).
-_UNKNOWN = "this version of elastic-ctr knows no such key; if a newer one wrote it, upgrade this role, too"
+_UNKNOWN = "this version of elastic-ctr knows no such key; mend its name, or upgrade this role if a newer one wrote it"
 M = TypeVar("M", bound=BaseModel)
 
 

@@ -81,6 +81,22 @@ def test_where_the_intake_reads_a_topic_its_lag_is_shown_beside_that_of_training
     topic |= {"lag": None, "error": "it does not answer"}
     assert "the intake does not read kafka://broker:9092/clicks: it does not answer" in shown(found)
 
+    topic |= {"lag": 5, "error": "clicks/1 cannot be read"}
+    said = shown(found)
+    assert "the intake does not read all of kafka://broker:9092/clicks: clicks/1 cannot be read" in said
+    assert "5 records of kafka://broker:9092/clicks are not in the intake yet" in said
+
+
+def test_a_partition_that_nobody_leads_is_named() -> None:
+    found = answers()
+    partitions = {
+        name: {"first": 0, "end": 9, "following": 9, "away": name != "clicks/0"} for name in ("clicks/1", "clicks/0")
+    }
+    stream = {"url": "kafka://broker:9092/clicks", "unit": "records", "lag": 7, "partitions": partitions}
+    found["master"] |= {"stream": stream, "streamGone": 0}
+
+    assert "clicks/1 cannot be read, for no broker leads it; the others are trained" in shown(found)
+
 
 def test_the_quality_of_the_last_pass_is_shown_before_and_after_training() -> None:
     said = shown(answers())

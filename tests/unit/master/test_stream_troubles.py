@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master import finder
 from elastic_ctr.master.finder import WindowFinder
+from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.store import RetryPolicy, StoreUnavailable
 from elastic_ctr.streams.followed_folder import FollowedFolder
 from elastic_ctr.streams.intake import IntakeLog
@@ -205,36 +207,92 @@ def test_a_stream_that_does_not_answer_is_asked_seldom_and_its_sentence_stays(tm
     assert len(asked) == 2
 
 
-def test_a_partition_that_nobody_can_read_keeps_no_other_from_being_trained(tmp_path: Path) -> None:
-    one = StreamWorld(tmp_path)
-    away = {"b"}
+class InPart(FollowedFolder):
+    """Files in `absent` cannot be read, and where `forgets` is set nobody has seen them."""
 
-    class InPart(FollowedFolder):
-        def partitions(self) -> dict[str, Kept]:
-            return {name: each._replace(away=name in away) for name, each in super().partitions().items()}
+    absent: frozenset[str] = frozenset()
+    forgets = False
 
-    one.stream = InPart(one.log)
+    def partitions(self) -> dict[str, Kept]:
+        found = super().partitions()
+        unseen = {name: Kept(0, 0) for name in found} if self.forgets else found
+        return {name: unseen[name]._replace(away=True) if name in self.absent else each for name, each in found.items()}
+
+
+def in_part(folder: Path, **given: Any) -> tuple[StreamWorld, InPart]:
+    one = StreamWorld(folder, **given)
+    one.stream = stream = InPart(one.log)
     one.start_master()
+    return one, stream
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_partition_that_nobody_can_read_keeps_no_other_from_being_trained(tmp_path: Path, forgets: bool) -> None:
+    one, stream = in_part(tmp_path)
+    for file in ("a", "b"):
+        one.append(10, file)
+    one.done(1)
+    stream.absent, stream.forgets = frozenset("b"), forgets
+    one.append(10, "b")
+    for passes in (2, 3):
+        one.now += 100
+        one.append(10, "a")
+        one.done(passes)
+        # As one that has not seen it, either.
+        one.start_master()
+
+    assert one.in_the_table() == Counter(
+        {("a", place * len(LINE)): 1 for place in range(30)} | {("b", place * len(LINE)): 1 for place in range(10)}
+    )
+    # What waits in the absent one is not taken for what has just come.
+    assert one.ledger.facts.stream is not None
+    assert one.now - one.ledger.facts.stream.arrivals[-1].last < 10
+    one.append(1, "a")
+    one.until(lambda: one.finder.away() == ["b"])
+    status = one.finder.status()["stream"]
+    assert status["partitions"]["b"]["away"]
+    metrics = {
+        each.name: each.samples[0].value
+        for each in MasterMetrics(one.coordinator, one.finder.lag, one.finder.away).collect()
+        if each.samples
+    }
+    assert metrics["elastic_ctr_master_stream_partitions_away"] == 1
+
+    stream.absent = frozenset()
+    one.until(lambda: one.in_the_table() == one.appended())
+    assert one.finder.away() == []
+
+
+def test_a_partition_that_nobody_can_read_at_the_start_is_read_from_its_beginning_later(tmp_path: Path) -> None:
+    one, stream = in_part(tmp_path)
+    stream.absent, stream.forgets = frozenset("b"), True
+    for file in ("a", "b"):
+        one.append(10, file)
+    one.done(1)
+    assert set(one.in_the_table()) == {("a", place * len(LINE)) for place in range(10)}
+
+    stream.absent = frozenset()
+    one.done(2)
+
+    assert one.in_the_table() == one.appended()
+
+
+def test_what_begins_with_the_latest_offsets_waits_until_each_partition_has_said_its_own(tmp_path: Path) -> None:
+    one, stream = in_part(tmp_path, start="latest")
+    stream.absent = frozenset("b")
     for file in ("a", "b"):
         one.append(10, file)
     wanted = one.coordinator.found.wants_hours()
     assert wanted is not None
-    with pytest.raises(StoreUnavailable, match=r"b of .* cannot be read; the first pass waits until every partition"):
+    with pytest.raises(
+        StoreUnavailable, match=r"b of .* cannot be read, and with data.start latest the first pass waits"
+    ):
         one.finder.find(one.coordinator, wanted)
 
-    away.clear()
+    stream.absent = frozenset()
     one.now += 10
+    one.turn()
+    one.append(3, "b")
     one.done(1)
-    away.add("b")
-    for file in ("a", "b"):
-        one.append(10, file)
-    one.done(2)
-    assert one.in_the_table() == Counter(
-        {("a", place * len(LINE)): 1 for place in range(20)} | {("b", place * len(LINE)): 1 for place in range(10)}
-    )
-    status = one.finder.status()["stream"]
-    assert (status["lag"], status["partitions"]["b"]["away"]) == (10 * len(LINE), True)
 
-    away.clear()
-    one.done(3)
-    assert one.in_the_table() == one.appended()
+    assert set(one.in_the_table()) == {("b", place * len(LINE)) for place in range(10, 13)}
