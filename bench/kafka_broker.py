@@ -31,7 +31,8 @@ class Broker:
     """Owns a folder; `stop` and `kill` keep what was written, and `start` begins again with it.
 
     `listeners` are more of them by name, each with its security protocol; `settings` are further lines of server.properties;
-    `users` are those of SCRAM, as kafka-storage takes them. With `leader` it is a second node of that one's cluster. It dies with the thread that has started it.
+    `users` are those of SCRAM, as kafka-storage takes them. With `leader` it is a second node of that one's cluster. It dies with the
+    thread that has started it.
     """
 
     def __init__(

@@ -134,7 +134,8 @@ def test_a_partition_whose_broker_is_away_keeps_no_other_from_being_read(
 
         assert stream.partitions() == {"pair/0": Kept(0, 3), "pair/1": Kept(0, 2, away=True)}
         assert text_of(stream.read("pair/0", 0, 3)) == b"0\n1\n2\n"
-        assert stream_of(first, "pair").partitions()["pair/1"] == Kept(0, 0, away=True), "it was never seen"
+        with contextlib.closing(stream_of(first, "pair")) as newcomer:
+            assert newcomer.partitions()["pair/1"] == Kept(0, 0, away=True), "it was never seen"
         second.start()
         awaited(lambda: not stream.partitions()["pair/1"].away)
         assert text_of(stream.read("pair/1", 0, 2)) == b"0\n1\n"

@@ -138,8 +138,8 @@ class TrainerConfig(Section):
     batch_size: AutoCount = Field(
         default="auto",
         description="Records in one step. auto: about one in 256 of the records of the pass, as a power of two from 16 to 4096, and four "
-        "times as many in each further epoch; more where clicks are few, so that an epoch has some 16 steps a click. Of a stream: about "
-        "32 steps of a pass, of 16 to 64 records.",
+        "times as many in each further epoch. Of a stream: about 32 steps of a pass, of 16 to 64 records. Of both more where clicks are few, so "
+        "that an epoch has some 16 steps a click at most.",
     )
     epochs: AutoCount = Field(
         default="auto",

@@ -8,7 +8,7 @@ from elastic_ctr.master.checkpoint_files import describe_refusals
 from elastic_ctr.master.ledger_learning import Learning
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.recovery import Part
-from elastic_ctr.master.tasks import GROUP_ROWS, PHASES, holdout_of, shift_before
+from elastic_ctr.master.tasks import GROUP_ROWS, PHASES, holdout_of, shift_before, size_of_epoch
 from elastic_ctr.model.evaluation import quality_of_histogram
 from elastic_ctr.model.grouped_auc import folded, grouped_auc
 from elastic_ctr.versions.manifest import Quality
@@ -86,8 +86,7 @@ class EpochRunner(Part):
 
     def _begin_epoch(self, current: PassRow, epoch: int) -> None:
         records, learned = self._ledger.records(current.ordinal), self._ledger.learning(current.ordinal)
-        stream, clicks = self._settings.data.is_stream, self._ledger.counts(current.ordinal)["clicks"]
-        size = learning.batch_size(self._settings.trainer, records, epoch, clicks=clicks, stream=stream)
+        size = size_of_epoch(self._ledger, self._settings, current, records, epoch)
         batch_sizes = (*learned.batch_sizes[: epoch - 1], size)
         self._ledger.set_learning(current.ordinal, learned.model_copy(update={"batch_sizes": batch_sizes}))
         self._ledger.next_epoch(current.ordinal)

@@ -188,13 +188,13 @@ class WindowFinder:
         try:
             self._tell(coordinator)
             kept = self._stream.partitions()
+            following = coordinator.found.stream_following()
+            if following is None and self._start == "latest":
+                self._require_all(kept)
         except StoreError as failed:
             self._failed, self._again_at = failed, self._clock() + _PAUSE_SECONDS
             raise
         self._failed = None
-        following = coordinator.found.stream_following()
-        if following is None and self._start == "latest":
-            self._require_all(kept)
         for name, lost in vanished(self._kept, kept, following or {}).items():
             log.error(
                 "%s is not in %s any more; %d %s of it were not read", name, self._stream.url, lost, self._stream.unit
@@ -208,12 +208,10 @@ class WindowFinder:
     def _require_all(self, kept: Mapping[str, Kept]) -> None:
         """Where a partition ends is known once it has been seen. Raises StoreUnavailable."""
         if away := sorted(name for name, each in kept.items() if each.away):
-            self._again_at = self._clock() + _PAUSE_SECONDS
-            self._failed = StoreUnavailable(
+            raise StoreUnavailable(
                 f"{', '.join(away)} of {self._stream.url} cannot be read, and with data.start latest the first pass waits until every "
                 "partition says where it ends; bring its broker back, or begin with data.start earliest"
             )
-            raise self._failed
 
     def _tell(self, coordinator: Coordinator) -> None:
         """From where on a recovery may need the stream, once in a while. Training goes on where that cannot be told."""

@@ -120,8 +120,7 @@ class Tasks(Part):
         """Of `records` in the pass. Predictions do not depend on it, and large batches are faster."""
         if current.state != "training":
             return _PREDICTED_AT_ONCE
-        stream, clicks = self._settings.data.is_stream, self._ledger.counts(current.ordinal)["clicks"]
-        return learning.batch_size(self._settings.trainer, records, current.epoch, clicks=clicks, stream=stream)
+        return size_of_epoch(self._ledger, self._settings, current, records, current.epoch)
 
     def _records_of(self, current: PassRow, task: TaskRow) -> int:
         """Those of the present phase."""
@@ -276,6 +275,12 @@ class Tasks(Part):
         # The first reason stands.
         if current is not None and current.state != "stopped":
             self._schedule.stop(current, reason)
+
+
+def size_of_epoch(ledger: Ledger, settings: MasterFile, current: PassRow, records: int, epoch: int) -> int:
+    """Records of a step in an epoch of a pass that has so many."""
+    clicks = ledger.counts(current.ordinal)["clicks"]
+    return learning.batch_size(settings.trainer, records, epoch, clicks=clicks, stream=settings.data.is_stream)
 
 
 def holdout_of(ledger: Ledger, settings: MasterFile, current: PassRow) -> float:
