@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.control.server_sockets import address_on_this_machine, link_sockets, socket_name
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 
 
@@ -26,11 +26,9 @@ def engine_beside_server(
     gradient_merge: int = TrainerConfig().gradient_merge,
 ) -> Iterator[Any]:
     """An engine that has pushed its first values; one a process, which must end by `os._exit`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    server_socket = (folder / "server").absolute() / socket_name(0)
     spec = {
-        "model": model.model_dump(mode="json", by_alias=True), "input": asdict(given), "endpoints": [endpoint],
+        "model": model.model_dump(mode="json", by_alias=True), "input": asdict(given), "servers": 1,
         "index": 0, "scratch": str(folder / "server"),
     }  # fmt: skip
     (folder / "spec.json").write_text(json.dumps(spec))
@@ -46,7 +44,8 @@ def engine_beside_server(
         from elastic_ctr.trainer.engine import Engine
 
         prepare_environment(folder / "engine")
-        engine = Engine(model, given, [endpoint], threads=threads, gradient_merge=gradient_merge)
+        link_sockets([address_on_this_machine(server_socket)], Path())
+        engine = Engine(model, given, 1, threads=threads, gradient_merge=gradient_merge)
         engine.connect(1)
         engine.initialise()
         yield engine

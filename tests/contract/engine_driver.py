@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.control.server_sockets import link_sockets
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.take_over import Names
@@ -39,9 +40,10 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     scratch = Path(spec["scratch"])
     prepare_environment(scratch)
+    link_sockets(spec["sockets"], Path())
     model, given = Model.model_validate(spec["model"]), ModelInput(**spec["input"])
     engine = Engine(
-        model, given, spec["endpoints"], threads=spec.get("threads", 1), gradient_merge=spec.get("gradient_merge", 1),
+        model, given, spec["servers"], threads=spec.get("threads", 1), gradient_merge=spec.get("gradient_merge", 1),
         group=spec.get("group", ""),
     )  # fmt: skip
     engine.connect(spec["trainer"])

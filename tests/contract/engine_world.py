@@ -2,22 +2,20 @@
 
 import contextlib
 import gzip
-import http.client
 import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model
+from elastic_ctr.control.server_sockets import address_on_this_machine, socket_name
 from elastic_ctr.model.grouped_auc import GroupSample, sample_of
 from elastic_ctr.pserver.folders import owned
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
-from ports import free_port
 
 DRIVER = Path(__file__).with_name("engine_driver.py")
 Clicks = tuple[int, int, dict[str, list[int]]]
@@ -136,7 +134,7 @@ class StartedEngine:
     """Server processes and trainers. `rows` reads a folder that they saved, whichever server wrote it."""
 
     def __init__(self, scratch: Path, trainers: Sequence[Trainer], pservers: int, partitions: int) -> None:
-        self._scratch = scratch
+        self.folder = scratch
         self._partitions = partitions
         self.trainers = list(trainers)
         self._pservers = pservers
@@ -144,23 +142,19 @@ class StartedEngine:
 
     def files(self, folder: str) -> list[Path]:
         return [
-            f
-            for i in range(self._pservers)
-            for f in sorted((self._scratch / f"pserver-{i}" / folder / "000").iterdir())
+            f for i in range(self._pservers) for f in sorted((self.folder / f"pserver-{i}" / folder / "000").iterdir())
         ]
 
     def dense_files(self, folder: str) -> list[Path]:
         return [
-            f
-            for i in range(self._pservers)
-            for f in sorted((self._scratch / f"pserver-{i}" / folder / "001").iterdir())
+            f for i in range(self._pservers) for f in sorted((self.folder / f"pserver-{i}" / folder / "001").iterdir())
         ]
 
     def give(self, folder: str, name: str, content: bytes) -> None:
         """Put a file of a checkpoint into the working directory of every server; a partition into its owner's alone."""
         partition = re.fullmatch(r"000/part-\d+-(\d+)\.gz", name)
         for index in range(self._pservers):
-            file = self._scratch / f"pserver-{index}" / folder / name
+            file = self.folder / f"pserver-{index}" / folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
             foreign = partition and int(partition[1]) not in owned(index, self._pservers, self._partitions)
             file.write_bytes(gzip.compress(b"") if foreign else content)
@@ -188,17 +182,6 @@ class StartedEngine:
         return self.rows(folder)
 
 
-def _reachable(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
 @contextlib.contextmanager
 def engine(
     scratch: Path,
@@ -213,11 +196,12 @@ def engine(
     group_rows: int = 0,
 ) -> Iterator[StartedEngine]:
     """The first trainer pushes the first dense values, as the master has it."""
-    ports = [free_port() for _ in range(pservers)]
+    servers = [(scratch / f"pserver-{index}" / socket_name(index)).absolute() for index in range(pservers)]
     common = {
         "model": model.model_dump(mode="json", by_alias=True),
         "input": {"slots": list(slots)},
-        "endpoints": [f"127.0.0.1:{port}" for port in ports],
+        "servers": pservers,
+        "sockets": [address_on_this_machine(each) for each in servers],
         "gradient_merge": gradient_merge,
         "threads": threads,
         "group": group,
@@ -241,10 +225,6 @@ def engine(
 
         for index in range(pservers):
             start(f"pserver-{index}", ["-m", "elastic_ctr.pserver.process"], {"index": index})
-        ends = time.monotonic() + 120
-        while not all(map(_reachable, ports)):
-            assert time.monotonic() < ends, f"the servers do not answer; logs in {scratch}"
-            time.sleep(0.1)
         trainers = [
             Trainer(start(f"trainer-{id_}", [str(DRIVER)], {"trainer": id_, "initialise": n == 0}), slots)
             for n, id_ in enumerate(trainer_ids)

@@ -120,7 +120,7 @@ def test_more_trainers_may_wait_than_calls_are_held(master: Master) -> None:
         time.sleep(0.5)
         # Another call has its answer meanwhile.
         state = master.world.pservers[0].state()
-        assert master.client.call_once("SyncPserver", state, timeout=1).endpoints
+        assert master.client.call_once("SyncPserver", state, timeout=1).start
         answers = [call.result()[0].verdict for call in calls]
 
     assert answers == [WAIT] * 48

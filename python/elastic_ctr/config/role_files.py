@@ -76,6 +76,10 @@ class Worker(TrainingMember):
     """Settings of the roles that get work from the master."""
 
     master_address: str
+    tls_dir: str | None = Field(
+        default=None,
+        description="Folder of tls.crt, tls.key and ca.crt for mutual TLS between trainers and pservers; absent: no TLS.",
+    )
     exit_when_done: bool = Field(
         default=True, description="Exit when the master has no more work. If false, wait and ask again."
     )
@@ -106,6 +110,10 @@ class TrainerFile(Worker):
 
 class PserverFile(Worker):
     pserver: PserverConfig
+    forwarded: bool = Field(
+        default=True,
+        description="Trainers are in other pods, and come through a forwarder at `pserver.port`. False: they are on this machine.",
+    )
     pservers: Count
     pod_domain: str | None = Field(
         default=None, description="Others reach this pod as <POD_NAME>.<podDomain>; absent: at the host it listens on."

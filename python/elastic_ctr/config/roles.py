@@ -169,14 +169,13 @@ class TrainerConfig(Section):
     )
 
 
-GENERATION_PORTS = 16
-"""Each generation of server processes listens on the next of so many ports."""
-
-
 class PserverConfig(Section):
     """One server of the sparse and dense tables."""
 
-    port: Port = Field(default=8800, description="First of 16 ports: each generation of servers takes the next.")
+    port: Port = Field(
+        default=8800,
+        description="Port of the forwarder, through which trainers of other pods reach the server. On one machine nothing listens on it.",
+    )
     admin_port: Port = Field(default=8790, description="Health and metrics of the supervisor.")
     scratch_dir: str = Field(
         default="/var/lib/elastic-ctr/pserver", description="Saves and loads, before and after upload."

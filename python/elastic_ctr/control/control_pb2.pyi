@@ -73,11 +73,10 @@ class File(_message.Message):
     def __init__(self, path: _Optional[str] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., records: _Optional[int] = ...) -> None: ...
 
 class PserverState(_message.Message):
-    __slots__ = ("index", "incarnation", "host", "port", "admin_port", "generation", "serving", "lost", "results", "error", "training", "leaving", "damaged_checkpoint", "memory_bytes", "fetched_rows")
+    __slots__ = ("index", "incarnation", "host", "admin_port", "generation", "serving", "lost", "results", "error", "training", "leaving", "damaged_checkpoint", "memory_bytes", "fetched_rows", "server")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
-    PORT_FIELD_NUMBER: _ClassVar[int]
     ADMIN_PORT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
@@ -89,10 +88,10 @@ class PserverState(_message.Message):
     DAMAGED_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     FETCHED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
     index: int
     incarnation: str
     host: str
-    port: int
     admin_port: int
     generation: int
     serving: bool
@@ -104,12 +103,12 @@ class PserverState(_message.Message):
     damaged_checkpoint: str
     memory_bytes: int
     fetched_rows: int
-    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ..., training: _Optional[str] = ..., leaving: bool = ..., damaged_checkpoint: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., fetched_rows: _Optional[int] = ...) -> None: ...
+    server: str
+    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ..., training: _Optional[str] = ..., leaving: bool = ..., damaged_checkpoint: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., fetched_rows: _Optional[int] = ..., server: _Optional[str] = ...) -> None: ...
 
 class PserverOrders(_message.Message):
-    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason", "keep_running", "leave_timeout_seconds", "wrong_training")
+    __slots__ = ("generation", "checkpoint", "jobs", "leave", "reason", "keep_running", "leave_timeout_seconds", "wrong_training", "start")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
@@ -117,8 +116,8 @@ class PserverOrders(_message.Message):
     KEEP_RUNNING_FIELD_NUMBER: _ClassVar[int]
     LEAVE_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WRONG_TRAINING_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     generation: int
-    endpoints: _containers.RepeatedScalarFieldContainer[str]
     checkpoint: str
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     leave: bool
@@ -126,7 +125,8 @@ class PserverOrders(_message.Message):
     keep_running: bool
     leave_timeout_seconds: float
     wrong_training: bool
-    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ..., keep_running: bool = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ...) -> None: ...
+    start: bool
+    def __init__(self, generation: _Optional[int] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ..., keep_running: bool = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., start: bool = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "kind", "folder", "checkpoint", "version", "version_kind", "sample_keys", "chain", "log_of")
@@ -188,7 +188,7 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ..., training: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "leave_timeout_seconds", "wrong_training", "save_seconds", "take_over", "dense_of")
+    __slots__ = ("verdict", "trainer_id", "generation", "servers", "load", "reason", "model_digest", "lease_seconds", "leave_timeout_seconds", "wrong_training", "save_seconds", "take_over", "dense_of")
     class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WAIT: _ClassVar[JoinReply.Verdict]
@@ -202,7 +202,7 @@ class JoinReply(_message.Message):
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -215,7 +215,7 @@ class JoinReply(_message.Message):
     verdict: JoinReply.Verdict
     trainer_id: int
     generation: int
-    endpoints: _containers.RepeatedScalarFieldContainer[str]
+    servers: _containers.RepeatedScalarFieldContainer[str]
     load: bool
     reason: str
     model_digest: str
@@ -225,7 +225,7 @@ class JoinReply(_message.Message):
     save_seconds: float
     take_over: str
     dense_of: int
-    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ..., take_over: _Optional[str] = ..., dense_of: _Optional[int] = ...) -> None: ...
+    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., servers: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ..., take_over: _Optional[str] = ..., dense_of: _Optional[int] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("trainer_id", "generation", "converted", "prefetch", "hold_seconds")
@@ -469,13 +469,13 @@ class RenewRequest(_message.Message):
     def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., attempts: _Optional[_Iterable[str]] = ..., running: _Optional[str] = ...) -> None: ...
 
 class UnreachableReport(_message.Message):
-    __slots__ = ("trainer_id", "generation", "endpoint", "reason")
+    __slots__ = ("trainer_id", "generation", "server", "reason")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
-    endpoint: str
+    server: str
     reason: str
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoint: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., server: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...

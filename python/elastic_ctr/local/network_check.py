@@ -16,7 +16,8 @@ from elastic_ctr.config.features import input_of
 from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local import network_trial
-from elastic_ctr.runtime.lifecycle import bind, dies_with_this_process, stop_on_signal
+from elastic_ctr.local.network_trial import SERVER
+from elastic_ctr.runtime.lifecycle import dies_with_this_process, stop_on_signal
 
 _SECONDS = 600.0
 _POLL_SECONDS = 0.1
@@ -48,17 +49,17 @@ def try_network(values: Values) -> Trial:
     """Only in the main thread. Raises CheckRefused, OSError, and KeyboardInterrupt at SIGINT and SIGTERM."""
     with stop_on_signal() as stop, TemporaryDirectory(prefix="elastic-ctr-network-") as name:
         folder = Path(name)
-        server = bind("127.0.0.1", 0)
-        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
-        server.close()
         spec = {
             "model": values.model.model_dump(mode="json", by_alias=True),
             "input": asdict(input_of(values.data, values.features)),
-            "endpoints": [endpoint],
+            "servers": 1,
         }
         with ExitStack() as ends:
             pserver = _start(
-                "pserver", ["elastic_ctr.pserver.process"], {**spec, "index": 0, "scratch": f"{folder}/server"}, folder
+                "pserver",
+                ["elastic_ctr.pserver.process"],
+                {**spec, "index": 0, "scratch": f"{folder}/{SERVER}"},
+                folder,
             )
             ends.callback(pserver.wait)
             ends.callback(pserver.kill)

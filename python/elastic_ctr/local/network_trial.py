@@ -1,11 +1,10 @@
 """A process of `elastic-ctr network check`: python -m elastic_ctr.local.network_trial train|serve SPEC.json
 
 `train` inspects the network, trains one batch and then more beside a parameter server, exports it and scores rows. `serve` loads the export as serving
-does and scores the same rows; Paddle's two halves do not share a process in a pod either. SPEC: {"model": …, "input": {…}, "endpoints":
-[…], "scratch": "…", "batchSize": 512}. The answer is `answer.json` in the scratch folder.
+does and scores the same rows; Paddle's two halves do not share a process in a pod either. SPEC: {"model": …, "input": {…}, "scratch":
+"…", "batchSize": 512}. The server's socket is in the folder `server` of the scratch folder, and the answer is `answer.json` there.
 """
 
-import http.client
 import json
 import os
 import sys
@@ -18,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.control.server_sockets import address_on_this_machine, link_sockets, socket_name
 from elastic_ctr.model.networks.inspection import inspect_own
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.model.program import prepare_environment, start_paddle
 from elastic_ctr.serving.batching.predictor import DenseNetwork, NetworkUnusable
 from elastic_ctr.trainer.engine import Engine
 
-ANSWER, SCORED, EXPORT = "answer.json", "scored.npz", "export"
-_SERVER_SECONDS = 60.0
+ANSWER, SCORED, EXPORT, SERVER = "answer.json", "scored.npz", "export", "server"
 _TIMED_VALUES = 400_000
 _TIMED_RECORDS = 20_000
 _DRAWN_ROWS = 64
@@ -40,8 +39,8 @@ def trained(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
     # Prints of the user's file are shown once; those of Paddle are not.
     with os.fdopen(os.dup(spec["prints"]), "w") as shown, redirect_stdout(shown):
         parameters = inspect_own(model, given)
-    _await_server(spec["endpoints"][0])
-    engine = Engine(model, given, spec["endpoints"], threads=1)
+    link_sockets([address_on_this_machine((scratch / SERVER / socket_name(0)).absolute())], Path())
+    engine = Engine(model, given, 1, threads=1)
     engine.connect(1)
     engine.initialise()
     first = {name: engine.dense_value(name) for name in engine.dense_names}
@@ -67,22 +66,6 @@ def trained(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
         "records": spec["batchSize"] + timed,
         "trainingMicroseconds": seconds / timed * 1e6,
     }
-
-
-def _await_server(endpoint: str) -> None:
-    ends = time.monotonic() + _SERVER_SECONDS
-    while time.monotonic() < ends:
-        connection = http.client.HTTPConnection(endpoint, timeout=1)
-        try:
-            connection.request("GET", "/health")
-            if connection.getresponse().status == http.HTTPStatus.OK:
-                return
-        except (OSError, http.client.HTTPException):
-            pass
-        finally:
-            connection.close()
-        time.sleep(0.1)
-    raise RuntimeError(f"the parameter server at {endpoint} did not answer within {_SERVER_SECONDS:.0f} s")
 
 
 def _train(

@@ -24,7 +24,7 @@ from elastic_ctr.config.role_files import (
     Tracking,
     TrainerFile,
 )
-from elastic_ctr.config.roles import GENERATION_PORTS, CubeTransferConfig, StoreConfig
+from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.run_folder import RunInfo
@@ -56,10 +56,9 @@ def ports(values: Values) -> Iterator[tuple[str, range]]:
         ("pserver", pservers, 1),
     ):
         for field, first in _ports_of(getattr(values, block).config).items():
+            # Pservers are reached at Unix sockets.
             if first and (block, field) != ("pserver", "port"):
                 yield f"{to_camel(block)}.config.{to_camel(field)}", range(first, first + count * step, step)
-    first = values.pserver.config.port
-    yield "pserver.config.port", range(first, first + pservers * GENERATION_PORTS)
 
 
 def at_port_base(values: Values) -> Values:
@@ -229,9 +228,11 @@ def roles(places: Places) -> Iterator[Role]:
         yield Role("ctr-intake-0", "intake", file, _well(intake.port))
 
     for index in range(pservers):
-        name, port = f"pserver-{index}", values.pserver.config.port + GENERATION_PORTS * index
-        pserver = _copy(values.pserver.config, index, port=port, scratch_dir=places.scratch(name))
-        file = PserverFile(**training, pserver=pserver, pservers=pservers, master_address=places.master)
+        name = f"pserver-{index}"
+        pserver = _copy(values.pserver.config, index, scratch_dir=places.scratch(name))
+        file = PserverFile(
+            **training, pserver=pserver, forwarded=False, pservers=pservers, master_address=places.master
+        )
         yield Role(f"ctr-{name}", "pserver", file, _well(pserver.admin_port), ends=True)
 
     for index in range(values.trainer.replicas):

@@ -268,7 +268,7 @@ class Coordinator(Part):
                 return control.PserverOrders(leave=True, wrong_training=True, reason=foreign)
             return control.PserverOrders(
                 generation=self.generation,
-                endpoints=self.pservers.endpoints(self.generation),
+                start=self.pservers.complete,
                 checkpoint=self._generations.last_checkpoint,
                 jobs=self._jobs(state.index),
                 leave=self.finished,
@@ -345,7 +345,7 @@ class Coordinator(Part):
             reply = control.JoinReply(
                 trainer_id=trainer_id,
                 generation=generation,
-                endpoints=self.pservers.endpoints(generation),
+                servers=self.pservers.servers(generation),
                 model_digest=self._digest,
                 lease_seconds=self._config.lease_seconds,
                 leave_timeout_seconds=self._handover.leave_timeout,
@@ -420,11 +420,11 @@ class Coordinator(Part):
     def unreachable(self, report: control.UnreachableReport) -> tuple[int, str, int] | None:
         """The pserver that the master must probe, if the report is of this generation: (index, host, admin port)."""
         with self._lock.reading():
-            endpoints = self.pservers.endpoints(self.generation)
-            if report.generation != self.generation or report.endpoint not in endpoints:
+            servers = self.pservers.servers(self.generation)
+            if report.generation != self.generation or report.server not in servers:
                 return None
-            index, one = self.pservers.items()[endpoints.index(report.endpoint)]
-            log.warning("trainer %d cannot reach %s: %s", report.trainer_id, report.endpoint, report.reason)
+            index, one = self.pservers.items()[servers.index(report.server)]
+            log.warning("trainer %d cannot reach pserver %d: %s", report.trainer_id, index, report.reason)
             return index, one.host, one.admin_port
 
     def lease(self, request: control.LeaseRequest) -> control.LeaseReply:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from elastic_ctr.config.roles import GENERATION_PORTS
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger import Ledger
 
@@ -30,14 +29,18 @@ class Pservers:
     def items(self) -> list[tuple[int, control.PserverState]]:
         return sorted(self._known.items())
 
-    def endpoints(self, generation: int) -> list[str]:
-        """Addresses of the server processes of a generation, in order; empty until every supervisor is known.
+    @property
+    def complete(self) -> bool:
+        """Every supervisor is known."""
+        return len(self._known) == self.count
 
-        Each generation has a port of its own: a trainer that slept through a recovery cannot reach the new table.
+    def servers(self, generation: int) -> list[str]:
+        """Addresses of the server processes of a generation, in order; empty until each is started.
+
+        Each process has an address of its own: a trainer that slept through a recovery cannot reach the new table.
         """
-        if len(self._known) < self.count:
-            return []
-        return [f"{each.host}:{each.port + generation % GENERATION_PORTS}" for _, each in self.items()]
+        found = [each.server for _, each in self.items() if each.generation == generation and each.server]
+        return found if len(found) == self.count else []
 
     def waiting_for(self, generation: int) -> str:
         """The pservers that do not serve this generation yet, in words; empty when all do."""

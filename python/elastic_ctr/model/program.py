@@ -31,13 +31,17 @@ _RULES: Mapping[str, tuple[str, str]] = {
 
 
 def prepare_environment(scratch: Path) -> None:
-    """Before paddle is imported: one thread a process, its fastest code path, quiet logs, a working directory it may write to."""
+    """Before paddle is imported: one thread a process, its fastest code path, quiet logs, a working directory of this user alone."""
     os.environ.update(
-        OMP_NUM_THREADS="1", CPU_NUM="1", GLOG_v="0", GLOG_minloglevel="2", PADDLE_WITH_GLOO="0", TEST_MODE="1"
-    )
+        OMP_NUM_THREADS="1", CPU_NUM="1", GLOG_v="0", GLOG_minloglevel="2", PADDLE_WITH_GLOO="0", TEST_MODE="1",
+        # Paddle would wait for TCP ports, and there are none.
+        FLAGS_LAUNCH_BARRIER="0",
+    )  # fmt: skip
     choose_code_path()
     os.environ.pop("PADDLE_TRAINER_ENDPOINTS", None)
     scratch.mkdir(parents=True, exist_ok=True)
+    # The servers' sockets stand here, and the folder is all that keeps others from them.
+    scratch.chmod(0o700)
     os.chdir(scratch)
 
 

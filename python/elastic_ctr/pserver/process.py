@@ -2,8 +2,8 @@
 
     python -m elastic_ctr.pserver.process SPEC.json
 
-SPEC: {"model": …, "input": {…}, "endpoints": […], "index": 0, "scratch": "…", "parent": 123}. Ends with the process `parent`, if it is
-named, or with REFUSED and one sentence when a network of the user's own cannot be used.
+SPEC: {"model": …, "input": {…}, "servers": 2, "index": 0, "scratch": "…", "parent": 123}. It listens on a Unix socket in `scratch`,
+and ends with the process `parent`, if it is named, or with REFUSED and one sentence when a network of the user's own cannot be used.
 """
 
 import json
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.control.server_sockets import paddle_endpoints, socket_name
 from elastic_ctr.model.networks.inspection import inspect_own
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.model.program import build_program, prepare_environment, start_paddle
@@ -27,6 +28,8 @@ def main() -> None:
         die_with_parent(parent)
     model = Model.model_validate(spec["model"])
     prepare_environment(Path(spec["scratch"]))
+    # That of a server that was ended would be in the way.
+    Path(socket_name(spec["index"])).unlink(missing_ok=True)
     start_paddle(model)
     from paddle.distributed import fleet
 
@@ -37,7 +40,10 @@ def main() -> None:
         print(f"the network cannot be trained: {refused}", file=sys.stderr, flush=True)  # noqa: T201 (its last words)
         os._exit(REFUSED)
     role = fleet.UserDefinedRoleMaker(
-        current_id=spec["index"], role=fleet.Role.SERVER, worker_num=1, server_endpoints=spec["endpoints"]
+        current_id=spec["index"],
+        role=fleet.Role.SERVER,
+        worker_num=1,
+        server_endpoints=paddle_endpoints(spec["servers"]),
     )
     fleet.init(role)
     build_program(model, given)

@@ -1,11 +1,10 @@
 """The supervisor of Paddle's server process: health, recovery, and the files that the server saves.
 
 The server process holds the GIL, never exits by itself, and its table is lost when it ends. The supervisor reports its state
-to the master every half second. A new generation is a new server process on another port. The supervisor counts or uploads
-the folders that the server process saves to scratch.
+to the master every half second. A new generation is a new server process with a socket of its own. The supervisor counts or
+uploads the folders that the server process saves to scratch.
 """
 
-import http.client
 import json
 import logging
 import os
@@ -17,7 +16,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,9 +24,12 @@ import grpc
 import psutil
 
 from elastic_ctr.config.role_files import PserverFile
-from elastic_ctr.config.roles import GENERATION_PORTS
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
+from elastic_ctr.control.forwarder_process import expose
+from elastic_ctr.control.proof import new_life
+from elastic_ctr.control.server_call import ping
+from elastic_ctr.control.server_sockets import address_on_this_machine, socket_name
 from elastic_ctr.pserver.compaction import COMPACTION, Compactor
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.process import REFUSED
@@ -65,7 +66,10 @@ class PserverSupervisor:
         self._leave_timeout = 0.0
         self._incarnation = uuid.uuid4().hex
         self._generation = 0
+        # Names the server process of this generation: no other one has its address.
+        self._life = ""
         self._child: subprocess.Popen[bytes] | None = None
+        self._forwarder: subprocess.Popen[bytes] | None = None
         self._preparing: Future[int] | None = None
         self._fetched_rows = 0
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jobs")
@@ -163,8 +167,8 @@ class PserverSupervisor:
         self._idle = orders.reason
         if orders.generation != self._generation:
             self._begin(orders.generation)
-        if self._child is None and orders.endpoints:
-            self._start_when_ready(list(orders.endpoints), orders.checkpoint)
+        if self._child is None and orders.start:
+            self._start_when_ready(orders.checkpoint)
         self._work(orders.jobs)
         return False
 
@@ -217,7 +221,6 @@ class PserverSupervisor:
             index=self._index,
             incarnation=self._incarnation,
             host=self._host,
-            port=self._settings.pserver.port,
             admin_port=self._settings.pserver.admin_port,
             generation=self._generation,
             serving=not lost and serving,
@@ -229,7 +232,18 @@ class PserverSupervisor:
             damaged_checkpoint=self._damaged,
             memory_bytes=self._memory(),
             fetched_rows=self._fetched_rows,
+            server="" if self._child is None else self._server(),
         )
+
+    def _server(self) -> str:
+        """Where trainers reach this generation's server process."""
+        if not self._settings.forwarded:
+            return address_on_this_machine(self._socket().absolute())
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._settings.pserver.port}/{self._life}"
+
+    def _socket(self) -> Path:
+        return self._folder() / socket_name(self._index)
 
     def _memory(self) -> int:
         """Resident bytes of the server process; 0 without one."""
@@ -239,14 +253,14 @@ class PserverSupervisor:
             return 0
 
     def _folder(self) -> Path:
-        return self._scratch / f"generation-{self._generation}"
+        return self._scratch / f"generation-{self._generation}-{self._life[:8]}"
 
     def _begin(self, generation: int) -> None:
         """Start afresh: Paddle's load does not clear a table, so each generation has new server processes."""
         self._end_child()
         self._compactor.end()
         old = self._folder()
-        self._generation = generation
+        self._generation, self._life = generation, new_life()
         self._running.clear()
         self._results.clear()
         self._retry_at.clear()
@@ -259,7 +273,7 @@ class PserverSupervisor:
     def _folders(self) -> Folders:
         return Folders(self._folder(), self._store, self._settings.model, self._index, self._settings.pservers)
 
-    def _start_when_ready(self, endpoints: list[str], checkpoint: str) -> None:
+    def _start_when_ready(self, checkpoint: str) -> None:
         if self._preparing is None:
             # Damaged files may be put back at any time.
             pause = _DAMAGED_SECONDS if self._damaged else min(30.0, 2.0 ** min(self._failed_starts, 5) - 1)
@@ -277,13 +291,13 @@ class PserverSupervisor:
             return
         if self._damaged:
             self._damaged = self._error = ""
-        self._start_child(endpoints)
+        self._start_child()
 
-    def _start_child(self, endpoints: list[str]) -> None:
+    def _start_child(self) -> None:
         spec = {
             "model": self._settings.model.model_dump(mode="json", by_alias=True),
             "input": asdict(self._settings.input),
-            "endpoints": endpoints,
+            "servers": self._settings.pservers,
             "index": self._index,
             "scratch": str(self._folder()),
             # Not a `preexec_fn`, see the trainer's supervisor: gRPC has threads here, too.
@@ -298,23 +312,34 @@ class PserverSupervisor:
                 stdout=out,
                 stderr=out,
             )
+        if self._settings.forwarded:
+            settings = self._settings
+            listen = f"{settings.host}:{settings.pserver.port}"
+            self._forwarder = expose(
+                self._socket(), listen=listen, life=self._life, token=settings.auth.token_file, tls=settings.tls_dir
+            )
 
     def _alive(self) -> bool:
-        return self._child is not None and self._child.poll() is None
+        if self._child is None or self._child.poll() is not None:
+            return False
+        if self._forwarder is not None and self._forwarder.poll() is not None:
+            # Trainers have lost their connections, and Paddle goes on training without an error.
+            log.error("the forwarder ended with %s; its server process is ended, too", self._forwarder.returncode)
+            self._child.kill()
+            self._child.wait()
+            return False
+        return True
 
     def _serving(self) -> bool:
         if not self._alive():
             return False
-        port = self._settings.pserver.port + self._generation % GENERATION_PORTS
         try:
-            with closing(http.client.HTTPConnection(self._host, port, timeout=1)) as connection:
-                connection.request("GET", "/health")
-                up = connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
+            ping(self._socket())
+        except OSError:
             return False
-        if up and self._failed_starts:
+        if self._failed_starts:
             self._failed_starts, self._error = 0, ""
-        return up
+        return True
 
     def _log_lines(self) -> list[str]:
         try:
@@ -338,6 +363,10 @@ class PserverSupervisor:
             self._child.kill()
             self._child.wait()
             self._child = None
+        if self._forwarder is not None:
+            self._forwarder.kill()
+            self._forwarder.wait()
+            self._forwarder = None
 
     def _work(self, jobs: Sequence[control.Job]) -> None:
         self._wanted = {job.id for job in jobs}

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.control.server_call import rows_at
+from elastic_ctr.control.server_sockets import await_servers, close_listeners, paddle_endpoints, socket_name
 from elastic_ctr.model.evaluation import Histograms
 from elastic_ctr.model.grouped_auc import GroupSample
 from elastic_ctr.model.networks.catalog import logit_of
@@ -20,23 +22,26 @@ from elastic_ctr.model.program import OFFSET, TABLE, build_program, offset, star
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.trainer.gradient_pushes import merge_gradients
 from elastic_ctr.trainer.kept_program import KeptProgram, SavedParameters
-from elastic_ctr.trainer.row_counts import rows_at
 from elastic_ctr.trainer.take_over import Names, Values, random_rows, take_over
 
 # A server's answer may have 64 MiB; a larger one is lost, and Paddle goes on with whatever its memory had.
 _PULLED_BYTES = 16 << 20
+_SERVER_SECONDS = 60.0
 _WAY_OUT = "lower the learning rates of model.table and model.dense"
 MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
 
 
 class Engine:
-    """A trainer's access to the tables: train, predict, pull, save. One per process, never rebuilt."""
+    """A trainer's access to the tables: train, predict, pull, save. One per process, never rebuilt.
+
+    The sockets of the `servers` are in the working folder.
+    """
 
     def __init__(
         self,
         model: Model,
         given: ModelInput,
-        endpoints: Sequence[str],
+        servers: int,
         *,
         threads: int,
         gradient_merge: int = 1,
@@ -44,13 +49,13 @@ class Engine:
     ) -> None:
         self._model = model
         self._input = given
-        self._endpoints = list(endpoints)
+        self._servers = servers
         self._threads = threads
         self._gradient_merge = gradient_merge
         self._group = group
 
     def connect(self, trainer_id: int) -> None:
-        """Join as a trainer and pull the dense values: zeros if the servers were not initialised."""
+        """Join as a trainer and pull the dense values: zeros if the servers were not initialised. Raises OSError without a server."""
         # Importing Paddle installs a SIGTERM handler that ends the process at once, in the middle of a task.
         with preserve_sigterm_handler():
             import paddle
@@ -61,7 +66,10 @@ class Engine:
         start_paddle(self._model)
         merge_gradients(self._gradient_merge)
         role = fleet.UserDefinedRoleMaker(
-            current_id=trainer_id, role=fleet.Role.WORKER, worker_num=1, server_endpoints=self._endpoints
+            current_id=trainer_id,
+            role=fleet.Role.WORKER,
+            worker_num=1,
+            server_endpoints=paddle_endpoints(self._servers),
         )
         fleet.init(role)
         self._paddle, self._fleet = paddle, fleet
@@ -73,7 +81,9 @@ class Engine:
         self._scope = static.global_scope()
         dense_names = [p.name for p in self._main.all_parameters() if p.name != TABLE]
         self._first_values = {name: self._array(name).copy() for name in dense_names}
+        await_servers(Path(), self._servers, _SERVER_SECONDS)
         fleet.init_worker()
+        close_listeners()
         self._runtime = fleet.fleet._runtime_handle  # noqa: SLF001
         self._worker = self._runtime._worker  # noqa: SLF001
         self._dense_map = get_the_one_recv_context(self._runtime.context, split_dense_table=False)
@@ -320,8 +330,9 @@ class Engine:
         self._worker.save_all_model(folder, MODES[mode])
 
     def count_rows(self) -> list[int]:
-        """Rows of the sparse tables at each server, in order. Raises OSError, HTTPException, ValueError."""
-        return [sum(rows_at(each, table) for table in self._sparse_tables) for each in self._endpoints]
+        """Rows of the sparse tables at each server, in order. Raises OSError, ValueError."""
+        sockets = [Path(socket_name(index)) for index in range(self._servers)]
+        return [sum(rows_at(each, table) for table in self._sparse_tables) for each in sockets]
 
     def flush(self) -> None:
         """Wait until every gradient pushed has been taken by a server."""

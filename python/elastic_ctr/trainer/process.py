@@ -20,6 +20,8 @@ from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
+from elastic_ctr.control.forwarder_process import reach
+from elastic_ctr.control.server_sockets import link_sockets
 from elastic_ctr.features.readers.batches import ColumnsRefused
 from elastic_ctr.model.networks.inspection import inspect_own
 from elastic_ctr.model.networks.own import NetworkRefused
@@ -93,16 +95,22 @@ class TrainerProcess:
             return 2
         self._generation = reply.generation
         self._leave_timeout = reply.leave_timeout_seconds
-        endpoints, trainer = list(reply.endpoints), self._settings.trainer
+        servers, trainer = list(reply.servers), self._settings.trainer
+        sockets = Path.cwd()
+        if not link_sockets(servers, sockets):
+            # It ends with this process.
+            reach(sockets, servers, token=self._settings.auth.token_file, tls=self._settings.tls_dir)
         self._engine = Engine(
             model,
             self._settings.input,
-            endpoints,
+            len(servers),
             threads=trainer.threads,
             gradient_merge=trainer.gradient_merge,
             group=self._settings.data.group,
         )
-        self._watchdog = Watchdog(self._client, self._trainer_id, self._generation, endpoints, reply.lease_seconds)
+        self._watchdog = Watchdog(
+            self._client, self._trainer_id, self._generation, servers, str(sockets), reply.lease_seconds
+        )
         self._watchdog.start()
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:

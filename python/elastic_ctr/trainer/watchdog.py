@@ -4,14 +4,13 @@ After losing a pserver Paddle sleeps 300 s and then trains on an empty table wit
 a pserver exits at once and rejoins; the master decides what was lost.
 """
 
-import http.client
 import json
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ import grpc
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import MasterClient
+from elastic_ctr.control.server_call import ping
+from elastic_ctr.control.server_sockets import socket_name
 from elastic_ctr.trainer.scratch import on_scratch
 
 log = logging.getLogger(__name__)
@@ -28,22 +29,11 @@ _MISSES = 3
 _PERIOD = 0.5
 
 
-def incarnation(endpoint: str, timeout: float = 2.0) -> str:
-    """The server process behind an endpoint: its pid. Raises OSError or http.client.HTTPException without an answer."""
-    host, _, port = endpoint.rpartition(":")
-    with closing(http.client.HTTPConnection(host, int(port), timeout=timeout)) as connection:
-        connection.request("GET", "/vars/pid")
-        answer = connection.getresponse()
-        body = answer.read(200)
-        if answer.status != http.HTTPStatus.OK:
-            raise OSError(f"it answers {answer.status}")
-        return body.decode("ascii", "replace").strip()
-
-
 class Watchdog(threading.Thread):
     """Runs beside the engine, whose calls release the GIL. Ends the process with REJOIN when the trainer no longer belongs.
 
-    With `end` it calls that instead. `held` and `running` are attempts of tasks: those leased, and the one being trained.
+    With `end` it calls that instead. `held` and `running` are attempts of tasks: those leased, and the one being trained. `servers` are the
+    addresses of the pservers, whose sockets are in `folder`; an address names one process, so another one never answers there.
     """
 
     def __init__(
@@ -51,7 +41,8 @@ class Watchdog(threading.Thread):
         client: MasterClient,
         trainer_id: int,
         generation: int,
-        endpoints: Sequence[str],
+        servers: Sequence[str],
+        folder: str,
         lease_seconds: float,
         held: Iterable[str] = (),
         running: str = "",
@@ -61,8 +52,8 @@ class Watchdog(threading.Thread):
         self._client = client
         self._trainer_id = trainer_id
         self._generation = generation
-        self._misses = dict.fromkeys(endpoints, 0)
-        self._lives: dict[str, str] = {}
+        self._misses = dict.fromkeys(servers, 0)
+        self._folder = Path(folder)
         self._lease_seconds = lease_seconds
         self._held = set(held)
         self._running = running
@@ -76,7 +67,8 @@ class Watchdog(threading.Thread):
             return {
                 "trainer_id": self._trainer_id,
                 "generation": self._generation,
-                "endpoints": list(self._misses),
+                "servers": list(self._misses),
+                "folder": str(self._folder),
                 "lease_seconds": self._lease_seconds,
                 "held": sorted(self._held),
                 "running": self._running,
@@ -144,27 +136,25 @@ class Watchdog(threading.Thread):
         return True
 
     def _look(self) -> None:
-        for endpoint in self._misses:
+        for index, server in enumerate(self._misses):
             try:
-                life = incarnation(endpoint)
-            except (OSError, http.client.HTTPException) as failed:
-                self._misses[endpoint] += 1
-                if self._misses[endpoint] >= _MISSES:
-                    self._unreachable(endpoint, str(failed) or type(failed).__name__)
+                ping(self._folder / socket_name(index))
+            except OSError as failed:
+                self._misses[server] += 1
+                if self._misses[server] >= _MISSES:
+                    self._unreachable(server, str(failed) or type(failed).__name__)
                 continue
-            self._misses[endpoint] = 0
-            if self._lives.setdefault(endpoint, life) != life:
-                self._unreachable(endpoint, "another process answers there")
+            self._misses[server] = 0
 
-    def _unreachable(self, endpoint: str, reason: str) -> None:
+    def _unreachable(self, server: str, reason: str) -> None:
         report = control.UnreachableReport(
-            trainer_id=self._trainer_id, generation=self._generation, endpoint=endpoint, reason=reason
+            trainer_id=self._trainer_id, generation=self._generation, server=server, reason=reason
         )
         try:
             self._client.call_once("ReportUnreachable", report, timeout=5)
         except grpc.RpcError as failed:
             log.warning("the master did not take the report: %s", failed.code().name)
-        self._rejoin(f"{endpoint}: {reason}")
+        self._rejoin(f"{server}: {reason}")
 
 
 @contextmanager

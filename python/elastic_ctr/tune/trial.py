@@ -6,7 +6,6 @@ Every line that it prints is a JSON object: `{"step": …, "logloss": …, "auc"
 `{"found": {…}}`, or `{"failed": SENTENCE}`. The parameter server ends with it.
 """
 
-import http.client
 import json
 import math
 import os
@@ -16,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +23,18 @@ import numpy as np
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.config.section import Section
+from elastic_ctr.control.server_call import ping
+from elastic_ctr.control.server_sockets import address_on_this_machine, link_sockets, socket_name
 from elastic_ctr.master import learning
 from elastic_ctr.model.evaluation import BUCKETS, Histograms, quality_of_histogram
 from elastic_ctr.model.program import prepare_environment
-from elastic_ctr.runtime.lifecycle import bind, dies_with_this_process
+from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.held_out import parts_of
 from elastic_ctr.tune.passes import Hours, Piece, TrainedPass
 from elastic_ctr.versions.manifest import Quality
 
 _START_SECONDS = 120
-# Another process may take a port between its choice and its use.
-_PORTS_TRIED = 3
 
 
 class TrialSpec(Section):
@@ -173,11 +171,11 @@ class Pserver:
         self._start()
 
     def _start(self) -> None:
-        with bind("127.0.0.1", 0) as free:
-            self.endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+        scratch = self._folder / "pserver"
+        self.socket = (scratch / socket_name(0)).absolute()
         told = {
             "model": self._spec.model.model_dump(mode="json", by_alias=True), "input": asdict(input_of(self._spec)),
-            "endpoints": [self.endpoint], "index": 0, "scratch": str(self._folder / "pserver"),
+            "servers": 1, "index": 0, "scratch": str(scratch),
         }  # fmt: skip
         (self._folder / "pserver.json").write_text(json.dumps(told))
         with self._log.open("wb") as log:
@@ -189,16 +187,13 @@ class Pserver:
 
     def wait_until_it_answers(self) -> None:
         """Raises TrialFailed."""
-        for attempt in range(_PORTS_TRIED):
-            if attempt:
-                self._start()
-            ends = time.monotonic() + _START_SECONDS
-            while self._process.poll() is None and time.monotonic() < ends:
-                if _answers(self.endpoint):
-                    return
-                time.sleep(0.05)
-            self._process.kill()
-            self._process.wait()
+        ends = time.monotonic() + _START_SECONDS
+        while self._process.poll() is None and time.monotonic() < ends:
+            if _answers(self.socket):
+                return
+            time.sleep(0.05)
+        self._process.kill()
+        self._process.wait()
         raise TrialFailed(f"the parameter server does not start: {last_line(self._log)}")
 
     def wait_until_it_ends(self) -> str:
@@ -211,15 +206,12 @@ def input_of(spec: TrialSpec) -> ModelInput:
     return ModelInput(spec.slots, spec.averaged, spec.numbers)
 
 
-def _answers(endpoint: str) -> bool:
-    connection = http.client.HTTPConnection(endpoint, timeout=1)
+def _answers(server: Path) -> bool:
     try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
+        ping(server)
+    except OSError:
         return False
-    finally:
-        connection.close()
+    return True
 
 
 def last_line(file: Path) -> str:
@@ -247,6 +239,7 @@ def main() -> None:
         import paddle  # noqa: F401 (both processes import it at the same time)
 
         server.wait_until_it_answers()
+        link_sockets([address_on_this_machine(server.socket)], Path())
 
         def watch() -> None:
             # Without its server Paddle waits for minutes, and then learns garbage.
@@ -255,7 +248,7 @@ def main() -> None:
 
         threading.Thread(target=watch, daemon=True).start()
         engine = Engine(
-            spec.model, input_of(spec), [server.endpoint],
+            spec.model, input_of(spec), 1,
             threads=spec.trainer.threads, gradient_merge=spec.trainer.gradient_merge,
         )  # fmt: skip
         engine.connect(1)

@@ -61,12 +61,12 @@ def test_a_silent_pserver_is_named_and_lost_once_the_master_has_looked(tmp_path:
     assert one.coordinator.generation == 2
 
 
-def test_a_report_of_an_unreachable_endpoint_names_the_parent_to_ask(tmp_path: Path) -> None:
+def test_a_report_of_an_unreachable_server_names_the_parent_to_ask(tmp_path: Path) -> None:
     one = world(tmp_path)
     trainer = one.until_phase(control.TRAIN)
-    endpoint = one.coordinator.pservers.endpoints(1)[1]
+    server = one.coordinator.pservers.servers(1)[1]
 
-    report = control.UnreachableReport(trainer_id=trainer.id, generation=1, endpoint=endpoint, reason="timed out")
+    report = control.UnreachableReport(trainer_id=trainer.id, generation=1, server=server, reason="timed out")
 
     assert one.coordinator.unreachable(report) == (1, "127.0.0.1", 1)
     report.generation = 7

@@ -66,7 +66,7 @@ def test_members_of_the_new_training_wait_and_those_of_the_old_get_nothing_but_t
     orders, reply = new_pserver.sync(), new_trainer.join()
     handed_over(one)
 
-    assert (list(orders.endpoints), orders.generation, orders.leave) == ([], 0, False)
+    assert (orders.start, orders.generation, orders.leave) == (False, 0, False)
     assert (reply.verdict, reply.reason) == (
         control.JoinReply.WAIT,
         "waits for training local, which is saved once more",

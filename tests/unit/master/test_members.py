@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.config.roles import GENERATION_PORTS
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.members import JobResults, Pservers, Trainers
@@ -16,7 +15,7 @@ def known(*, generation: int = 1, serving: bool = True, error: str = "", count: 
                 index=index,
                 incarnation="x",
                 host="h",
-                port=8800 + 16 * index,
+                server=f"h{index}:8800/{'0' * 32}",
                 generation=generation,
                 serving=serving,
                 error=error,
@@ -26,18 +25,12 @@ def known(*, generation: int = 1, serving: bool = True, error: str = "", count: 
     return found
 
 
-def test_there_are_no_endpoints_until_every_parent_is_known() -> None:
-    assert known(count=1).endpoints(1) == []
-
-
-def test_each_of_sixteen_generations_has_ports_of_its_own() -> None:
-    one = known()
-
-    found = [tuple(one.endpoints(generation)) for generation in range(1, 1 + GENERATION_PORTS)]
-
-    assert found[0] == ("h:8801", "h:8817")
-    assert len({endpoint for pair in found for endpoint in pair}) == 2 * GENERATION_PORTS
-    assert one.endpoints(1 + GENERATION_PORTS) == one.endpoints(1)
+def test_servers_have_no_addresses_until_each_is_started_in_the_generation() -> None:
+    assert known(count=1).servers(1) == []
+    assert not known(count=1).complete
+    assert known().complete
+    assert known().servers(1) == [f"h0:8800/{'0' * 32}", f"h1:8800/{'0' * 32}"]
+    assert known().servers(2) == []
 
 
 def test_who_is_waited_for_is_named_with_its_error() -> None:

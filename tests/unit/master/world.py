@@ -132,7 +132,7 @@ class Pserver:
             index=self.index,
             incarnation=self.incarnation,
             host="127.0.0.1",
-            port=9000 + 100 * self.index,
+            server=f"unix:/pserver-{self.index}/{self.generation}" if self.up else "",
             admin_port=1,
             generation=self.generation,
             serving=self.up and not self.lost,
@@ -154,7 +154,7 @@ class Pserver:
             self._empty()
             self.generation = orders.generation
         self.damaged = orders.checkpoint if orders.checkpoint in self.world.damaged else ""
-        if not self.up and orders.endpoints and not self.damaged:
+        if not self.up and orders.start and not self.damaged:
             self.up, self.fetched = True, orders.checkpoint
             self.to_load = self.world.checkpoint(self.fetched) if self.fetched else {}
         self.wanted = {job.id for job in orders.jobs}

@@ -214,8 +214,8 @@ def test_a_damaged_checkpoint_is_named_until_it_can_be_fetched(
     parent: PserverSupervisor, master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_DAMAGED_SECONDS", 0.0)
-    monkeypatch.setattr(parent, "_start_child", lambda _: None)
-    master.orders.endpoints.append("127.0.0.1:1")
+    monkeypatch.setattr(parent, "_start_child", lambda: None)
+    master.orders.start = True
     master.orders.checkpoint = "lost"
 
     def told() -> control.PserverState:
@@ -285,10 +285,10 @@ def test_a_pause_before_a_start_stays_bounded_however_often_it_failed(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("elastic_ctr.pserver.supervisor._prepare", lambda _folders, _name, pause: pauses.append(pause))
-    monkeypatch.setattr(parent, "_start_child", lambda _: None)
+    monkeypatch.setattr(parent, "_start_child", lambda: None)
     for failed in (0, 1, 2, 10_000):
         parent._failed_starts, parent._preparing = failed, None
-        parent._start_when_ready(["127.0.0.1:1"], "")
+        parent._start_when_ready("")
         until(lambda failed=failed: len(pauses) == [0, 1, 2, 10_000].index(failed) + 1)  # type: ignore[misc]
 
     assert pauses == [0.0, 1.0, 3.0, 30.0]
@@ -496,7 +496,7 @@ def test_a_server_process_that_refuses_its_network_is_not_lost_and_its_sentence_
     sentence = "the network cannot be trained: model.network.source has no function logit"
     (parent._folder() / "server.log").write_text(f"an Error of before\n{sentence}\n")
     parent._child = Refusing()  # type: ignore[assignment]
-    master.orders.endpoints.append("127.0.0.1:1")
+    master.orders.start = True
 
     for _ in range(3):
         parent._turn()

@@ -30,7 +30,7 @@ class Rounds(Watchdog):
             self._end("the lease went to another trainer")
 
     def __init__(self, client: MasterClient, end: Callable[[str], None], **_: object) -> None:
-        super().__init__(client, 1, 1, [], 0.1, end=end)
+        super().__init__(client, 1, 1, [], "", 0.1, end=end)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_without_a_hand_over_the_parent_does_nothing(duty: module._DelegatedWatc
 
 
 def test_what_is_handed_over_is_done_until_it_is_taken_back(duty: module._DelegatedWatchdog, tmp_path: Path) -> None:
-    watchdog = Watchdog(None, 7, 2, ["127.0.0.1:1"], 10)  # type: ignore[arg-type]
+    watchdog = Watchdog(None, 7, 2, ["unix:/none/8801"], "/none", 10)  # type: ignore[arg-type]
     watchdog.hold("save:1")
 
     with delegated_to_parent(watchdog, tmp_path / WATCH_FILE):
@@ -79,7 +79,7 @@ def test_states_that_follow_each_other_soon_are_left_to_the_child(
 ) -> None:
     monkeypatch.setattr(module, "_DELEGATED_AFTER", 0.2)
     for _ in range(5):
-        with delegated_to_parent(Watchdog(None, 7, 2, [], 10), tmp_path / WATCH_FILE):  # type: ignore[arg-type]
+        with delegated_to_parent(Watchdog(None, 7, 2, [], "", 10), tmp_path / WATCH_FILE):  # type: ignore[arg-type]
             rounds(duty, 2)
 
     assert Rounds.done == 0

@@ -186,7 +186,8 @@ def duty_state(attempt: str) -> dict[str, object]:
     return {
         "trainer_id": 1,
         "generation": 1,
-        "endpoints": [],
+        "servers": [],
+        "folder": "/none",
         "lease_seconds": 0.0,
         "held": [attempt],
         "running": "",

@@ -1,7 +1,5 @@
-import http.server
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,15 +17,17 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.server import ControlServicer, start_server
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.store import FileStore
-from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, incarnation
+from elastic_ctr.trainer.watchdog import REJOIN, Watchdog
+from paddle_socket import PaddleSocket
 from ports import free_port
 
 TRAINER = """
 import sys, threading
+from pathlib import Path
 from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.trainer.watchdog import Watchdog
-master, endpoint, trainer_id, attempt = sys.argv[1:]
-watchdog = Watchdog(MasterClient(master, ""), int(trainer_id), 1, [endpoint], 10.0)
+master, server, trainer_id, attempt = sys.argv[1:]
+watchdog = Watchdog(MasterClient(master, ""), int(trainer_id), 1, ["unix:" + server], str(Path(server).parent), 10.0)
 if attempt:
     watchdog.hold(attempt)
 watchdog.start()
@@ -43,49 +43,10 @@ def until(what: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.01)
 
 
-class Server:
-    """The page that brpc shows of a parameter server, over real HTTP."""
-
-    def __init__(self) -> None:
-        server = self
-
-        class Page(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                server.asked += 1
-                failing = server.failures > 0
-                server.failures -= failing
-                self.send_response(500 if failing else server.status)
-                self.end_headers()
-                if self.path == "/vars/pid":
-                    self.wfile.write(f"{server.pid}\n".encode())
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.pid = 4711
-        self.status = 200
-        self.failures = 0
-        self.asked = 0
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-        self.port: int = self._http.server_address[1]
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    @property
-    def endpoint(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def end(self) -> None:
-        if self._thread.is_alive():
-            self._http.shutdown()
-            self._http.server_close()
-            self._thread.join()
-
-
 class Master:
     """The real one's door, ledger and coordinator, with one trainer that has joined."""
 
-    def __init__(self, folder: Path, server: Server) -> None:
+    def __init__(self, folder: Path, server: PaddleSocket) -> None:
         port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.looked: list[tuple[int, str, int, str]] = []
@@ -100,16 +61,15 @@ class Master:
             pservers=1,
         )
         self.coordinator = Coordinator(self.ledger, settings, StoreQueries(FileStore(folder / "store")))
-        # The endpoint of generation 1 is one above the first port.
         self.pserver = control.PserverState(
             index=0,
             incarnation="x",
             training="local",
             host="127.0.0.1",
-            port=server.port - 1,
             admin_port=1,
             generation=1,
             serving=True,
+            server=f"unix:{server.path}",
         )
         self.coordinator.sync_pserver(self.pserver)
         self.trainer = self.coordinator.join("trainer-0", 0).trainer_id
@@ -130,14 +90,14 @@ class Master:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
+def server(tmp_path: Path) -> Iterator[PaddleSocket]:
+    made = PaddleSocket(tmp_path)
     yield made
     made.end()
 
 
 @pytest.fixture
-def master(tmp_path: Path, server: Server) -> Iterator[Master]:
+def master(tmp_path: Path, server: PaddleSocket) -> Iterator[Master]:
     made = Master(tmp_path, server)
     yield made
     made.end()
@@ -147,12 +107,12 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def trainer(master: Master, server: Server) -> Iterator[Start]:
+def trainer(master: Master, server: PaddleSocket) -> Iterator[Start]:
     started = []
 
     def start(attempt: str = "") -> "subprocess.Popen[bytes]":
         process = subprocess.Popen(
-            [sys.executable, "-c", TRAINER, master.address, server.endpoint, str(master.trainer), attempt],
+            [sys.executable, "-c", TRAINER, master.address, str(server.path), str(master.trainer), attempt],
             stdout=subprocess.PIPE,
         )
         started.append(process)
@@ -169,47 +129,39 @@ def trainer(master: Master, server: Server) -> Iterator[Start]:
 
 
 def test_a_pserver_that_is_gone_is_reported_and_the_trainer_ends_to_rejoin(
-    master: Master, server: Server, trainer: Start
+    master: Master, server: PaddleSocket, trainer: Start
 ) -> None:
     process = trainer()
-    until(lambda: server.asked > 0)
+    until(lambda: server.called > 0)
 
     server.end()
 
     assert process.wait(60) == REJOIN
     [(index, host, port, reason)] = master.looked
     assert (index, host, port) == (0, "127.0.0.1", 1)
-    assert "refused" in reason
+    assert "No such file" in reason
 
 
-def test_a_pserver_that_answers_with_an_error_is_gone_as_well(master: Master, server: Server, trainer: Start) -> None:
+def test_a_pserver_that_answers_with_an_error_is_gone_as_well(
+    master: Master, server: PaddleSocket, trainer: Start
+) -> None:
     process = trainer()
-    until(lambda: server.asked > 0)
+    until(lambda: server.called > 0)
 
-    server.status = 500
+    server.code = 2001
 
     assert process.wait(60) == REJOIN
-    assert master.looked[0][3] == "it answers 500"
+    assert master.looked[0][3] == "8801 answers with error 2001"
 
 
-def test_two_misses_are_not_a_loss(master: Master, server: Server, trainer: Start) -> None:
+def test_two_misses_are_not_a_loss(master: Master, server: PaddleSocket, trainer: Start) -> None:
     server.failures = 2
     process = trainer()
 
-    until(lambda: server.asked > 6 or process.poll() is not None)
+    until(lambda: server.called > 6 or process.poll() is not None)
 
     assert process.poll() is None
     assert master.looked == []
-
-
-def test_another_process_behind_the_endpoint_is_a_loss_at_once(master: Master, server: Server, trainer: Start) -> None:
-    process = trainer()
-    until(lambda: server.asked > 0)
-
-    server.pid += 1
-
-    assert process.wait(60) == REJOIN
-    assert master.looked[0][3] == "another process answers there"
 
 
 def test_a_trainer_of_an_old_generation_ends_to_rejoin(master: Master, trainer: Start) -> None:
@@ -235,20 +187,22 @@ def test_leases_that_are_held_are_renewed_and_a_lost_one_ends_the_trainer(master
     assert process.wait(60) == REJOIN
 
 
-def test_a_trainer_outlives_a_master_that_is_away(master: Master, server: Server, trainer: Start) -> None:
+def test_a_trainer_outlives_a_master_that_is_away(master: Master, server: PaddleSocket, trainer: Start) -> None:
     process = trainer()
     master._server.stop(grace=0).wait()
-    asked = server.asked
+    asked = server.called
 
-    until(lambda: server.asked > asked + 3)
+    until(lambda: server.called > asked + 3)
 
     assert process.poll() is None
 
 
-def test_the_master_has_heard_that_a_task_is_running_before_the_call_returns(master: Master, server: Server) -> None:
+def test_the_master_has_heard_that_a_task_is_running_before_the_call_returns(
+    master: Master, server: PaddleSocket
+) -> None:
     task = master.lease()
     client = MasterClient(master.address, "")
-    watchdog = Watchdog(client, master.trainer, 1, [server.endpoint], 10.0)
+    watchdog = Watchdog(client, master.trainer, 1, [f"unix:{server.path}"], str(server.path.parent), 10.0)
     watchdog.hold(task.attempt)
 
     watchdog.running(task.attempt)
@@ -258,11 +212,13 @@ def test_the_master_has_heard_that_a_task_is_running_before_the_call_returns(mas
 
 
 def test_a_trainer_that_leaves_is_not_ended_by_what_its_watchdog_finds_out(
-    master: Master, server: Server, monkeypatch: pytest.MonkeyPatch
+    master: Master, server: PaddleSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = MasterClient(master.address, "")
     ended: list[str] = []
-    watchdog = Watchdog(client, master.trainer, 1, [server.endpoint], 10.0, end=ended.append)
+    watchdog = Watchdog(
+        client, master.trainer, 1, [f"unix:{server.path}"], str(server.path.parent), 10.0, end=ended.append
+    )
     watchdog.hold(master.lease().attempt)
     master.coordinator.declare_lost(0, "gone")
     answered = client.call_once
@@ -274,16 +230,10 @@ def test_a_trainer_that_leaves_is_not_ended_by_what_its_watchdog_finds_out(
     with monkeypatch.context() as patch:
         patch.setattr(client, "call_once", while_it_asks)
         watchdog.round()
-    server.pid += 1
-    watchdog.round()
+    server.end()
+    for _ in range(3):
+        watchdog.round()
 
     assert ended == []
     assert master.looked == []
     client.close()
-
-
-def test_a_life_is_the_pid_that_the_server_shows(server: Server) -> None:
-    assert incarnation(server.endpoint) == "4711"
-    server.status = 404
-    with pytest.raises(OSError, match="it answers 404"):
-        incarnation(server.endpoint)

@@ -1,0 +1,30 @@
+"""Mutual TLS of the forwarders: certificates in a folder as cert-manager's Secrets have them (`tls.crt`, `tls.key`, `ca.crt`).
+
+The authority is the release's own, so a certificate of it is enough; names are not compared, because pods come and go. The folder is
+read for each connection: renewed certificates are used without a restart.
+"""
+
+import hashlib
+import socket
+import ssl
+from pathlib import Path
+
+_END = "-----END CERTIFICATE-----"
+
+
+def over_tls(connection: socket.socket, folder: Path, *, server: bool) -> tuple[ssl.SSLSocket, bytes]:
+    """The connection in TLS 1.3, and the digests of the listening and the connecting side's certificates as this side sees them.
+
+    `connection` has a timeout. Raises OSError, of which ssl.SSLError is one.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    context.load_verify_locations(folder / "ca.crt")
+    secure = context.wrap_socket(connection, server_side=server)
+    own = ssl.PEM_cert_to_DER_cert((folder / "tls.crt").read_text().partition(_END)[0] + _END)
+    theirs = secure.getpeercert(binary_form=True) or b""
+    listening, connecting = (own, theirs) if server else (theirs, own)
+    return secure, hashlib.sha256(listening).digest() + hashlib.sha256(connecting).digest()

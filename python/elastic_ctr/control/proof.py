@@ -1,0 +1,93 @@
+"""Both ends of a connection between pods prove that they know a secret of the run, and neither learns it.
+
+1. The side that listens sends MAGIC and a nonce.
+2. The side that connects sends MAGIC, a nonce, the life of the server that it means, and an HMAC-SHA256 over all of these.
+3. The side that listens sends an HMAC of its own over the same, and the connection belongs to the two.
+
+Each HMAC begins with the name of its side, so that no proof can be sent back as the other one. A life names one process of a server:
+a trainer that slept through a recovery cannot reach the next one. With TLS the HMAC includes both certificates, so a third party
+with a certificate of its own between the two is refused.
+"""
+
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+MAGIC = b"ECTRPS1\n"
+LIFE = 16
+_NONCE = 32
+_PROOF = 32
+_HELLO = len(MAGIC) + _NONCE
+
+
+class ProofRefused(Exception):
+    """The peer did not prove a secret of this run, or means another server."""
+
+
+class Connection(Protocol):
+    """A socket, or one in TLS."""
+
+    def settimeout(self, value: float | None, /) -> None: ...
+
+    def recv(self, size: int, /) -> bytes: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+
+def new_life() -> str:
+    """The name of a server process: 32 hexadecimal digits."""
+    return secrets.token_hex(LIFE)
+
+
+def prove_and_check(
+    connection: Connection, known: Iterable[str], life: str, binding: bytes = b"", *, seconds: float
+) -> None:
+    """The side that listens. `known`: the secrets that are valid. Raises ProofRefused, OSError."""
+    ends = time.monotonic() + seconds
+    hello = MAGIC + os.urandom(_NONCE)
+    connection.sendall(hello)
+    answer = _exactly(connection, _HELLO + LIFE + _PROOF, ends)
+    said, proof = answer[:-_PROOF], answer[-_PROOF:]
+    if not said.startswith(MAGIC):
+        raise ProofRefused("it is no trainer of elastic-ctr")
+    text = hello + said + binding
+    # Each secret is compared, whether or not one before fits.
+    fitting = [each for each in known if hmac.compare_digest(_mac(each, b"trainer", text), proof)]
+    if not fitting:
+        raise ProofRefused("it did not prove a secret of this run")
+    if not hmac.compare_digest(said[_HELLO:], bytes.fromhex(life)):
+        raise ProofRefused("it means another process of this server")
+    connection.sendall(_mac(fitting[0], b"pserver", text))
+
+
+def check_and_prove(connection: Connection, secret: str, life: str, binding: bytes = b"", *, seconds: float) -> None:
+    """The side that connects. Raises ProofRefused, OSError."""
+    ends = time.monotonic() + seconds
+    hello = _exactly(connection, _HELLO, ends)
+    if not hello.startswith(MAGIC):
+        raise ProofRefused("no pserver of elastic-ctr listens there")
+    said = MAGIC + os.urandom(_NONCE) + bytes.fromhex(life)
+    text = hello + said + binding
+    connection.sendall(said + _mac(secret, b"trainer", text))
+    if not hmac.compare_digest(_exactly(connection, _PROOF, ends), _mac(secret, b"pserver", text)):
+        raise ProofRefused("the pserver did not prove a secret of this run")
+
+
+def _mac(secret: str, side: bytes, text: bytes) -> bytes:
+    return hmac.digest(secret.encode(), side + b"\0" + text, "sha256")
+
+
+def _exactly(connection: Connection, count: int, ends: float) -> bytes:
+    """So many bytes; never more, for those behind them are the conversation's. Raises ProofRefused, OSError."""
+    found = b""
+    while len(found) < count:
+        # Of the whole proof: a peer that sends a byte now and then does not keep its place.
+        connection.settimeout(max(0.001, ends - time.monotonic()))
+        piece = connection.recv(count - len(found))
+        if not piece:
+            raise ProofRefused("the peer closed the connection before the proof")
+        found += piece
+    return found

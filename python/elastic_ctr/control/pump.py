@@ -1,0 +1,115 @@
+"""Moves bytes between two connected sockets, both ways, until both ends are closed."""
+
+import fcntl
+import os
+import select
+import socket
+import ssl
+import threading
+from contextlib import suppress
+
+_PIPE_BYTES = 1 << 20
+# A record of TLS has at most 16 KiB; several are read at once.
+_READ_BYTES = 1 << 18
+# Pieces that one direction moves before the other one has its turn.
+_TURN = 16
+
+
+def pump(outside: socket.socket, inside: socket.socket) -> None:
+    """Block until both directions have ended; then both sockets are closed. `outside` may be one in TLS."""
+    with outside, inside:
+        if isinstance(outside, ssl.SSLSocket):
+            _pump_in_tls(outside, inside)
+            return
+        outside.setblocking(True)
+        inside.setblocking(True)
+        other = threading.Thread(target=_move, args=(inside, outside), daemon=True)
+        other.start()
+        _move(outside, inside)
+        other.join()
+
+
+def _move(source: socket.socket, sink: socket.socket) -> None:
+    """One direction, in the kernel: `splice` moves pages of one socket's buffer to the other one's."""
+    out, into = os.pipe()
+    try:
+        with suppress(OSError):  # over the user's limit: the pipe keeps its usual size
+            fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        while moved := os.splice(source.fileno(), into, _PIPE_BYTES):
+            while moved:
+                moved -= os.splice(out, sink.fileno(), moved)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        # One end is gone: the other direction must not wait for it.
+        for each in (source, sink):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+    finally:
+        os.close(out)
+        os.close(into)
+
+
+def _pump_in_tls(outside: ssl.SSLSocket, inside: socket.socket) -> None:
+    """Both directions in one thread: a TLS connection may not be read and written at the same time."""
+    outside.setblocking(False)
+    inside.setblocking(False)
+    flows = (_Flow(outside, inside), _Flow(inside, outside))
+    try:
+        while not all(flow.over for flow in flows):
+            wanted = dict.fromkeys((outside.fileno(), inside.fileno()), 0)
+            busy = False
+            for flow in flows:
+                busy |= flow.step(wanted)
+            if all(flow.over for flow in flows) or busy:
+                continue
+            # A descriptor without events is left out: one that its peer has closed would wake the loop again and again.
+            poller = select.poll()
+            for descriptor, events in wanted.items():
+                if events:
+                    poller.register(descriptor, events)
+            poller.poll()
+    except OSError:
+        return
+
+
+class _Flow:
+    """One direction of a connection in TLS."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
+        self._source, self._sink = source, sink
+        self._buffer = bytearray(_READ_BYTES)
+        self._pending = memoryview(b"")
+        self.over = False
+
+    def step(self, wanted: dict[int, int]) -> bool:
+        """Move what can be moved now, and add the events that it waits for to `wanted`. True if it has more to move.
+
+        Raises OSError when one end is gone.
+        """
+        for _ in range(_TURN):
+            if self.over:
+                return False
+            if not self._pending:
+                try:
+                    read = self._source.recv_into(self._buffer)
+                except ssl.SSLWantWriteError:
+                    wanted[self._source.fileno()] |= select.POLLOUT
+                    return False
+                except (ssl.SSLWantReadError, BlockingIOError):
+                    wanted[self._source.fileno()] |= select.POLLIN
+                    return False
+                if not read:
+                    self.over = True
+                    self._sink.shutdown(socket.SHUT_WR)
+                    return False
+                self._pending = memoryview(self._buffer)[:read]
+            try:
+                self._pending = self._pending[self._sink.send(self._pending) :]
+            except ssl.SSLWantReadError:
+                wanted[self._sink.fileno()] |= select.POLLIN
+                return False
+            except (ssl.SSLWantWriteError, BlockingIOError):
+                wanted[self._sink.fileno()] |= select.POLLOUT
+                return False
+        return True

@@ -1,0 +1,30 @@
+"""Certificates of an authority made for a test, as cert-manager's Secrets have them."""
+
+import subprocess
+from pathlib import Path
+
+_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+class Authority:
+    """Signs certificates; `home` is the folder of its own key."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir(parents=True)
+        self._home = home
+        self._made = 0
+        self._openssl("req", "-x509", *_KEY, "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", "-subj", "/CN=test")
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self._home, check=True, capture_output=True)
+
+    def folder(self, place: Path) -> Path:
+        """The folder `place`, made with another tls.crt and tls.key, and ca.crt."""
+        self._made += 1
+        self._openssl("req", *_KEY, "-keyout", "tls.key", "-out", "tls.csr", "-subj", f"/CN=pod-{self._made}")
+        signing = ("-CA", "ca.crt", "-CAkey", "ca.key", "-set_serial", str(self._made), "-days", "2")
+        self._openssl("x509", "-req", "-in", "tls.csr", *signing, "-out", "tls.crt")
+        place.mkdir()
+        for name in ("tls.crt", "tls.key", "ca.crt"):
+            (place / name).write_bytes((self._home / name).read_bytes())
+        return place

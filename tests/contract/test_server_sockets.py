@@ -1,0 +1,156 @@
+"""Paddle's own server, and that nothing but its Unix socket leads to it."""
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from contract.engine_world import StartedEngine, engine
+from elastic_ctr.config.model import Model
+from elastic_ctr.control.proof import new_life
+from elastic_ctr.control.server_call import connect, ping, rows_at
+from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from ports import free_port
+
+SLOTS = ("a", "b")
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedEngine]:
+    with engine(tmp_path_factory.mktemp("engine"), Model(partitions=4, embedding_dim=2), SLOTS, pservers=2) as made:
+        made.trainers[0].train([(1, 1, {"a": [key], "b": [key + 1000]}) for key in range(1, 41)])
+        yield made
+
+
+def sockets_of_servers(started: StartedEngine) -> list[Path]:
+    return [started.folder / f"pserver-{index}" / str(8801 + index) for index in range(2)]
+
+
+def test_no_process_of_a_training_listens_on_tcp(started: StartedEngine) -> None:
+    children = psutil.Process().children(recursive=True)
+
+    listening = {
+        (each.pid, found.laddr)
+        for each in children
+        for found in each.net_connections(kind="inet")
+        if found.status == psutil.CONN_LISTEN
+    }
+
+    assert len(children) >= 3
+    assert listening == set()
+    assert [each.is_socket() for each in sockets_of_servers(started)] == [True, True]
+
+
+def test_only_this_user_reaches_the_folders_of_the_sockets(started: StartedEngine) -> None:
+    folders = [each.parent for each in sockets_of_servers(started)] + [started.folder / "trainer-1"]
+
+    assert [oct(each.stat().st_mode & 0o777) for each in folders] == ["0o700"] * 3
+
+
+def test_a_real_server_is_well_and_counts_its_rows(started: StartedEngine) -> None:
+    for path in sockets_of_servers(started):
+        ping(path)
+
+    assert sum(rows_at(path, 0) for path in sockets_of_servers(started)) == 80
+
+
+def test_pings_leave_no_line_in_the_servers_log(started: StartedEngine) -> None:
+    log = started.folder / "pserver-0" / "log"
+    before = log.read_text()
+
+    for _ in range(5):
+        ping(sockets_of_servers(started)[0])
+
+    assert log.read_text() == before
+
+
+def attacks(folder: Path) -> dict[str, bytes]:
+    """What ran commands or wrote files on the server's port while it was open to all."""
+
+    def post(command: int, path: str, kind: str = "application/json") -> bytes:
+        params = [base64.b64encode(each.encode()).decode() for each in (path, "0")]
+        body = json.dumps({"cmd_id": command, "table_id": 0, "params": params})
+        head = (
+            f"POST /PsService/service HTTP/1.1\r\nHost: x\r\nOrigin: https://evil.example\r\nContent-Type: {kind}\r\n"
+        )
+        return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+    mark = folder / "mark"
+    return {
+        "a save whose path runs a command": post(5, f"{folder}/x$(touch {mark}-1)"),
+        "a save of all tables": post(6, f"{folder}/x$(touch {mark}-2)"),
+        "a load": post(7, f'{folder}/x";touch {mark}-3;"'),
+        "a save as text, which any page may send": post(5, f"{folder}/x$(touch {mark}-4)", "text/plain"),
+        "a save as a form": post(5, f"{folder}/x$(touch {mark}-5)", "application/x-www-form-urlencoded"),
+        "a save to a folder": post(5, f"{folder}/stolen"),
+        "a flag that names a file": f"GET /flags/bvar_dump_file?setvalue={mark}-6 HTTP/1.1\r\nHost: x\r\n\r\n".encode(),
+        "a flag that writes it": b"GET /flags/bvar_dump?setvalue=true HTTP/1.1\r\nHost: x\r\n\r\n",
+    }
+
+
+@pytest.fixture(scope="module")
+def exposed(started: StartedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
+    """The port of a forwarder before the first server, and the server's life."""
+    token, port, life = tmp_path_factory.mktemp("token") / "token", free_port(), new_life()
+    token.write_text("secret")
+    command = [
+        "expose",
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--socket",
+        str(sockets_of_servers(started)[0]),
+        "--life",
+        life,
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "elastic_ctr.control.forwarder", *command, "--token", str(token), "--parent", str(os.getpid())],
+        preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
+    )  # fmt: skip
+    ends = time.monotonic() + 60
+    while _hello(port, b"") == b"":
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    yield port, life
+    process.kill()
+    process.wait()
+
+
+def _hello(port: int, request: bytes) -> bytes:
+    """All that the forwarder sends to a stranger."""
+    answer = b""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as stranger:
+        stranger.sendall(request)
+        stranger.shutdown(socket.SHUT_WR)
+        while piece := stranger.recv(4096):
+            answer += piece
+    return answer
+
+
+@pytest.mark.parametrize("name", list(attacks(Path())))
+def test_an_attack_on_a_pservers_port_runs_and_writes_nothing(
+    started: StartedEngine, exposed: tuple[int, str], tmp_path: Path, name: str
+) -> None:
+    answer = _hello(exposed[0], attacks(tmp_path)[name])
+
+    assert answer.startswith(b"ECTRPS1\n")
+    assert b"HTTP" not in answer
+    assert list(tmp_path.iterdir()) == []
+    ping(sockets_of_servers(started)[0])
+
+
+def test_the_attacks_would_work_on_the_socket_itself(started: StartedEngine, tmp_path: Path) -> None:
+    # Otherwise the tests above would show nothing: this is what the folder's mode and the forwarder keep from strangers.
+    with connect(sockets_of_servers(started)[1], 30) as inside:
+        inside.sendall(attacks(tmp_path)["a save whose path runs a command"])
+        assert b"200 OK" in inside.recv(4096)
+
+    assert (tmp_path / "mark-1").exists()
