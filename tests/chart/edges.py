@@ -1,7 +1,7 @@
 """Who may talk to whom, said once: the picture of docs/architecture.md, with the ports of a default install."""
 
 MASTER, STATUS = 8700, 8701
-PSERVER, PSERVER_ADMIN = range(8800, 8816), 8790
+PSERVER, PSERVER_ADMIN = 8800, 8790
 FILES, TRACKING, TRANSFER = 8080, 5000, 8300
 CUBE, SERVING = 8600, 8400
 DOORS = (SERVING, 8402)
@@ -11,7 +11,7 @@ EDGES = {
     ("master", "tracking", TRACKING),
     ("master", "pserver", PSERVER_ADMIN),
     ("trainer", "master", MASTER),
-    *(("trainer", "pserver", port) for port in PSERVER),
+    ("trainer", "pserver", PSERVER),
     ("trainer", "file-server", FILES),
     ("trainer", "tracking", TRACKING),
     ("pserver", "master", MASTER),

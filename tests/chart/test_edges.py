@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chart.cases import CLICKS_BY_HTTP, CLICKS_JOINED
-from chart.edges import DOORS, EDGES, EDGES_OF_AN_INTAKE, FILES, INTAKE, METRICS, PSERVER
+from chart.edges import DOORS, EDGES, EDGES_OF_AN_INTAKE, FILES, INTAKE, METRICS
 from chart.policies import Peer, allowed, lets_in, lets_out
 from chart.rendering import Object, Rendered, Renderer, merged
 
@@ -32,10 +32,8 @@ def peers(rendered: Rendered) -> dict[str, Peer]:
 
 
 def ports_of(rendered: Rendered) -> dict[str, set[int]]:
-    """Every port that a pod of the component opens; the pserver's are a range."""
-    found: dict[str, set[int]] = {name: set(peer.ports.values()) for name, peer in peers(rendered).items()}
-    found["pserver"] |= set(PSERVER)
-    return found
+    """Every port that a pod of the component opens."""
+    return {name: set(peer.ports.values()) for name, peer in peers(rendered).items()}
 
 
 def may(rendered: Rendered, source: Peer, target: Peer, port: int) -> bool:
@@ -309,9 +307,7 @@ def test_the_policies_follow_the_ports_of_the_program(render: Renderer) -> None:
     )
     known = peers(rendered)
 
-    assert [port for port in range(18995, 19020) if may(rendered, known["trainer"], known["pserver"], port)] == list(
-        range(19000, 19016)
-    )
+    assert [port for port in range(18995, 19020) if may(rendered, known["trainer"], known["pserver"], port)] == [19000]
     assert may(rendered, known["serving"], known["cube"], 17000)
     assert may(rendered, known["trainer"], known["master"], 16000)
     assert may(rendered, known["trainer"], known["file-server"], 15000)

@@ -128,6 +128,9 @@ training: {{ . }}
 {{- end }}
 masterAddress: {{ include "elastic-ctr.masterAddress" $root }}
 exitWhenDone: {{ eq $root.Values.training.scheduler "volcano" }}
+{{- if $root.Values.training.tls.existingSecret }}
+tlsDir: /etc/elastic-ctr/tls
+{{- end }}
 data: {{- include "elastic-ctr.config.data" $root | nindent 2 }}
 {{- include "elastic-ctr.config.features" $root }}
 model: {{- include "elastic-ctr.given" (omit $root.Values.model "startFrom") | nindent 2 }}

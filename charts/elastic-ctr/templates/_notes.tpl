@@ -9,8 +9,8 @@ set fileServer.persistence.enabled=true and fileServer.persistence.keep=true.
 {{- end }}
 {{- if not $values.networkPolicy.enabled }}
 
-NOTE: networkPolicy.enabled=false: every pod of the cluster can reach all ports of this release, those of the parameter servers
-included.
+NOTE: networkPolicy.enabled=false: every pod of the cluster can reach all ports of this release. Pservers take no byte before the peer has
+proved the release's secret; {{ if $values.training.tls.existingSecret }}their connections are encrypted{{ else }}who can read or change traffic between pods can still do so with theirs (training.tls){{ end }}.
 {{- end }}
 {{- if and (not (include "elastic-ctr.live" .)) (not $values.auth.existingSecret) }}
 

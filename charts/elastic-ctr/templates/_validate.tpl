@@ -253,21 +253,11 @@ serving.autoscaling.enabled measures use of CPU by what is requested, and servin
 {{- end }}
 {{- end }}
 
-{{- define "elastic-ctr.validate.pserverPorts" -}}
-{{- $config := .Values.pserver.config }}
-{{- $first := int $config.port }}
-{{- $last := add $first 15 | int }}
-{{- if gt $last 65535 -}}
-pserver.config.port {{ $first }} is the first of 16, of which the last, {{ $last }}, is above 65535: set it to at most 65520
-{{- else if and (ge (int $config.adminPort) $first) (le (int $config.adminPort) $last) -}}
-pserver.config.adminPort {{ int $config.adminPort }} is one of the 16 ports from pserver.config.port {{ $first }} on, which its servers take in turn: set it elsewhere
-{{- end }}
-{{- end }}
-
 {{/* Containers of one pod share its ports. */}}
 {{- define "elastic-ctr.validate.ports" -}}
 {{- $pods := dict
   "master" (list "port" "statusPort")
+  "pserver" (list "port" "adminPort")
   "cube" (list "port" "adminPort" "agentPort")
   "cubeTransfer" (list "port" "builderPort")
   "serving" (list "port" "adminPort" "grpcPort") }}

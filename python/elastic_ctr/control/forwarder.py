@@ -69,6 +69,19 @@ class Destination:
         return Destination(host.strip("[]"), int(port), life)
 
 
+class RefusalLog:
+    """A line for a refused connection, at most one in some seconds: neither a stranger nor a retrying client fills the log."""
+
+    def __init__(self) -> None:
+        self._at = -_QUIET_SECONDS
+
+    def add(self, sentence: str, reason: Exception) -> None:
+        now = time.monotonic()
+        if now - self._at >= _QUIET_SECONDS:
+            self._at = now
+            log.warning("%s: %s", sentence, reason)
+
+
 class Expose:
     """Joins proven connections to a server's socket."""
 
@@ -77,7 +90,7 @@ class Expose:
         self._life = life
         self._credentials = credentials
         self._places = threading.BoundedSemaphore(_UNPROVEN)
-        self._refused_at = 0.0
+        self._refusals = RefusalLog()
 
     def take(self, connection: socket.socket, peer: str) -> None:
         """In a thread of its own, until the connection ends."""
@@ -88,7 +101,7 @@ class Expose:
             proven = self._proven(connection)
         except (ProofRefused, OSError, ValueError) as refused:
             connection.close()
-            self._name(peer, refused)
+            self._refusals.add(f"a connection from {peer} is refused", refused)
             return
         finally:
             self._places.release()
@@ -96,7 +109,7 @@ class Expose:
             inside = self._inside(proven)
         except (ProofRefused, OSError) as failed:
             proven.close()
-            self._name(peer, failed)
+            self._refusals.add(f"a connection from {peer} is refused", failed)
             return
         pump(proven, inside)
 
@@ -125,12 +138,6 @@ class Expose:
         prove_and_check(proven, self._credentials.secrets(), self._life, binding, seconds=PROOF_SECONDS)
         return proven
 
-    def _name(self, peer: str, reason: Exception) -> None:
-        now = time.monotonic()
-        if now - self._refused_at > _QUIET_SECONDS:
-            self._refused_at = now
-            log.warning("a connection from %s is refused: %s", peer, reason)
-
 
 class Reach:
     """Joins the connections of a trainer's own socket to a server in another pod."""
@@ -138,6 +145,7 @@ class Reach:
     def __init__(self, to: Destination, credentials: Credentials) -> None:
         self._to = to
         self._credentials = credentials
+        self._refusals = RefusalLog()
 
     def take(self, connection: socket.socket, _peer: str) -> None:
         """In a thread of its own, until the connection ends."""
@@ -146,7 +154,7 @@ class Reach:
         except (ProofRefused, OSError, ValueError) as failed:
             # Paddle and the watchdog find their connection closed, and try again.
             connection.close()
-            log.warning("the pserver at %s:%d cannot be reached: %s", self._to.host, self._to.port, failed)
+            self._refusals.add(f"the pserver at {self._to.host}:{self._to.port} cannot be reached", failed)
             return
         pump(outside, connection)
 

@@ -401,10 +401,10 @@ def test_a_third_party_between_two_ends_of_tls_is_refused_though_it_has_a_certif
             one.sendall(two.recv(4096))
 
     threads = [threading.Thread(target=each) for each in (listens, connects, relays)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(30)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
 
     assert outcome["pserver"] == "it did not prove a secret of this run"
     assert outcome["trainer"] != "taken"

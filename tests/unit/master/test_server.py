@@ -242,9 +242,7 @@ def test_a_ledger_that_cannot_be_written_is_told_and_written_once_there_is_room(
     ledger._db.execute(f"pragma max_page_count = {pages}")
 
     with pytest.raises(grpc.RpcError, match="the ledger cannot be written") as refused:
-        client.call_once(
-            "SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", port=1, training="local")
-        )
+        client.call_once("SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", training="local"))
     assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
     folder = hour(tmp_path, "20200401/00")
     for number in range(1000):
@@ -254,7 +252,7 @@ def test_a_ledger_that_cannot_be_written_is_told_and_written_once_there_is_room(
     ledger._db.execute("pragma max_page_count = 1000000")
 
     until(lambda: (running.status()["current"] or {}).get("state") == "checking")
-    client.call_once("SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", port=1, training="local"))
+    client.call_once("SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", training="local"))
     client.close()
     until(lambda: running.status()["error"] == "")
 

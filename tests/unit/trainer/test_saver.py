@@ -350,7 +350,7 @@ def test_samples_without_a_key_are_saved_and_scored_as_what_they_are(
 
 
 def test_without_keys_or_lines_the_engine_asks_paddle_for_nothing() -> None:
-    engine = PaddleEngine(Model(embedding_dim=5), ModelInput(("a", "b")), [], threads=1)
+    engine = PaddleEngine(Model(embedding_dim=5), ModelInput(("a", "b")), 1, threads=1)
 
     assert engine.pull(np.zeros(0, np.uint64)).shape == (0, 5)
     assert engine.score(np.zeros((0, 10), np.float32), np.zeros((0, 0), np.float32)).shape == (0,)

@@ -96,6 +96,7 @@ spec:
         {{- include "elastic-ctr.volumeMounts" (dict "block" $block "role" "trainer") | nindent 8 }}
         - name: scratch
           mountPath: {{ $block.config.scratchDir | quote }}
+        {{- include "elastic-ctr.training.tlsMount" $root | nindent 8 }}
         {{- if $logs }}
         {{- include "elastic-ctr.dataVolumeMount" $root | nindent 8 }}
         {{- end }}
@@ -104,6 +105,7 @@ spec:
         {{- end }}
   volumes:
     {{- include "elastic-ctr.volumes" (dict "root" $root "block" $block "configmap" .training "roles" (list "trainer")) | nindent 4 }}
+    {{- include "elastic-ctr.training.tls" $root | nindent 4 }}
     - name: scratch
       emptyDir:
         sizeLimit: {{ toYaml $block.persistence.sizeLimit }}
@@ -134,7 +136,6 @@ spec:
       args: [pserver]
       env: {{- include "elastic-ctr.env" (dict "root" $root "block" $block) | nindent 8 }}
       ports:
-        # The first of 16 ports; each generation of servers takes the next.
         - name: pserver
           containerPort: {{ int $block.config.port }}
           protocol: TCP
@@ -148,8 +149,10 @@ spec:
         {{- include "elastic-ctr.volumeMounts" (dict "block" $block "role" "pserver") | nindent 8 }}
         - name: scratch
           mountPath: {{ $block.config.scratchDir | quote }}
+        {{- include "elastic-ctr.training.tlsMount" $root | nindent 8 }}
   volumes:
     {{- include "elastic-ctr.volumes" (dict "root" $root "block" $block "configmap" .training "roles" (list "pserver")) | nindent 4 }}
+    {{- include "elastic-ctr.training.tls" $root | nindent 4 }}
     - name: scratch
       emptyDir:
         sizeLimit: {{ toYaml $block.persistence.sizeLimit }}
@@ -158,4 +161,20 @@ spec:
 {{/* In a Job a container that succeeds stays ended; without Volcano it starts again and waits for work. A crash always restarts it. */}}
 {{- define "elastic-ctr.training.restartPolicy" -}}
 {{ eq .Values.training.scheduler "volcano" | ternary "OnFailure" "Always" }}
+{{- end }}
+
+{{/* The certificates of trainers and pservers, where `training.tls` names a Secret; $ */}}
+{{- define "elastic-ctr.training.tls" -}}
+{{- with .Values.training.tls.existingSecret }}
+- name: tls
+  secret:
+    secretName: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- define "elastic-ctr.training.tlsMount" -}}
+{{- if .Values.training.tls.existingSecret }}
+- name: tls
+  mountPath: /etc/elastic-ctr/tls
+  readOnly: true
+{{- end }}
 {{- end }}
