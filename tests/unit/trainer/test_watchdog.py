@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from credentials import access
 from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
@@ -115,7 +116,9 @@ class Master:
         self.trainer = self.coordinator.join("trainer-0", 0).trainer_id
         self.coordinator.initialised_by(control.Membership(trainer_id=self.trainer, generation=1))
         self._server = start_server(
-            ControlServicer(self.coordinator, lambda *suspect: self.looked.append(suspect), ""), "127.0.0.1", port
+            ControlServicer(self.coordinator, lambda *suspect: self.looked.append(suspect), access(None)),
+            "127.0.0.1",
+            port,
         )
 
     def lease(self) -> control.Task:
@@ -247,7 +250,7 @@ def test_a_trainer_outlives_a_master_that_is_away(master: Master, server: Server
 
 def test_the_master_has_heard_that_a_task_is_running_before_the_call_returns(master: Master, server: Server) -> None:
     task = master.lease()
-    client = MasterClient(master.address, "")
+    client = MasterClient(master.address, None)
     watchdog = Watchdog(client, master.trainer, 1, [server.endpoint], 10.0)
     watchdog.hold(task.attempt)
 
@@ -260,7 +263,7 @@ def test_the_master_has_heard_that_a_task_is_running_before_the_call_returns(mas
 def test_a_trainer_that_leaves_is_not_ended_by_what_its_watchdog_finds_out(
     master: Master, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = MasterClient(master.address, "")
+    client = MasterClient(master.address, None)
     ended: list[str] = []
     watchdog = Watchdog(client, master.trainer, 1, [server.endpoint], 10.0, end=ended.append)
     watchdog.hold(master.lease().attempt)
