@@ -18,7 +18,6 @@ from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder
 from elastic_ctr.runtime.audit import LOG_PREFIX, AuditLine, lines_below
 
 _COLUMNS = ("time", "role", "token", "call", "on", "result")
-_MOST_PODS = 1000
 
 
 @grouped
@@ -55,7 +54,7 @@ def _of_pods(cluster: Cluster) -> Iterator[AuditLine]:
     cluster.pods()
     words = ["logs", "--selector", cluster.selector_of(None), "--all-containers", "--ignore-errors", "--tail=-1"]
     with ending_in_order():
-        process = cluster.kubectl.started(*words, f"--max-log-requests={_MOST_PODS}", stdout=subprocess.PIPE)
+        process = cluster.kubectl.started(*words, stdout=subprocess.PIPE)
         try:
             yield from filter(None, map(line_in, process.stdout or ()))
             if process.wait() != 0:

@@ -120,7 +120,7 @@ def _places(files: list[Path], set_files: list[str] | None, folder: Path) -> Pla
     """Ends with a sentence for each thing wrong with the values, or with the folder."""
     try:
         places = Places(folder.resolve(), load_values(files, set_files))
-        RunFolder(places.folder).make_private()
+        RunFolder(places.folder).create()
     except ConfigRefused as wrong:
         refuse(str(wrong))
     except OSError as failed:

@@ -58,15 +58,18 @@ class RunFolder:
         """What this process and its children write within the block is for this user alone. Raises OSError."""
         before = os.umask(_OTHERS)
         try:
-            self.make_private()
+            self.create()
             yield
         finally:
             os.umask(before)
 
-    def make_private(self) -> None:
-        """Keep clicks, logs and tokens from other users of the machine, also those that an earlier run has left readable. Raises OSError."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.logs.mkdir(parents=True, exist_ok=True)
+    def create(self) -> None:
+        """Raises OSError."""
+        for each in (self.path, self.logs):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def close_to_others(self) -> None:
+        """Keep clicks, logs and tokens that an earlier run has left readable from other users of the machine. Raises OSError."""
         for name in ("", *_OWN):
             top = self.path / name
             for each in (top, *(top.rglob("*") if name else ())):

@@ -113,6 +113,7 @@ class Session:
         """All roles, from their start to their end. Raises StateInUse, PortInUse, OSError, ValueError for tokens that are none."""
         with self.run_folder.private(), self._lock:
             find_ports_free(self.places)
+            self.run_folder.close_to_others()
             self._write_files()
             self.run_folder.write(self._info)
             try:

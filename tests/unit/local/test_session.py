@@ -198,6 +198,7 @@ def test_what_an_earlier_release_has_left_readable_is_closed_and_what_is_not_the
     os.umask(outside)
 
     with folder.private():
+        folder.close_to_others()
         (folder.path / "state" / "new").mkdir()
         (folder.path / "state" / "new" / "file").touch()
 
