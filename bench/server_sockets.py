@@ -94,7 +94,7 @@ def once(way: str, data: Path, home: Path, records: int, tls: Path | None) -> tu
     """Records a second, and microseconds of CPU a record, of one way."""
     folder = Path(tempfile.mkdtemp(dir=home))
     (folder / "engine").mkdir(mode=0o700)
-    (folder / "token").write_text("secret-of-a-bench")
+    (folder / "token").write_text("bench secret-of-a-bench\n")
     inside = [["ip", "netns", "exec", name] for name in _NAMESPACES] if "namespaces" in way else [[], []]
     slots = tuple((data / "slot.conf").read_text().split())
     spec = {

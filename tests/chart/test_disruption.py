@@ -7,7 +7,8 @@ import pytest
 
 from chart.api_server import install
 from chart.cases import CLICKS_BY_HTTP
-from chart.rendering import EXAMPLES, Renderer, on_top_of_smallest, read
+from chart.rendering import EXAMPLES, Refused, Renderer, on_top_of_smallest, read
+from elastic_ctr.runtime.auth import tokens_in
 
 AUTOSCALED = {"autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 6}}
 
@@ -107,31 +108,62 @@ def test_once_there_is_an_autoscaler_nobody_else_says_how_many() -> None:
     assert "replicas" not in install(objects=[running, scaler], serving=AUTOSCALED).one("Deployment").spec
 
 
-def token(secret: dict[str, Any]) -> str:
-    if "stringData" in secret:
-        return str(secret["stringData"]["token"])
-    return base64.b64decode(secret["data"]["token"]).decode()
+def rights_of(secret: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """The tokens of each right, as roles read them."""
+    texts = {key: base64.b64decode(value) for key, value in secret["data"].items()}
+    return {key: [(name, token) for name, token in tokens_in(text, key)] for key, text in texts.items()}
 
 
-def test_the_token_is_made_once_and_kept() -> None:
-    there = found_in_cluster("v1", "Secret", "ctr-auth", data={"token": base64.b64encode(b"kept").decode()})
-
-    assert token(install(objects=[there]).one("Secret").raw) == "kept"
-
-
-def test_a_new_token_is_long_and_never_the_same() -> None:
-    tokens = [token(install().one("Secret").raw) for _ in range(2)]
-
-    assert len(tokens[0]) >= 32
-    assert tokens[0] != tokens[1]
+def secret_in_cluster(name: str, **texts: str) -> Any:
+    return found_in_cluster(
+        "v1", "Secret", name, data={key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+    )
 
 
-def test_a_token_of_ones_own_is_used_and_none_is_made(render: Renderer) -> None:
-    rendered = render(auth={"existingSecret": "mine", "key": "t"})
+def test_tokens_are_made_once_and_kept() -> None:
+    given = {"clicks": "web one\nshop two\n", "operate": "ann three", "internal": "release four\n"}
+
+    kept = rights_of(install(objects=[secret_in_cluster("ctr-auth", **given)]).one("Secret").raw)
+
+    assert kept == {
+        "clicks": [("web", "one"), ("shop", "two")], "operate": [("ann", "three")], "internal": [("release", "four")]
+    }  # fmt: skip
+
+
+def test_new_tokens_are_long_and_never_the_same() -> None:
+    made = [rights_of(install().one("Secret").raw) for _ in range(2)]
+    words = [token for each in made for [(name, token)] in each.values()]
+
+    assert [each.keys() for each in made] == [{"clicks", "operate", "internal"}] * 2
+    assert all(len(word) >= 32 for word in words)
+    assert len(set(words)) == 6
+
+
+def test_the_one_token_of_an_earlier_release_goes_on_between_roles_and_for_clicks() -> None:
+    made = rights_of(install(objects=[secret_in_cluster("ctr-auth", token="former-token")]).one("Secret").raw)
+
+    assert made["internal"] == [("release", "former-token")]
+    assert made["clicks"][1:] == [("former", "former-token")]
+    assert "former-token" not in {token for _, token in made["operate"]}
+
+
+def test_tokens_of_ones_own_are_used_and_none_are_made(render: Renderer) -> None:
+    rendered = render(auth={"existingSecret": "mine"})
 
     assert rendered.all("Secret") == []
     [volume] = [each for each in rendered.pod_of("master").volumes.values() if "secret" in each]
-    assert volume["secret"] == {"secretName": "mine", "items": [{"key": "t", "path": "token"}]}
+    items = [{"key": right, "path": right} for right in ("internal", "operate")]
+    assert volume["secret"] == {"secretName": "mine", "items": items}
+
+
+def test_a_secret_with_the_one_token_of_an_earlier_release_is_refused_naming_its_keys() -> None:
+    with pytest.raises(
+        Refused, match=r"auth\.existingSecret mine has no key internal and no key operate: there are three"
+    ):
+        install(objects=[secret_in_cluster("mine", token="former-token")], auth={"existingSecret": "mine"})
+
+    whole = secret_in_cluster("mine", operate="ann one", internal="release two")
+    assert install(objects=[whole], auth={"existingSecret": "mine"}).all("Secret") == []
 
 
 def test_volumes_go_with_their_release_unless_the_values_keep_them(render: Renderer) -> None:

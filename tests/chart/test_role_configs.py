@@ -12,7 +12,7 @@ from chart.role_settings import CLASSES, CONFIG, config_text, files
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import settings
-from elastic_ctr.config.role_files import TrainingMember
+from elastic_ctr.config.role_files import Auth, TrainingMember
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.document import Statistics
 
@@ -174,19 +174,30 @@ def test_what_serving_has_under_way_ends_before_the_pod_is_killed(
     assert files(rendered)["serving"].model_dump()["grace_seconds"] == grace
 
 
-def test_every_role_listens_for_others_and_asks_for_the_token(rendered: Rendered) -> None:
+def test_every_role_listens_for_others_and_knows_the_tokens_of_its_rights(rendered: Rendered) -> None:
     for role, file in files(rendered).items():
         assert file.host == "0.0.0.0", role
-        assert file.auth.token_file == "/etc/elastic-ctr/auth/token", role
+        assert file.auth == Auth.of("/etc/elastic-ctr/auth", file.RIGHTS), role
 
 
-def test_every_role_finds_its_token_where_its_file_says(rendered: Rendered) -> None:
+def test_a_pod_has_the_tokens_of_its_roles_and_no_others(rendered: Rendered) -> None:
+    found: dict[str, set[str]] = {}
     for pod in rendered.pods:
+        secrets = [each["secret"] for each in pod.volumes.values() if "secret" in each]
+        auth = [each for each in secrets if each["secretName"] in {"ctr-auth", "tokens-of-ads"}]
+        mounted = {item["path"] for each in auth for item in each["items"]}
+        assert [item["key"] for each in auth for item in each["items"]] == [
+            item["path"] for each in auth for item in each["items"]
+        ]
+        roles = [each.args[0] for each in pod.containers if each.args and each.args[0] in CLASSES]
+        wanted = {right.value for role in roles for right in CLASSES[role].RIGHTS}
+        component = pod.labels["app.kubernetes.io/component"]
+        assert mounted == (wanted or ({"internal"} if component == "file-server" else set())), component
+        found[component] = mounted
         for each in pod.containers:
-            if each.args and each.args[0] in CLASSES:
-                volume = pod.volumes[each.mounts["/etc/elastic-ctr/auth"]["name"]]
-                assert [item["path"] for item in volume["secret"]["items"]] == ["token"]
-                assert each.mounts["/etc/elastic-ctr/auth"]["readOnly"] is True
+            assert all(mount["readOnly"] for path, mount in each.mounts.items() if path == "/etc/elastic-ctr/auth")
+    assert {component for component, rights in found.items() if "operate" in rights} == {"master", "cube-transfer"}
+    assert {component for component, rights in found.items() if "clicks" in rights} <= {"intake"}
 
 
 def test_every_role_knows_its_file_and_its_pod(rendered: Rendered) -> None:
@@ -235,7 +246,7 @@ def test_a_topic_whose_clicks_are_joined_is_the_intakes_and_training_reads_the_i
 
     assert found["intake"].data == wanted
     for role in ("master", "trainer"):
-        assert found[role].data == wanted.of_intake("ctr-intake:8310"), role
+        assert found[role].data == wanted.of_intake("ctr-intake:8310", "/etc/elastic-ctr/auth/internal"), role
 
 
 def test_pods_are_named_in_full_below_a_headless_service(render: Renderer) -> None:

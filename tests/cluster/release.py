@@ -116,11 +116,11 @@ class Release:
             each for kind in ("statefulsets", "deployments") for each in self.kube.all(kind, self.namespace, **chosen)
         ]
 
-    def token(self) -> str:
+    def token(self, right: str = "clicks") -> str:
         """With which roles and clients of the release write."""
         secret = self.kube.get("secret", f"{self.name}-auth", self.namespace)
         assert secret is not None
-        return base64.b64decode(secret["data"]["token"]).decode()
+        return base64.b64decode(secret["data"][right]).decode().split()[1]
 
     def wait_rolled_out(self, seconds: float = 300) -> None:
         """Every StatefulSet and Deployment is what was asked for, and nobody is on the way out."""

@@ -1,7 +1,6 @@
 """The real file-server: nginx with the chart's own configuration, under an unprivileged user where we may choose one."""
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -17,7 +16,7 @@ from ports import free_port
 
 CONFIGURATION = Path(__file__).parents[2] / "charts" / "elastic-ctr" / "files" / "nginx.conf"
 # As long as the chart makes them, and longer than what nginx' maps take by themselves.
-TOKEN = "a-token_of.the+file/server=" + "0123456789" * 4
+TOKEN = "a-token_of.the+file~server=" + "0123456789" * 4
 _NOBODY_SPECIAL = 10001
 
 
@@ -58,8 +57,10 @@ class FileServer:
         self.port = free_port()
         shutil.copy(CONFIGURATION, self._conf / "nginx.conf")
         (self._conf / "listen.conf").write_text(f"listen 127.0.0.1:{self.port};\n")
-        exactly = re.sub(r"[.+]", r"[\g<0>]", token)
-        (self._conf / "token.conf").write_text(f'"~^Bearer {exactly}$" 1;\n')
+        self._tokens = folder / "tokens"
+        self._tokens.mkdir()
+        (self._conf / "tokens.conf").write_text(f'"~^Bearer (?<given>[A-Za-z0-9._~+=-]+)$" {self._tokens}/$given;\n')
+        self.accept(token)
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -107,6 +108,13 @@ class FileServer:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait(timeout=30)
+
+    def accept(self, *valid: str) -> None:
+        """These tokens, and no others, from now on."""
+        for old in self._tokens.iterdir():
+            old.unlink()
+        for each in valid:
+            (self._tokens / each).touch()
 
     def files(self) -> list[str]:
         """Every file on its volume, bodies under way included, but for the pid."""

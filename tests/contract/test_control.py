@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from credentials import access, tokens
 from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
@@ -21,7 +22,7 @@ from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.store import FileStore
 from ports import free_port
 
-TOKEN = "a token with blanks"
+TOKEN = "a-token_of~letters"
 CALLS = [
     ("SyncPserver", control.PserverState(training="local")),
     ("JoinTrainer", control.JoinRequest(training="local")),
@@ -52,7 +53,7 @@ def servicer(tmp_path: Path, ends: threading.Event) -> Iterator[ControlServicer]
         pservers=1,
     )
     coordinator = Coordinator(ledger, settings, StoreQueries(FileStore(tmp_path / "store")))
-    yield ControlServicer(coordinator, lambda *_: None, TOKEN, ends)
+    yield ControlServicer(coordinator, lambda *_: None, access(TOKEN), ends)
     ledger.close()
 
 
@@ -65,7 +66,7 @@ def address(servicer: ControlServicer) -> Iterator[str]:
 
 
 def test_a_call_with_the_token_is_answered(address: str) -> None:
-    client = MasterClient(address, TOKEN)
+    client = MasterClient(address, tokens(TOKEN))
 
     reply = client.call("JoinTrainer", control.JoinRequest(name="t", training="local"))
 
@@ -77,13 +78,15 @@ def test_a_call_with_the_token_is_answered(address: str) -> None:
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
 @pytest.mark.parametrize(("method", "request_"), CALLS)
 def test_no_call_is_answered_without_the_token(address: str, token: str, method: str, request_: object) -> None:
-    client = MasterClient(address, token)
+    client = MasterClient(address, tokens(token))
 
     with pytest.raises(grpc.RpcError) as refused:
         client.call(method, request_)
 
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
-    assert refused.value.details() == "the token is missing or wrong; give both sides the same token file"
+    assert (
+        refused.value.details() == "the internal token is missing or wrong; give both sides the same auth.internalFile"
+    )
     client.close()
 
 
@@ -91,7 +94,7 @@ def test_no_call_is_answered_without_the_token(address: str, token: str, method:
 def test_a_master_that_was_told_to_end_decides_nothing_any_more(
     address: str, ends: threading.Event, method: str, request_: object
 ) -> None:
-    client = MasterClient(address, TOKEN)
+    client = MasterClient(address, tokens(TOKEN))
     ends.set()
 
     def another_begins() -> bool:
@@ -114,7 +117,7 @@ def test_every_call_of_the_protocol_is_asked_for_its_token() -> None:
 
 def test_a_caller_waits_for_a_master_that_starts_late(servicer: ControlServicer) -> None:
     port = free_port()
-    client = MasterClient(f"127.0.0.1:{port}", TOKEN)
+    client = MasterClient(f"127.0.0.1:{port}", tokens(TOKEN))
     tried = threading.Event()
     replies: list[control.JoinReply] = []
 
@@ -141,7 +144,7 @@ def test_a_caller_waits_for_a_master_that_starts_late(servicer: ControlServicer)
 
 def test_a_caller_goes_on_with_a_master_that_restarts(servicer: ControlServicer) -> None:
     port = free_port()
-    client = MasterClient(f"127.0.0.1:{port}", TOKEN)
+    client = MasterClient(f"127.0.0.1:{port}", tokens(TOKEN))
     trainers = []
     for _ in range(2):
         server = start_server(servicer, "127.0.0.1", port)
@@ -153,7 +156,7 @@ def test_a_caller_goes_on_with_a_master_that_restarts(servicer: ControlServicer)
 
 
 def test_a_caller_that_gives_up_gets_nothing() -> None:
-    client = MasterClient(f"127.0.0.1:{free_port()}", TOKEN)
+    client = MasterClient(f"127.0.0.1:{free_port()}", tokens(TOKEN))
     asked = []
 
     def give_up() -> bool:
@@ -177,7 +180,7 @@ def test_a_port_that_is_taken_is_a_sentence_that_names_it(servicer: ControlServi
 def test_a_failure_inside_the_master_is_told_and_the_next_call_is_answered(
     servicer: ControlServicer, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = MasterClient(address, TOKEN)
+    client = MasterClient(address, tokens(TOKEN))
 
     def broken(*_: object) -> None:
         raise RuntimeError("the disk is full")
@@ -194,7 +197,7 @@ def test_a_failure_inside_the_master_is_told_and_the_next_call_is_answered(
 
 
 def test_what_65536_samples_weigh_passes_through_the_door(servicer: ControlServicer, address: str) -> None:
-    client = MasterClient(address, TOKEN)
+    client = MasterClient(address, tokens(TOKEN))
     state = control.PserverState(
         index=0, incarnation="x", training="local", results=[control.JobResult(id="x", values=bytes(64 << 20))]
     )

@@ -111,7 +111,7 @@ class Coordinator:
         from elastic_ctr.control import control_pb2
         return control_pb2.JoinReply(trainer_id=7)
 
-server = start_server(ControlServicer(Coordinator(), lambda *_: None, "the token"), "127.0.0.1", int(sys.argv[1]))
+server = start_server(ControlServicer(Coordinator(), lambda *_: None, Access({Right.INTERNAL: Tokens([Token("test", "the-token")])}, AuditLog("master"))), "127.0.0.1", int(sys.argv[1]))
 print("up", flush=True)
 time.sleep(3600)
 """
@@ -139,7 +139,7 @@ def test_the_master_reads_no_message_of_a_caller_without_the_token(master: tuple
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
         asked = [channel.unary_unary("/elastic_ctr.control.Control/SyncPserver").future(message) for _ in range(3)]
         codes = [each.code() for each in asked]
-        with_token = [("authorization", "Bearer the token")]
+        with_token = [("authorization", "Bearer the-token")]
         answer = channel.unary_unary("/elastic_ctr.control.Control/JoinTrainer")(b"", metadata=with_token, timeout=60)
         with pytest.raises(grpc.RpcError) as too_large:
             channel.unary_unary("/elastic_ctr.control.Control/JoinTrainer")(bytes(2 * MIB), metadata=with_token)

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from credentials import access
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.master.server import ControlServicer, start_server
@@ -32,8 +33,10 @@ class Master:
             else:
                 self.trainer.initialise()
         port = free_port()
-        self.server = start_server(ControlServicer(one.coordinator, lambda *_: None, "", ends), "127.0.0.1", port)
-        self.client = MasterClient(f"127.0.0.1:{port}", "")
+        self.server = start_server(
+            ControlServicer(one.coordinator, lambda *_: None, access(None), ends), "127.0.0.1", port
+        )
+        self.client = MasterClient(f"127.0.0.1:{port}", None)
 
     def lease(self, hold: float) -> tuple[control.LeaseReply, float]:
         """The answer, and the seconds until it came."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from contract.release_world import PARTITIONS, TOKEN, World, eventually, values_of, world
+from credentials import tokens
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.versions.holds import Hold, is_resumed, write_hold
 from elastic_ctr.versions.manifest import check, read_dictionary
@@ -506,7 +507,7 @@ def test_a_builder_killed_in_the_middle_publishes_nothing_half_and_the_rerun_is_
     folder = own_cube.store.root / f"output/ctr_dict/{BASE}"
     order: dict[str, Any] = {
         "url": f"{own_cube.url('builder')}/build",
-        "headers": bearer(TOKEN),
+        "headers": bearer(tokens(TOKEN)),
         "json": {"version": BASE},
     }
     eventually("the builder takes the order", lambda: httpx.post(**order).status_code == 200)

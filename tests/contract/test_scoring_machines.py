@@ -13,6 +13,7 @@ from contract import scoring_world, serving_world
 from contract.file_server_world import TOKEN, FileServer
 from contract.scoring_world import HOURS, call, command, of_all_tasks, put_trained_version, write_hours
 from contract.serving_world import FIRST, Exported
+from credentials import tokens
 from elastic_ctr.cli.kubernetes_job import report_in
 from elastic_ctr.config.load import dump, read_yaml, settings
 from elastic_ctr.config.role_files import Auth, ScoringFile
@@ -27,9 +28,9 @@ exports, store, values = serving_world.exports, serving_world.store, scoring_wor
 
 @pytest.fixture
 def served(values: Path, file_server: FileServer, exports: dict[int, Exported], tmp_path: Path) -> Iterator[Store]:
-    """A store with one version behind a file-server, whose token is in the file `token`."""
-    (tmp_path / "token").write_text(TOKEN)
-    with closing(open_store(file_server.url, token=TOKEN)) as opened:
+    """A store with one version behind a file-server, whose token is in the file `internal`."""
+    (tmp_path / "internal").write_text(f"test {TOKEN}\n")
+    with closing(open_store(file_server.url, tokens=tokens(TOKEN))) as opened:
         put_trained_version(opened, tmp_path / "work", exports[FIRST])
         yield opened
 
@@ -40,7 +41,7 @@ def pod_file(folder: Path, values: Path, url: str, token_file: Path | None = Non
     settled = ScoringFile(
         data=settings(Values, read_yaml(values), "values.yaml").data,
         store=StoreConfig(url=url),
-        auth=Auth(token_file=None if token_file is None else str(token_file)),
+        auth=Auth(internal_file=None if token_file is None else str(token_file)),
         scoring=ScoringConfig(scratch_dir=str(folder / "scratch")),
         transfer_address="127.0.0.1:1",
     )
@@ -56,7 +57,7 @@ def test_two_machines_share_a_job_on_a_file_server(
     written = write_hours(tmp_path / "data", HOURS)
     words = (
         "predict", "-f", values, "--store", served.url, "-o", f"{served.url}/scores",
-        "--token-file", tmp_path / "token", "--processes", 1,
+        "--token-file", tmp_path / "internal", "--processes", 1,
     )  # fmt: skip
 
     both = [subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -77,7 +78,7 @@ def test_the_pods_of_a_job_share_it_and_each_says_the_whole_report(values: Path,
     write_hours(tmp_path / "data", HOURS)
     pods = []
     for number in range(2):
-        file = pod_file(tmp_path / f"pod-{number}", values, served.url, tmp_path / "token")
+        file = pod_file(tmp_path / f"pod-{number}", values, served.url, tmp_path / "internal")
         order = Order(deed="evaluate", output="scores/x", last="20200401/01").model_dump_json(by_alias=True)
         words = ("scoring", "--config", file, "--order", order)
         pods.append(subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
@@ -123,7 +124,7 @@ def test_a_pod_sends_the_token_of_the_release_to_no_other_host(
     request.addfinalizer(elsewhere.server_close)
     request.addfinalizer(elsewhere.shutdown)
     threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
-    file = pod_file(tmp_path / "pod", values, served.url, tmp_path / "token")
+    file = pod_file(tmp_path / "pod", values, served.url, tmp_path / "internal")
     url = f"http://127.0.0.1:{elsewhere.server_port}/scores"
     order = Order(deed="predict", output=url, last="20200401/01").model_dump_json(by_alias=True)
 

@@ -101,7 +101,7 @@ def attacks(folder: Path) -> dict[str, bytes]:
 def exposed(started: StartedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
     """The port of a forwarder before the first server, and the server's life."""
     token, port, life = tmp_path_factory.mktemp("token") / "token", free_port(), new_life()
-    token.write_text("secret")
+    token.write_text("test secret")
     command = [
         "expose",
         "--listen",

@@ -17,12 +17,13 @@ import pytest
 
 from contract.file_server_world import TOKEN, FileServer
 from contract.hadoop_world import Hadoop
+from credentials import tokens
 from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, Store, StoreError, open_store
 
 _DIES = """
 import importlib, os, sys
 from elastic_ctr.store import open_store
-store = open_store(sys.argv[1], token=sys.argv[2])
+store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
 module, _, place = sys.argv[3].partition(":")
 *above, name = place.split(".")
 holder = importlib.import_module(module)
@@ -39,7 +40,7 @@ import os, sys
 from pathlib import Path
 from contract.sending import Sending
 from elastic_ctr.store import open_store
-store = open_store(sys.argv[1], token=sys.argv[2])
+store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
 store.put(Sending.of(Path(sys.argv[3]), 10_000_000, lambda: os.kill(os.getpid(), 9)), "output/versions/7.json")
 """
 
@@ -49,7 +50,7 @@ from pathlib import Path
 from elastic_ctr.store import StoreError, open_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-store = open_store(sys.argv[1], token=sys.argv[2])
+store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
 try:
     store.get("big", Path(sys.argv[3]))
 except StoreError as refused:
@@ -68,7 +69,7 @@ class World:
 
 
 def _world(kind: str, url: str, files: Callable[[], list[str]]) -> Iterator[World]:
-    store = open_store(url, token=TOKEN)
+    store = open_store(url, tokens=tokens(TOKEN))
     yield World(kind, url, store, files)
     store.close()
 
@@ -136,7 +137,7 @@ def test_a_put_that_is_killed_while_it_sends_shows_nothing_and_may_be_done_again
 
 
 def put_at_once(url: str, barrier: Barrier, number: int) -> bool:
-    store = open_store(url, token=TOKEN)
+    store = open_store(url, tokens=tokens(TOKEN))
     barrier.wait()
     try:
         store.put_bytes(bytes([number]) * 100_000, "a/b")

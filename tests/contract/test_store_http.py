@@ -10,6 +10,7 @@ import pytest
 from contract.bad_line import BadLine, Fault, bad_line
 from contract.file_server_world import TOKEN, FileServer, file_server_world
 from contract.sending import Sending
+from credentials import tokens
 from elastic_ctr.store import NotInStore, RetryPolicy, Store, StoreError, StoreUnavailable, open_store
 
 PATIENT = RetryPolicy(60)
@@ -17,7 +18,7 @@ PATIENT = RetryPolicy(60)
 
 @pytest.fixture
 def store(file_server: FileServer) -> Iterator[Store]:
-    made = open_store(file_server.url, token=TOKEN, retry=PATIENT)
+    made = open_store(file_server.url, tokens=tokens(TOKEN), retry=PATIENT)
     yield made
     made.close()
 
@@ -31,7 +32,7 @@ def line(file_server: FileServer) -> Iterator[BadLine]:
 @pytest.fixture
 def far(line: BadLine) -> Iterator[Store]:
     """The store at the other end of the bad line."""
-    made = open_store(f"http://127.0.0.1:{line.port}", token=TOKEN, retry=PATIENT)
+    made = open_store(f"http://127.0.0.1:{line.port}", tokens=tokens(TOKEN), retry=PATIENT)
     yield made
     made.close()
 
@@ -57,7 +58,7 @@ def test_a_server_killed_in_the_middle_of_a_put_and_started_again_has_the_file_o
 
 
 def test_a_server_killed_in_the_middle_of_a_put_for_good_is_a_sentence(file_server: FileServer, big: Path) -> None:
-    store = open_store(file_server.url, token=TOKEN, retry=RetryPolicy(0.5))
+    store = open_store(file_server.url, tokens=tokens(TOKEN), retry=RetryPolicy(0.5))
 
     with pytest.raises(StoreUnavailable, match=r"x/big cannot be written to .*: it does not answer .* is it running"):
         store.put(Sending.of(big, 20_000_000, file_server.kill), "x/big")
@@ -122,7 +123,7 @@ def test_downloads_that_are_cut_go_on_where_they_were(
 
 def test_a_full_disk_is_a_sentence_and_leaves_nothing() -> None:
     with file_server_world(largest_file=1 << 20) as server:
-        store = open_store(server.url, token=TOKEN, retry=RetryPolicy(0.2))
+        store = open_store(server.url, tokens=tokens(TOKEN), retry=RetryPolicy(0.2))
 
         with pytest.raises(StoreError, match=r"a/b cannot be written to .*: it answers 500 .*; its disk may be full"):
             store.put_bytes(b"x" * 5_000_000, "a/b")
@@ -134,13 +135,37 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing() -> None:
         store.close()
 
 
+def test_a_token_comes_and_goes_while_the_server_runs(file_server: FileServer) -> None:
+    store = open_store(file_server.url, tokens=tokens("next-token"), retry=PATIENT)
+    try:
+        file_server.accept(TOKEN, "next-token")
+        store.put_bytes(b"1", "x/with-the-next")
+        file_server.accept(TOKEN)
+        with pytest.raises(StoreError, match="our token is not the right one"):
+            store.put_bytes(b"2", "x/after-it-has-gone")
+    finally:
+        file_server.accept(TOKEN)
+        store.close()
+
+
+@pytest.mark.parametrize(
+    "given", ["x", ".", "..", "../tokens/x", "x/../x", "%2e%2e", TOKEN[:-1], TOKEN + "x", TOKEN.upper()]
+)
+def test_what_is_no_token_is_no_way_to_another_file(file_server: FileServer, given: str) -> None:
+    with httpx.Client(base_url=file_server.url) as client:
+        refused = client.put("/x/a", content=b"1", headers={"authorization": f"Bearer {given}"})
+
+    assert refused.status_code == 401
+    assert "a token of the right 'internal'" in refused.text
+
+
 @pytest.mark.parametrize(("token", "says"), [("another", "our token is not the right one"), (None, "no token is set")])
 def test_a_wrong_token_is_one_sentence_also_before_a_large_body(
     file_server: FileServer, big: Path, token: str | None, says: str
 ) -> None:
-    store = open_store(file_server.url, token=token, retry=PATIENT)
+    store = open_store(file_server.url, tokens=None if token is None else tokens(token), retry=PATIENT)
 
-    with pytest.raises(StoreError, match=rf"x cannot be written to .*: {says} \(401 .*\); set auth\.tokenFile"):
+    with pytest.raises(StoreError, match=rf"x cannot be written to .*: {says} \(401 .*\); let auth\.internalFile"):
         store.put(big, "x")
     with pytest.raises(StoreError, match=rf"x cannot be written to .*: {says}"):
         store.put_bytes(b"", "x", overwrite=True)

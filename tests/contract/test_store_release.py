@@ -14,6 +14,7 @@ import yaml
 
 from contract.file_server_world import FileServer, file_server_world
 from contract.release_world import HOST, TOKEN, World, eventually, values_of, world
+from credentials import tokens
 from elastic_ctr.store import RetryPolicy, open_store
 from ports import free_port
 
@@ -33,7 +34,7 @@ def cube(tmp_path: Path) -> Iterator[World]:
 
 
 def keep_in(cube: World, url: str) -> None:
-    cube.store = open_store(url, token=TOKEN, retry=RetryPolicy(60))  # type: ignore[assignment]
+    cube.store = open_store(url, tokens=tokens(TOKEN), retry=RetryPolicy(60))  # type: ignore[assignment]
 
 
 def problems(cube: World) -> str:
@@ -74,11 +75,11 @@ def test_a_cube_goes_live_and_on_while_its_file_server_comes_and_goes(server: Fi
 
 def test_a_master_that_begins_before_its_store_waits_for_it_and_says_so(server: FileServer, tmp_path: Path) -> None:
     status_port = free_port()
-    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "internal").write_text(f"test {TOKEN}")
     (tmp_path / "logs").mkdir()
     settings = {
         "host": HOST,
-        "auth": {"tokenFile": str(tmp_path / "token")},
+        "auth": {"internalFile": str(tmp_path / "internal")},
         "data": {"source": {"url": f"file://{tmp_path}/logs"}, "start": "20200401/00", "slots": ["1"]},
         "model": {"network": "slot-dnn", "embeddingDim": 3},
         "store": {"url": server.url},

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from credentials import tokens
 from elastic_ctr.master.tracking import Tracking
 from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.store import AlreadyPublished, StoreError, open_store
@@ -31,7 +32,9 @@ def conf(tmp_path: Path) -> Path:
     """What the chart mounts: nginx.conf, and what it includes."""
     (tmp_path / "nginx.conf").write_text((ROOT / "charts/elastic-ctr/files/nginx.conf").read_text())
     (tmp_path / "listen.conf").write_text("listen 8080;\n")
-    (tmp_path / "token.conf").write_text(f'"~^Bearer {TOKEN}$" 1;\n')
+    (tmp_path / "tokens.conf").write_text('"~^Bearer (?<given>[A-Za-z0-9._~+=-]+)$" /run/elastic-ctr/tokens/$given;\n')
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / TOKEN).touch()
     tmp_path.chmod(0o755)
     return tmp_path
 
@@ -49,7 +52,10 @@ def test_the_file_server_is_a_store(stand_in: StandIn, start: Start, conf: Path)
     url = f"http://{server.address(8080)}"
     server.until("it is healthy", lambda: answer(f"{url}/healthz"))
 
-    with closing(open_store(url, token=TOKEN)) as store, closing(open_store(url, token="another-word")) as stranger:
+    with (
+        closing(open_store(url, tokens=tokens(TOKEN))) as store,
+        closing(open_store(url, tokens=tokens("another-word"))) as stranger,
+    ):
         store.put_bytes(b"seven", "output/versions/7.json")
 
         assert store.get_bytes("output/versions/7.json") == b"seven"

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import stat
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -73,6 +74,19 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 TRAINING = ("master", "trainer", "pserver")
 TWO_SHARDS: dict[str, Any] = {"config": {"shards": 2}}
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """What another user of the machine could read or change of a run: files that are not 0600, folders that are not 0700."""
+    found = []
+    # What the roles and the run write; a test has files of its own beside them.
+    for top in ("", "config", "logs", "state", "scratch", "store", "tokens", "run.json"):
+        for each in (folder / top, *((folder / top).rglob("*") if top else ())):
+            with contextlib.suppress(FileNotFoundError):
+                mode = each.stat().st_mode
+                if stat.S_IMODE(mode) != (0o700 if stat.S_ISDIR(mode) else 0o600) and not stat.S_ISSOCK(mode):
+                    found.append(f"{each} {stat.S_IMODE(mode):o}")
+    return found
 
 
 class Run:

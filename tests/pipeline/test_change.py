@@ -72,7 +72,7 @@ def test_a_model_with_a_feature_more_and_one_less_goes_on_where_the_old_one_stoo
     assert "parameters" in started["network"]
 
     # The old model, with its own features, network and statistics, is served by the new pods.
-    arguments = ("--transfer", new.places.transfer, "--token-file", str(new.places.token_file))
+    arguments = ("--transfer", new.places.transfer, "--token-file", str(new.places.folder / "tokens" / "operate"))
     done = subprocess.run(
         [sys.executable, "-m", "elastic_ctr", "rollback", str(last_version), *arguments],
         capture_output=True, text=True, check=False,

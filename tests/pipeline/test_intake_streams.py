@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from elastic_ctr.local.endpoints import answers
-from pipeline.running import Run
+from pipeline.running import Run, open_to_others
 from pipeline.streaming import (
     CHECKPOINT_SECONDS,
     answers_are_those_of_the_version,
@@ -29,7 +29,10 @@ from ports import free_port
 
 def posted(run: Run, lines: list[bytes], key: str) -> dict[str, Any]:
     """Sent until the intake answers, as a client that must lose nothing does."""
-    headers = {"authorization": f"Bearer {run.places.token_file.read_text().strip()}", "idempotency-key": key}
+    headers = {
+        "authorization": f"Bearer {(run.places.folder / 'tokens' / 'clicks').read_text().split()[1]}",
+        "idempotency-key": key,
+    }
     while True:
         # Processes that have ended are started again by who looks after them.
         run.session.look()
@@ -95,10 +98,12 @@ def test_each_click_that_an_intake_has_taken_is_trained_once_though_it_is_killed
     ]
     assert quarantined == len(sent)
     # A recovery would go on behind the newest save.
-    end = httpx.get(f"http://{run.places.intake}/v1/log").json()["end"]
+    internal = {"authorization": f"Bearer {(run.places.folder / 'tokens' / 'internal').read_text().split()[1]}"}
+    end = httpx.get(f"http://{run.places.intake}/v1/log", headers=internal).json()["end"]
     run.until(
         lambda: httpx.get(f"http://{run.places.intake}/status").json()["neededFrom"] == end, 10, "the intake knows"
     )
+    assert open_to_others(run.places.folder) == []
 
 
 @pytest.mark.timeout(500)

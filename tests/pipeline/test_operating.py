@@ -29,7 +29,7 @@ from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
 from manual_metrics import in_the_manual, on_the_page
 from pipeline.forging import change_output_weights, forge, one_column_too_far
-from pipeline.running import TWO_SHARDS, values_for
+from pipeline.running import TWO_SHARDS, open_to_others, values_for
 from pipeline.test_whole_run import COMMAND, synthetic
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -347,9 +347,9 @@ def test_a_rollback_holds_until_it_is_resumed(system: Standing) -> None:
     newer = system.publish()
     system.goes_live(newer)
     transfer = ("--transfer", system.places.transfer)
-    known = ("--token-file", system.places.token_file)
+    known = ("--token-file", system.places.folder / "tokens" / "operate")
 
-    (system.scratch / "other-token").write_text("guessed\n")
+    (system.scratch / "other-token").write_text("ann guessed\n")
     unknown = command("rollback", older, *transfer, "--token-file", system.scratch / "other-token")
     never = command("rollback", 1, *transfer, *known)
     back = command("rollback", older, *transfer, *known)
@@ -359,8 +359,18 @@ def test_a_rollback_holds_until_it_is_resumed(system: Standing) -> None:
     on = command("rollback", "--resume", *transfer, *known)
     system.goes_live(newer)
 
+    printed = command("audit", "--dir", system.places.folder, "--json")
+
     assert (unknown.returncode, never.returncode, back.returncode, both.returncode, on.returncode) == (2, 2, 0, 2, 0)
-    assert "has another token than the one that was given" in unknown.stderr
+    audited = [json.loads(line) for line in printed.stdout.splitlines()]
+    assert [(each["token"], each["on"], each["result"]) for each in audited if each["call"] == "rollback"] == [
+        ("local", "version 1", f"refused: {never.stderr.partition(': ')[2].strip()}"),
+        ("local", f"version {older}", "done"),
+        ("local", "resume", "done"),
+    ]
+    assert [each["token"] for each in audited if "no token of the right 'operate'" in each["result"]] == ["-"]
+    assert open_to_others(system.places.folder) == []
+    assert "does not take the token that was given" in unknown.stderr
     assert "version 1 " in never.stderr
     assert "until `elastic-ctr rollback --resume`" in back.stdout
     assert held

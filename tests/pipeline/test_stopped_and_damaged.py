@@ -48,7 +48,7 @@ def test_a_bad_hour_is_retried_and_a_damaged_checkpoint_is_passed_by(tmp_path: P
     retried = subprocess.run(
         [
             COMMAND, "pass", "retry", "20200401/02", "--address", run.places.info.master,
-            "--token-file", str(run.places.token_file),
+            "--token-file", str(run.places.folder / "tokens" / "operate"),
         ],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip

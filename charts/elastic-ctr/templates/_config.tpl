@@ -24,10 +24,25 @@ whole (1000001, never 1.000001e+06).
 {{- end }}
 {{- end }}
 
+{{/* The rights whose tokens roles need, which role_files.py names as well; a list of roles */}}
+{{- define "elastic-ctr.auth.rights" -}}
+{{- $rights := list "internal" }}
+{{- if has "intake" . }}
+{{- $rights = append $rights "clicks" }}
+{{- end }}
+{{- if or (has "master" .) (has "cube-transfer" .) }}
+{{- $rights = append $rights "operate" }}
+{{- end }}
+{{- toJson $rights }}
+{{- end }}
+
+{{/* A role */}}
 {{- define "elastic-ctr.config.common" -}}
 host: 0.0.0.0
 auth:
-  tokenFile: /etc/elastic-ctr/auth/token
+{{- range include "elastic-ctr.auth.rights" (list .) | fromJsonArray }}
+  {{ . }}File: /etc/elastic-ctr/auth/{{ . }}
+{{- end }}
 {{- end }}
 
 {{- define "elastic-ctr.config.store" -}}
@@ -72,7 +87,7 @@ auth:
 {{- define "elastic-ctr.config.data" -}}
 {{- $data := .Values.data }}
 {{- if .Values.intake.enabled }}
-{{- $source := merge (dict "url" (printf "intake://%s" (include "elastic-ctr.intakeAddress" .))) (omit $data.source "kafka") }}
+{{- $source := merge (dict "url" (printf "intake://%s" (include "elastic-ctr.intakeAddress" .)) "tokenFile" "/etc/elastic-ctr/auth/internal") (omit $data.source "kafka") }}
 {{- $data = merge (dict "source" $source) (omit $data "source") }}
 {{- end }}
 {{- include "elastic-ctr.given" $data }}
@@ -86,7 +101,7 @@ features: {{- include "elastic-ctr.given" . | nindent 2 }}
 {{- end }}
 
 {{- define "elastic-ctr.config.master" -}}
-{{ include "elastic-ctr.config.common" . }}
+{{ include "elastic-ctr.config.common" "master" }}
 training: {{ include "elastic-ctr.training.fullname" . }}
 data: {{- include "elastic-ctr.config.data" . | nindent 2 }}
 {{- include "elastic-ctr.config.features" . }}
@@ -122,7 +137,7 @@ tracking:
 {{/* Common part of trainer and pserver; root, training */}}
 {{- define "elastic-ctr.config.worker" -}}
 {{- $root := .root }}
-{{- include "elastic-ctr.config.common" $root }}
+{{- include "elastic-ctr.config.common" "trainer" }}
 {{- with .training }}
 training: {{ . }}
 {{- end }}
@@ -154,13 +169,13 @@ podDomain: {{ include "elastic-ctr.podDomain" (dict "root" $root "service" (incl
 {{- end }}
 
 {{- define "elastic-ctr.config.cube-server" -}}
-{{ include "elastic-ctr.config.common" . }}
+{{ include "elastic-ctr.config.common" "cube-server" }}
 model: {{- include "elastic-ctr.given" (omit .Values.model "startFrom") | nindent 2 }}
 cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
 {{- end }}
 
 {{- define "elastic-ctr.config.cube-agent" -}}
-{{ include "elastic-ctr.config.common" . }}
+{{ include "elastic-ctr.config.common" "cube-agent" }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
 transferAddress: {{ include "elastic-ctr.transferAddress" . | quote }}
@@ -168,7 +183,7 @@ podDomain: {{ include "elastic-ctr.podDomain" (dict "root" . "service" (include 
 {{- end }}
 
 {{- define "elastic-ctr.config.cube-transfer" -}}
-{{ include "elastic-ctr.config.common" . }}
+{{ include "elastic-ctr.config.common" "cube-transfer" }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nindent 2 }}
 shards: {{ int .Values.cube.config.shards }}
@@ -182,13 +197,13 @@ cubeDomain: {{ include "elastic-ctr.podDomain" (dict "root" . "service" (include
 {{- end }}
 
 {{- define "elastic-ctr.config.cube-builder" -}}
-{{ include "elastic-ctr.config.common" . }}
+{{ include "elastic-ctr.config.common" "cube-builder" }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nindent 2 }}
 {{- end }}
 
 {{- define "elastic-ctr.config.intake" -}}
-{{ include "elastic-ctr.config.common" . }}
+{{ include "elastic-ctr.config.common" "intake" }}
 data: {{- include "elastic-ctr.given" .Values.data | nindent 2 }}
 {{- include "elastic-ctr.config.features" . }}
 intake: {{- include "elastic-ctr.given" .Values.intake.config | nindent 2 }}
@@ -199,7 +214,7 @@ intake: {{- include "elastic-ctr.given" .Values.intake.config | nindent 2 }}
 {{- if not $serving.workers }}
 {{- $_ := set $serving "workers" (include "elastic-ctr.cores" .Values.serving.resources | int) }}
 {{- end }}
-{{- include "elastic-ctr.config.common" . }}
+{{- include "elastic-ctr.config.common" "serving" }}
 model: {{- include "elastic-ctr.given" (omit .Values.model "startFrom") | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 serving: {{- include "elastic-ctr.given" $serving | nindent 2 }}
@@ -218,7 +233,7 @@ graceSeconds: {{ include "elastic-ctr.serving.graceSeconds" . }}
 {{- if not $scoring.processes }}
 {{- $_ := set $scoring "processes" (include "elastic-ctr.cores" .Values.scoring.resources | int) }}
 {{- end }}
-{{- include "elastic-ctr.config.common" . }}
+{{- include "elastic-ctr.config.common" "scoring" }}
 data: {{- include "elastic-ctr.config.data" . | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 scoring: {{- include "elastic-ctr.given" $scoring | nindent 2 }}

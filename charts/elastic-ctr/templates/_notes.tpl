@@ -14,7 +14,7 @@ proved the release's secret; {{ if $values.training.tls.existingSecret }}their c
 {{- end }}
 {{- if and (not (include "elastic-ctr.live" .)) (not $values.auth.existingSecret) }}
 
-NOTE: rendered without a cluster, so the token is new. Set auth.existingSecret if you apply rendered manifests.
+NOTE: rendered without a cluster, so the tokens are new. Set auth.existingSecret if you apply rendered manifests.
 {{- end }}
 {{- end }}
 

@@ -33,6 +33,33 @@ trainer.replicas {{ int $trainer.replicas }} is below trainer.minReplicas {{ int
 {{- end }}
 {{- end }}
 
+{{/* A Secret that is there; without a cluster, and for one that comes later, the pods say it */}}
+{{- define "elastic-ctr.validate.auth" -}}
+{{- $name := .Values.auth.existingSecret }}
+{{- $secret := dict }}
+{{- if $name }}
+{{- $secret = lookup "v1" "Secret" .Release.Namespace $name }}
+{{- end }}
+{{- if $secret }}
+{{- $absent := list }}
+{{- range concat (list "internal" "operate") ($.Values.intake.enabled | ternary (list "clicks") list) }}
+{{- if not (hasKey ($secret.data | default dict) .) }}
+{{- $absent = append $absent . }}
+{{- end }}
+{{- end }}
+{{- if $absent -}}
+auth.existingSecret {{ $name }} has no key {{ join " and no key " $absent }}: there are three rights instead of one token; add the keys clicks, operate and internal, each with a line `name token`, as docs/operations.md says under Tokens
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.tokenFile" -}}
+{{- $source := .Values.data.source }}
+{{- if and $source.tokenFile (not (hasPrefix "intake://" $source.url)) -}}
+data.source.tokenFile is of an intake, and data.source.url {{ $source.url }} is no address of one: leave it out
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.shards" -}}
 {{- if gt (int .Values.cube.config.shards) (int .Values.model.partitions) -}}
 cube.config.shards {{ int .Values.cube.config.shards }} is above model.partitions {{ int .Values.model.partitions }}, so some shards would hold nothing: lower shards; partitions are fixed for a model's life

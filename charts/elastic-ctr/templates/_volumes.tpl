@@ -27,8 +27,10 @@
   secret:
     secretName: {{ include "elastic-ctr.auth.secret" .root | quote }}
     items:
-      - key: {{ .root.Values.auth.key | quote }}
-        path: token
+      {{- range include "elastic-ctr.auth.rights" .roles | fromJsonArray }}
+      - key: {{ . }}
+        path: {{ . }}
+      {{- end }}
 - name: tmp
   emptyDir:
     sizeLimit: {{ toYaml .root.Values.tmpSizeLimit }}

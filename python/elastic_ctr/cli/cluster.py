@@ -13,7 +13,7 @@ from elastic_ctr.cli.kubectl import Kubectl, KubectlFailed, PortForward, ending_
 from elastic_ctr.cli.shared_options import MASTER_STATUS, PREDICTIONS, RELEASE, SERVING_ADMIN, TRANSFER, Endpoint, Where
 from elastic_ctr.config.roles import ServingConfig
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder
-from elastic_ctr.runtime.auth import read_token
+from elastic_ctr.runtime.auth import Right, TokenFile, Tokens, tokens_in
 
 _LABEL = "app.kubernetes.io"
 _NAMED = f"{_LABEL}/name=elastic-ctr"
@@ -109,12 +109,12 @@ class Cluster:
         """Whether it is a part of the release: one that is switched off has no Service."""
         return bool(self.kubectl.read("get", "services", "--selector", self.selector_of(component))["items"])
 
-    def token(self) -> str:
-        """From the Secret that cube-transfer has mounted: whatever it is called, it is the right one."""
+    def tokens(self) -> Tokens:
+        """The operators', from the Secret that cube-transfer has mounted: whatever it is called, it is the right one."""
         name, key = _secret_of(self.pod(TRANSFER.component))
         try:
             data = self.kubectl.read("get", "secret", name)["data"]
-            return base64.b64decode(data[key], validate=True).decode("ascii").strip()
+            return Tokens(tokens_in(base64.b64decode(data[key], validate=True), f"key {key}"))
         except KubectlFailed as failed:
             raise KubectlFailed(f"the token is in Secret {name} ({failed}); say --token-file FILE instead") from failed
         except (KeyError, TypeError, ValueError, binascii.Error) as strange:
@@ -122,13 +122,15 @@ class Cluster:
 
 
 def _secret_of(pod: Pod) -> tuple[str, str]:
-    """Name and key of the Secret with the token."""
+    """Name and key of the Secret with the tokens of operators."""
     for volume in pod.volumes:
         secret = volume.get("secret", {})
         for item in secret.get("items", []):
-            if volume["name"] == "auth" and item["path"] == "token":
+            if volume["name"] == "auth" and item["path"] == Right.OPERATE.value:
                 return secret["secretName"], item["key"]
-    raise KubectlFailed(f"pod {pod.name} has no token mounted; is it of this chart? Say --token-file FILE")
+    raise KubectlFailed(
+        f"pod {pod.name} has no tokens of operators mounted; is it of this chart's version? Say --token-file FILE"
+    )
 
 
 class PortForwards:
@@ -202,16 +204,21 @@ class Target:
         info = None if self.run is None else self.run.read()
         return given or (ServingConfig().model_name if info is None else info.model)
 
-    def token(self, file: Path | None) -> str | None:
-        """Of the file given, else of the release or run. Raises KubectlFailed; ends with a sentence."""
+    def tokens(self, file: Path | None) -> Tokens | None:
+        """An operator's: of the file given, else of the release or run. Raises KubectlFailed; ends with a sentence."""
         if file is None and self.cluster is not None:
-            return self.cluster.token()
-        if file is None and self.run is not None and self.run.token_file.exists():
-            file = self.run.token_file
-        try:
-            return read_token(file)
-        except (OSError, ValueError) as wrong:
-            refuse(f"the token cannot be read: {reason_of(wrong)}")
+            return self.cluster.tokens()
+        if file is None and self.run is not None and self.run.token_file(Right.OPERATE).exists():
+            file = self.run.token_file(Right.OPERATE)
+        return None if file is None else tokens_of(file)
+
+
+def tokens_of(file: Path) -> Tokens:
+    """Ends with a sentence for a file without tokens."""
+    try:
+        return TokenFile(file)
+    except (OSError, ValueError) as wrong:
+        refuse(f"the token cannot be read: {reason_of(wrong)}")
 
 
 def target_of(where: Where, addresses: Mapping[str, str | None]) -> Target:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from elastic_ctr.cli.entrypoint import refuse, token_of
+from elastic_ctr.cli.entrypoint import checked, refuse
 from elastic_ctr.cli.shared_options import Folder, TransferAddress, Where
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.role_files import CubeAgentFile, CubeServerFile
@@ -111,9 +111,9 @@ def drain(
         file: CubeAgentFile | CubeServerFile = (
             settings(CubeAgentFile, given, name) if is_agent else settings(CubeServerFile, given, name)
         )
-        token = token_of(file.auth)
+        tokens = checked(file.auth).internal()
         agent_url = f"http://{_reached(file.host)}:{file.cube.agent_port}"
-        ended = run_cube_drain(agent_url=agent_url, token=token, grace_seconds=grace_seconds)
+        ended = run_cube_drain(agent_url=agent_url, tokens=tokens, grace_seconds=grace_seconds)
     except (ConfigRefused, DrainRefused) as refused:
         refuse(str(refused))
     if as_json:

@@ -21,8 +21,10 @@ def reason_of(failed: BaseException) -> str:
     return str(failed)
 
 
-def token_of(auth: Auth) -> str | None:
+def checked(auth: Auth) -> Auth:
+    """Ends the command with a sentence unless each of its token files has tokens."""
     try:
-        return auth.token or None
+        auth.rights()
     except (OSError, ValueError) as wrong:
-        refuse(f"auth.tokenFile {auth.token_file} cannot be used: {reason_of(wrong)}")
+        refuse(f"auth cannot be used: {reason_of(wrong)}")
+    return auth

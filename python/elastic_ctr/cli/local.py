@@ -120,7 +120,7 @@ def _places(files: list[Path], set_files: list[str] | None, folder: Path) -> Pla
     """Ends with a sentence for each thing wrong with the values, or with the folder."""
     try:
         places = Places(folder.resolve(), load_values(files, set_files))
-        (places.folder / "logs").mkdir(parents=True, exist_ok=True)
+        RunFolder(places.folder).create()
     except ConfigRefused as wrong:
         refuse(str(wrong))
     except OSError as failed:
@@ -174,7 +174,7 @@ def run(
                 console.print(str(failed), style="red", highlight=False)
                 session.end_reason = str(failed)
                 code = 2 if isinstance(failed, RoleRefused) else 1
-    except (OSError, StoreError) as failed:
+    except (OSError, StoreError, ValueError) as failed:
         refuse(reason_of(failed))
     raise typer.Exit(code)
 
@@ -233,7 +233,7 @@ def _started(values: list[Path], set_file: list[str] | None, run_folder: RunFold
         key, _, name = each.partition("=")
         command += ["--set-file", f"{key}={Path(name).resolve()}"]
     environment = {**os.environ, _STARTED_BY_UP: "1"}
-    with run_folder.runner_log.open("ab") as out:
+    with run_folder.private(), run_folder.runner_log.open("ab") as out:
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, env=environment
         )

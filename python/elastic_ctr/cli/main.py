@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "status": ("elastic_ctr.cli.status", "status", None),
     "report": ("elastic_ctr.cli.report", "report", None),
     "logs": ("elastic_ctr.cli.logs", "logs", None),
+    "audit": ("elastic_ctr.cli.audit", "audit", None),
     "pass": ("elastic_ctr.cli.orders", "pass_app", None),
     "rollback": ("elastic_ctr.cli.orders", "rollback", None),
     "check": ("elastic_ctr.cli.check", "app", None),

@@ -14,7 +14,7 @@ from elastic_ctr.cli.shared_options import (
     TRANSFER,
     Endpoint,
     MasterAddress,
-    TokenFile,
+    OperatorTokenFile,
     TransferAddress,
     Where,
     grouped,
@@ -34,7 +34,7 @@ def rollback(
         bool, typer.Option("--resume", help="Go on with the newest version; ends a publishing hold, too.")
     ] = False,
     transfer: TransferAddress = None,
-    token_file: TokenFile = None,
+    token_file: OperatorTokenFile = None,
     where: Where = Where(),
     as_json: Annotated[bool, typer.Option("--json", help="cube-transfer's own answer.")] = False,
 ) -> None:
@@ -65,7 +65,7 @@ def _sentence(state: dict[str, Any]) -> str:
 def retry(
     name: Annotated[str, typer.Argument(metavar="PASS", help="A stopped pass, as `status` names it: 20251103/12.")],
     address: MasterAddress = None,
-    token_file: TokenFile = None,
+    token_file: OperatorTokenFile = None,
     where: Where = Where(),
 ) -> None:
     """Begin a stopped pass again after its cause was mended. Nothing else is restarted.
@@ -82,8 +82,8 @@ def _order(
 ) -> tuple[str, Any]:
     """The address that was called, and its answer. Ends with a sentence."""
     try:
-        token = target.token(token_file)
+        tokens = target.tokens(token_file)
         with target.reached(endpoint, given) as address:
-            return address, ask(f"http://{address}/{path}", order, token=token)
+            return address, ask(f"http://{address}/{path}", order, tokens=tokens)
     except (EndpointUnavailable, KubectlFailed) as closed:
         refuse(str(closed))

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from elastic_ctr.cli.entrypoint import reason_of, refuse, token_of
+from elastic_ctr.cli.entrypoint import checked, reason_of, refuse
 from elastic_ctr.config.load import ConfigRefused, load
 from elastic_ctr.config.role_files import (
     CubeAgentFile,
@@ -30,7 +30,6 @@ from elastic_ctr.config.role_files import (
     TrainerFile,
 )
 from elastic_ctr.config.section import Section
-from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure_from_environment
@@ -54,16 +53,18 @@ def master(config: ConfigFile) -> None:
     from elastic_ctr.streams.open import open_stream
 
     settings = _settings_of(MasterFile, config, "master")
-    token = token_of(settings.auth)
+    checked(settings.auth)
 
     def run(stop: threading.Event) -> int:
         given = settings.data.source
         own = settings.intake_address is not None and given.url == f"{OWN_INTAKE}{settings.intake_address}"
-        owner = bearer(token) if own else None
-        stream = settings.data.is_stream
-        source = open_stream(given.url, given.kafka.properties, owner) if stream else open_source(given.url, given.user)
-        store = open_store(settings.store.url, user=settings.store.user, token=token)
-        return Master(settings, source=source, store=store, token=token or "").run(stop)
+        source = (
+            open_stream(given.url, given.kafka.properties, given.tokens(), own=own)
+            if settings.data.is_stream
+            else open_source(given.url, given.user)
+        )
+        store = open_store(settings.store.url, user=settings.store.user, tokens=settings.auth.internal())
+        return Master(settings, source=source, store=store).run(stop)
 
     _run_until_signal(run)
 
@@ -75,10 +76,11 @@ def trainer(config: ConfigFile) -> None:
     from elastic_ctr.trainer.supervisor import TrainerSupervisor
 
     settings = _settings_of(TrainerFile, config, "trainer")
-    # The training process reads both again.
-    token_of(settings.auth)
+    # The training process reads them again.
+    checked(settings.auth)
     with _exit_on_config_error():
         settings.data.source.kafka.properties()
+        settings.data.source.tokens()
     name = _pod_name("trainer-0")
 
     def run(stop: threading.Event) -> int:
@@ -107,15 +109,15 @@ def pserver(config: ConfigFile) -> None:
     index = int(match[1])
     if index >= settings.pservers:
         refuse(f"pserver {index} is not one of {settings.pservers}; pserver.replicas and the pod's name must agree")
-    token = token_of(settings.auth)
+    tokens = checked(settings.auth).internal()
 
     def run(stop: threading.Event) -> int:
         supervisor = PserverSupervisor(
             index,
             settings,
             host=_advertised_host(settings),
-            client=MasterClient(settings.master_address, token or ""),
-            store=open_store(settings.store.url, user=settings.store.user, token=token),
+            client=MasterClient(settings.master_address, tokens),
+            store=open_store(settings.store.url, user=settings.store.user, tokens=tokens),
         )
         with _health_server("pserver", supervisor.status, settings.host, settings.pserver.admin_port):
             return supervisor.run(stop)
@@ -129,7 +131,8 @@ def intake(config: ConfigFile) -> None:
 
     settings = _settings_of(IntakeFile, config, "intake")
     with _exit_on_config_error():
-        run_intake(settings, token_of(settings.auth))
+        checked(settings.auth)
+        run_intake(settings)
 
 
 def cube_transfer(config: ConfigFile) -> None:
@@ -138,7 +141,8 @@ def cube_transfer(config: ConfigFile) -> None:
 
     settings = _settings_of(CubeTransferFile, config, "cube-transfer")
     with _exit_on_config_error():
-        run_cube_transfer(settings, token_of(settings.auth))
+        checked(settings.auth)
+        run_cube_transfer(settings)
 
 
 def cube_builder(config: ConfigFile) -> None:
@@ -147,7 +151,8 @@ def cube_builder(config: ConfigFile) -> None:
 
     settings = _settings_of(CubeBuilderFile, config, "cube-builder")
     with _exit_on_config_error():
-        run_cube_builder(settings, token_of(settings.auth))
+        checked(settings.auth)
+        run_cube_builder(settings)
 
 
 def cube_agent(config: ConfigFile) -> None:
@@ -157,7 +162,8 @@ def cube_agent(config: ConfigFile) -> None:
     settings = _settings_of(CubeAgentFile, config, "cube-agent")
     address = f"{_advertised_host(settings)}:{settings.cube.port}"
     with _exit_on_config_error():
-        run_cube_agent(settings, pod=_pod_name("cube-s0-0"), address=address, token=token_of(settings.auth))
+        checked(settings.auth)
+        run_cube_agent(settings, pod=_pod_name("cube-s0-0"), address=address)
 
 
 def cube_server(config: ConfigFile) -> None:
@@ -168,7 +174,7 @@ def cube_server(config: ConfigFile) -> None:
     settings = _settings_of(CubeServerFile, config, "cube-server")
     try:
         with _exit_on_config_error():
-            server = CubeServer(settings.cube, settings.host, token_of(settings.auth))
+            server = CubeServer(settings.cube, settings.host, checked(settings.auth))
         server.run()
     except CannotWork as failed:
         refuse(str(failed))
@@ -180,10 +186,10 @@ def serving(config: ConfigFile) -> None:
     from elastic_ctr.store import StoreError, open_store
 
     settings = _settings_of(ServingFile, config, "serving")
-    token = token_of(settings.auth)
+    tokens = checked(settings.auth).internal()
     try:
-        store = open_store(settings.store.url, user=settings.store.user, token=token)
-        run_serving(settings, store, _pod_name("serving-0"), token)
+        store = open_store(settings.store.url, user=settings.store.user, tokens=tokens)
+        run_serving(settings, store, _pod_name("serving-0"), tokens)
     except (StoreError, OSError) as failed:
         refuse(reason_of(failed))
 
@@ -215,7 +221,7 @@ def scoring(
             "this pod has no --order; `elastic-ctr evaluate --pods N` and `elastic-ctr predict --output DIR --pods N` create Jobs "
             "that have one"
         )
-    models = Place(settings.store.url, settings.store.user, token_of(settings.auth))
+    models = Place(settings.store.url, settings.store.user, checked(settings.auth).internal())
     try:
         wanted = read_document(Order, order)
     except DocumentDamaged as wrong:

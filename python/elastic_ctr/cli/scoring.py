@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from elastic_ctr.cli.cluster import Target, target_of
+from elastic_ctr.cli.cluster import Target, target_of, tokens_of
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import KubectlFailed, ending_in_order
 from elastic_ctr.cli.kubernetes_job import score_in_cluster
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.cli.progress import progress_of
-from elastic_ctr.cli.shared_options import TRANSFER, TokenFile, TransferAddress, Where
+from elastic_ctr.cli.shared_options import TRANSFER, StoreTokenFile, TransferAddress, Where
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.builder.job import BuildFailed
@@ -89,7 +89,7 @@ class ScoringOptions:
         ),
     ] = None
     transfer: TransferAddress = None
-    token_file: TokenFile = None
+    token_file: StoreTokenFile = None
     pods: Annotated[
         int | None,
         typer.Option(
@@ -157,7 +157,7 @@ def _score_here(order: Order, options: ScoringOptions, where: Where) -> dict[str
             given = order.model_copy(update={"output": _url(order.output)}).given(
                 values.data,
                 _models(options, values, where),
-                token_given=options.token_file is not None,
+                tokens_given=options.token_file is not None,
                 live=lambda: _live(target, options),
                 told=shown.noted,
                 processes=options.processes or _processes(values),
@@ -182,7 +182,7 @@ def _models(options: ScoringOptions, values: Values, where: Where) -> Place:
     """The store with the versions; a file-server wants the token for every change."""
     folder = (where.folder or DEFAULT_FOLDER).resolve()
     url = _url(options.store) or Places(folder, values).store_url
-    return Place(url, values.store.config.user, Target(None, None).token(options.token_file))
+    return Place(url, values.store.config.user, None if options.token_file is None else tokens_of(options.token_file))
 
 
 def _url(where: str | None) -> str | None:

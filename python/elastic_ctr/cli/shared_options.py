@@ -48,12 +48,21 @@ ModelName = Annotated[
     str | None,
     typer.Option("--model", help="The name that serving gives its model.", show_default=ServingConfig().model_name),
 ]
-TokenFile = Annotated[
+OperatorTokenFile = Annotated[
     Path | None,
     typer.Option(
+        "--token-file",
         envvar="ELASTIC_CTR_TOKEN_FILE",
-        help="The file with the token of the run: `token` in the folder of a local run, "
-        f"{DEFAULT_FOLDER / 'token'} by default. In a cluster the Secret is read, if you may.",
+        help="A file with a line `name token`, of the right `operate`: `tokens/operate` in the folder of a local run, "
+        f"{DEFAULT_FOLDER / 'tokens' / 'operate'} by default. In a cluster the Secret is read, if you may.",
+    ),
+]
+StoreTokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        envvar="ELASTIC_CTR_INTERNAL_TOKEN_FILE",
+        help="A file with a line `name token`, of the right `internal`: a file-server wants it for every change.",
     ),
 ]
 OutputFile = Annotated[

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -12,6 +13,7 @@ from pydantic.config import JsonDict
 from elastic_ctr.config.kafka import Kafka
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.runtime.auth import TokenFile, Tokens
 from elastic_ctr.streams.address import is_stream
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
@@ -75,6 +77,11 @@ class Source(Section):
     )
     user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it, files do not.")
     kafka: Kafka = Kafka()
+    token_file: str | None = Field(
+        default=None,
+        pattern=r"^/[^:\s]+$",
+        description="A mounted file with the internal tokens of the release whose intake `url` names. This release's own intake needs none.",
+    )
 
     @field_validator("url")
     @classmethod
@@ -103,8 +110,17 @@ class Source(Section):
     def is_intake(self) -> bool:
         return self.url.startswith("intake://")
 
+    def tokens(self) -> Tokens | None:
+        """For the intake at `url`. Raises ValueError naming the setting."""
+        try:
+            return None if self.token_file is None else TokenFile(Path(self.token_file))
+        except (OSError, ValueError) as wrong:
+            raise ValueError(f"data.source.tokenFile {self.token_file} cannot be used: {wrong}") from wrong
+
     @model_validator(mode="after")
     def _kafka_is_of_kafka(self) -> "Source":
+        if self.token_file is not None and not self.is_intake:
+            raise ValueError(f"tokenFile is of an intake, and {self.shown} is no address of one; leave it out")
         if self.kafka != Kafka() and not self.is_topic:
             raise ValueError(f"kafka is of brokers, and {self.shown} is no address of them; leave it out")
         return self
@@ -319,11 +335,10 @@ class Data(Section):
     def is_stream(self) -> bool:
         return is_stream(self.source.url)
 
-    def of_intake(self, address: str) -> "Data":
-        """As those see it who read the log of an intake, which is at host:port."""
-        return self.model_copy(
-            update={"source": self.source.model_copy(update={"url": f"intake://{address}", "kafka": Kafka()})}
-        )
+    def of_intake(self, address: str, token_file: str) -> "Data":
+        """As the readers of the release's own intake see it, which is at host:port."""
+        source = {"url": f"intake://{address}", "kafka": Kafka(), "token_file": token_file}
+        return self.model_copy(update={"source": self.source.model_copy(update=source)})
 
     def _check_stream(self) -> None:
         if self.start not in _STARTS or self.end is not None:

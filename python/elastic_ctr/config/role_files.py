@@ -1,6 +1,8 @@
 """The one `config.yaml` of each role: what the chart renders and `elastic-ctr local` writes, and what the role loads."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -20,22 +22,39 @@ from elastic_ctr.config.roles import (
 )
 from elastic_ctr.config.section import Count, Section
 from elastic_ctr.config.statistics import StatisticsText
-from elastic_ctr.runtime.auth import read_token
+from elastic_ctr.runtime.auth import Right, TokenFile, Tokens
 
 
 class Auth(Section):
-    """The token that every call needs which changes something."""
+    """The token files of a role, one for each right that it has or checks. Without any, no call needs a token."""
 
-    token_file: str | None = Field(default=None, description="A mounted file; absent: no call needs a token.")
+    clicks_file: str | None = Field(default=None, description="A mounted file with the tokens that post clicks.")
+    operate_file: str | None = Field(default=None, description="A mounted file with the tokens of operators.")
+    internal_file: str | None = Field(
+        default=None,
+        description="A mounted file with the tokens of the release's own roles; a role sends the first one.",
+    )
 
-    @property
-    def token(self) -> str:
-        """The token in the file; empty when no file is configured. Raises OSError, ValueError when the file holds none."""
-        return read_token(None if self.token_file is None else Path(self.token_file)) or ""
+    @classmethod
+    def of(cls, folder: str, rights: Sequence[Right]) -> "Auth":
+        """The files in a folder, each named like its right."""
+        return cls(**{f"{right.value}_file": f"{folder}/{right.value}" for right in rights})
+
+    def rights(self) -> dict[Right, Tokens] | None:
+        """The tokens that a role accepts; None: no call needs one. Raises OSError, ValueError for a file without tokens."""
+        files = {right: getattr(self, f"{right.value}_file") for right in Right}
+        found: dict[Right, Tokens] = {right: TokenFile(Path(each)) for right, each in files.items() if each is not None}
+        return found or None
+
+    def internal(self) -> Tokens | None:
+        """What the role sends to others. Raises OSError, ValueError."""
+        return None if self.internal_file is None else TokenFile(Path(self.internal_file))
 
 
 class RoleFile(Section):
-    """Settings of every role."""
+    """Settings of every role. `RIGHTS` are those whose token files its process needs."""
+
+    RIGHTS: ClassVar[tuple[Right, ...]] = (Right.INTERNAL,)
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     auth: Auth = Auth()
@@ -86,6 +105,8 @@ class Worker(TrainingMember):
 
 
 class MasterFile(TrainingMember):
+    RIGHTS = (Right.INTERNAL, Right.OPERATE)
+
     # In no other file: trainers get the pinned ones from the store.
     statistics: StatisticsText
     master: MasterConfig
@@ -137,6 +158,8 @@ class CubeAgentFile(RoleFile):
 class CubeTransferFile(RoleFile):
     """cube-transfer: the only file that knows shards and replicas."""
 
+    RIGHTS = (Right.INTERNAL, Right.OPERATE)
+
     store: StoreConfig
     cube_transfer: CubeTransferConfig
     shards: Count
@@ -176,6 +199,8 @@ class ScoringFile(RoleFile):
 
 class IntakeFile(RoleFile):
     """The intake: `data` says what its lines are, and `features` which of their columns a click alone has not."""
+
+    RIGHTS = (Right.INTERNAL, Right.CLICKS)
 
     data: Data
     features: Features | None = None

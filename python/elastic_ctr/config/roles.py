@@ -351,3 +351,7 @@ class IntakeConfig(Section):
     max_body_bytes: int = Field(
         default=4 << 20, ge=1 << 10, le=64 << 20, description="Bytes of one request, at most; a larger one is refused."
     )
+    skip_damaged: bool = Field(
+        default=False,
+        description="Whether training goes on without lines whose checksum is wrong. While it is false, training waits for a copy of the log.",
+    )

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from elastic_ctr.control import control_pb2_grpc
+from elastic_ctr.runtime.auth import Tokens, bearer
 
 # Enough for the published values of a sample: those of 65,536 lines of 300 slots stay far below.
 MAX_MESSAGE = 512 << 20
@@ -26,7 +27,7 @@ _PATIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc
 class MasterClient:
     """A channel to the master. `call` waits while the master is away; `call_once` does not."""
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, tokens: Tokens | None) -> None:
         # Without this gRPC polls a broken channel every 5 s, and a restarted master is reached 5 to 10 s late, which is as long
         # as a lease. gRPC reads it when the first channel is made.
         os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "250")
@@ -40,11 +41,11 @@ class MasterClient:
         ]
         self._channel = grpc.insecure_channel(address, options=options)
         self._stub = control_pb2_grpc.ControlStub(self._channel)
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._tokens = tokens
 
     def call_once(self, method: str, request: Any, timeout: float = 10) -> Any:
         """Raises grpc.RpcError."""
-        return getattr(self._stub, method)(request, timeout=timeout, metadata=self._metadata)
+        return getattr(self._stub, method)(request, timeout=timeout, metadata=tuple(bearer(self._tokens).items()))
 
     def call(self, method: str, request: Any, *, give_up: Callable[[], bool] = lambda: False) -> Any:
         """Keeps trying while the master cannot be reached; None once `give_up` says so."""

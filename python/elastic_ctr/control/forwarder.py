@@ -22,7 +22,7 @@ from elastic_ctr.control.mutual_tls import over_tls
 from elastic_ctr.control.proof import ProofRefused, check_and_prove, prove_and_check
 from elastic_ctr.control.pump import pump
 from elastic_ctr.control.server_call import MAGIC, connect
-from elastic_ctr.runtime.auth import read_token
+from elastic_ctr.runtime.auth import TokenFile, Tokens
 from elastic_ctr.runtime.lifecycle import die_with_parent, listen
 from elastic_ctr.runtime.logging import configure_from_environment
 
@@ -40,15 +40,14 @@ _QUIET_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Credentials:
-    """The files of the run's secret and, for TLS, of the certificates. Read for each connection, for they may be replaced."""
+    """The secrets of the run and, for TLS, the folder of certificates, which is read for each connection: both may be replaced."""
 
-    token: Path
+    tokens: Tokens
     tls: Path | None
 
     def secrets(self) -> list[str]:
-        """Those that are valid, the newest first. Raises OSError, ValueError."""
-        found = read_token(self.token)
-        return [] if found is None else [found]
+        """Those that are valid; a holder proves the first one."""
+        return [each.secret for each in self.tokens.valid()]
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Expose:
             return
         try:
             proven = self._proven(connection)
-        except (ProofRefused, OSError, ValueError) as refused:
+        except (ProofRefused, OSError) as refused:
             connection.close()
             self._refusals.add(f"a connection from {peer} is refused", refused)
             return
@@ -130,7 +129,7 @@ class Expose:
         return inside
 
     def _proven(self, connection: socket.socket) -> socket.socket:
-        """Raises ProofRefused, OSError, ValueError."""
+        """Raises ProofRefused, OSError."""
         _tune(connection)
         proven, binding = connection, b""
         if self._credentials.tls is not None:
@@ -151,7 +150,7 @@ class Reach:
         """In a thread of its own, until the connection ends."""
         try:
             outside = self._connected()
-        except (ProofRefused, OSError, ValueError) as failed:
+        except (ProofRefused, OSError) as failed:
             # Paddle and the watchdog find their connection closed, and try again.
             connection.close()
             self._refusals.add(f"the pserver at {self._to.host}:{self._to.port} cannot be reached", failed)
@@ -159,8 +158,8 @@ class Reach:
         pump(outside, connection)
 
     def _connected(self) -> socket.socket:
-        """Raises ProofRefused, OSError, ValueError."""
-        failed: Exception = ProofRefused(f"{self._credentials.token} has no token")
+        """Raises ProofRefused, OSError."""
+        failed: Exception = ProofRefused("this side has no secret")
         # While a secret is being replaced the server may not know the newest one yet.
         for secret in self._credentials.secrets():
             connection = socket.create_connection((self._to.host, self._to.port), PROOF_SECONDS)
@@ -204,7 +203,9 @@ def _serve(listener: socket.socket, take: Callable[[socket.socket, str], None]) 
 
 def _arguments() -> argparse.Namespace:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--token", type=Path, required=True, help="file of the run's secret")
+    common.add_argument(
+        "--token", type=Path, required=True, help="file with the tokens of the right `internal`: the secrets"
+    )
     common.add_argument("--tls", type=Path, help="folder of tls.crt, tls.key and ca.crt: mutual TLS")
     common.add_argument("--parent", type=int, required=True, help="the process ends with this one")
     parser = argparse.ArgumentParser(prog="forwarder", description=(__doc__ or "").partition("\n")[0])
@@ -224,7 +225,7 @@ def main() -> None:
     given = _arguments()
     die_with_parent(given.parent)
     configure_from_environment("forwarder")
-    credentials = Credentials(given.token, given.tls)
+    credentials = Credentials(TokenFile(given.token), given.tls)
     if given.mode == "expose":
         host, _, port = given.listen.rpartition(":")
         listener = listen(host.strip("[]"), int(port), _BACKLOG)

@@ -28,6 +28,6 @@ def reach(folder: Path, addresses: Sequence[str], *, token: str | None, tls: str
 
 def _start(arguments: list[str], token: str | None, tls: str | None) -> "subprocess.Popen[bytes]":
     if token is None:
-        raise NoSecret("auth.tokenFile is missing; trainers and pservers of several pods need a secret in common")
+        raise NoSecret("auth.internalFile is missing; trainers and pservers of several pods need a secret in common")
     files = ["--token", token, *(["--tls", tls] if tls else []), "--parent", str(os.getpid())]
     return subprocess.Popen([*_COMMAND, *arguments, *files], stdin=subprocess.DEVNULL)

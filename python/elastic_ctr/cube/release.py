@@ -8,7 +8,7 @@ cube-transfer publishes it; agents and readers (serving) follow it and report ba
     POST /readers                                   a ReaderReport; answers 204
     POST /rollback  {"version": V} | {"resume": true}   a RollbackOrder; 409 says why not
 
-The POSTs need `authorization: Bearer <token>` when a token is configured.
+The POSTs need a token of the right `internal`, a rollback one of `operate`.
 """
 
 from typing import Annotated

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import httpx
 
 from elastic_ctr.cube.release import AgentReport, ReaderReport, ReleaseDocument
-from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.runtime.auth import Tokens, bearer
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +25,15 @@ class ReleaseClient:
     `report_error` say what does not work; `answered_at` and `reported_at` (monotonic) when it last did.
     """
 
-    def __init__(self, url: str, token: str | None, on_document: Callable[[ReleaseDocument], None]) -> None:
+    def __init__(self, url: str, tokens: Tokens | None, on_document: Callable[[ReleaseDocument], None]) -> None:
         self.url = url.rstrip("/")
         self.document: ReleaseDocument | None = None
         self.error: str | None = None
         self.report_error: str | None = None
         self.answered_at = self.reported_at = float("-inf")
         self._on_document = on_document
-        self._client = httpx.AsyncClient(headers=bearer(token), timeout=_TIMEOUT, trust_env=False)
+        self._tokens = tokens
+        self._client = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -77,7 +78,9 @@ class ReleaseClient:
     async def report(self, report: AgentReport | ReaderReport) -> None:
         path = "agents" if isinstance(report, AgentReport) else "readers"
         try:
-            answer = await self._client.post(f"{self.url}/{path}", content=report.to_json(), timeout=5.0)
+            answer = await self._client.post(
+                f"{self.url}/{path}", content=report.to_json(), timeout=5.0, headers=bearer(self._tokens)
+            )
         except httpx.HTTPError as failed:
             log.debug("the report did not reach cube-transfer at %s: %r", self.url, failed)
             return

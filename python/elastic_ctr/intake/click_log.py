@@ -1,7 +1,9 @@
 """The log: a SQLite file of lines, whose offsets are given once and never again."""
 
+import logging
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,11 +18,15 @@ from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.request_lines import Clicks
 from elastic_ctr.streams.interface import Kept
 
+log = logging.getLogger(__name__)
+
 REMEMBERED_KEYS = 100_000
 # A batch is read as a whole. A joined click is longer than what was sent.
 BATCH_BYTES = 4 << 20
 # A transaction ends with the request with which it has so many: joined clicks are longer than what was sent.
 TRANSACTION_BYTES = 16 << 20
+# Of one request, and of one transaction, where lines are joined: a row takes up to 15 microseconds, and other senders wait meanwhile.
+JOINED_LINES = 50_000
 # Of one transaction: what is dropped beyond them goes with the next one.
 _DROPPED_AT_ONCE = 1000
 _NEWLINE = 10
@@ -29,6 +35,7 @@ create table if not exists places (
   id integer primary key check (id = 1), end integer not null, bytes integer not null);
 create table if not exists batches (
   first integer primary key, count integer not null, bytes integer not null, at real not null, text blob not null);
+create table if not exists checksums (first integer primary key, checksum integer not null);
 create table if not exists remembered (
   number integer primary key, key text not null unique, first integer not null, end integer not null, digest blob not null);
 create table if not exists positions (partition text primary key, following integer not null) without rowid;
@@ -42,6 +49,10 @@ insert or ignore into facts values ('needed from', 0);
 
 class LogUnwritable(OSError):
     """Nothing of the request was written: the reason, and what to do."""
+
+
+class BatchDamaged(LogUnwritable):
+    """Lines are not as they were written: which offsets, and the way out."""
 
 
 class KeyReused(ValueError):
@@ -89,9 +100,10 @@ class ClickLog:
         *,
         most_impressions: int = 1 << 40,
         of_topic: bool = False,
+        skip_damaged: bool = False,
     ) -> None:
         """`most_impressions` is the bytes of those that are remembered. `of_topic`: they are remembered by the topic's time, and retention
-        leaves what training has not read.
+        leaves what training has not read. `skip_damaged`: readers get no lines of a damaged batch, as if retention had dropped it.
 
         Raises LogUnwritable.
         """
@@ -115,11 +127,19 @@ class ClickLog:
             if join is None:
                 forget_all(self._db)
         self.joins = Joins()
+        # Of the batches that were read: the first offset, and the one behind the last.
+        self.damaged: dict[int, int] = {}
+        self._skip_damaged = skip_damaged
         self._reading = threading.Lock()
 
     def close(self) -> None:
         self._reader.close()
         self._db.close()
+
+    @property
+    def joins_lines(self) -> bool:
+        """Whether clicks are joined to their impressions."""
+        return self._impressions is not None
 
     def clock_moved(self) -> float:
         """Seconds by which the machine's clock was set while the log was written."""
@@ -162,7 +182,7 @@ class ClickLog:
         """
         with self._transaction():
             found: list[Appended | KeyReused | TooMuchJoined] = []
-            size = 0
+            size = lines_taken = 0
             text: list[bytes] = []
             joins = self.joins
             if self._impressions is not None:
@@ -173,8 +193,11 @@ class ClickLog:
             [first] = self._db.execute("select end from places").fetchone()
             end = first
             for each in requests:
-                if size >= TRANSACTION_BYTES:
+                if size >= TRANSACTION_BYTES or (
+                    found and self.joins_lines and lines_taken + each.count > JOINED_LINES
+                ):
                     break
+                lines_taken += each.count
                 known = self._known(each)
                 if known is not None:
                     found.append(known)
@@ -202,11 +225,11 @@ class ClickLog:
     def read(self, start: int, stop: int, most: int) -> Piece:
         """Lines of an offset range, up to the batch with which they are `most` bytes. Offsets behind the end are not there.
 
-        Raises LogUnwritable.
+        Raises LogUnwritable, BatchDamaged.
         """
         with self._told(), self._reading:
             rows = self._reader.execute(
-                "select first, count, text from batches where first < ? and first >= "
+                "select first, count, text, checksum from batches left join checksums using (first) where first < ? and first >= "
                 "(select coalesce(max(first), 0) from batches where first <= ?) order by first",
                 (stop, start),
             )
@@ -214,9 +237,15 @@ class ClickLog:
             size = 0
             texts: list[bytes] = []
             try:
-                for batch, count, text in rows:
+                for batch, count, text, checksum in rows:
                     if batch + count <= start:
                         # The end of what is kept.
+                        continue
+                    if self._is_damaged(batch, count, text, checksum):
+                        if texts:
+                            # The next piece begins behind it.
+                            break
+                        first = following = min(batch + count, stop)
                         continue
                     begin, end = max(batch, start), min(batch + count, stop)
                     if not texts:
@@ -231,6 +260,21 @@ class ClickLog:
             finally:
                 rows.close()
             return Piece(first, following, b"".join(texts))
+
+    def _is_damaged(self, first: int, count: int, text: bytes, checksum: int | None) -> bool:
+        """Whether a batch is to be skipped. A log of an earlier release has batches without a checksum. Raises BatchDamaged."""
+        if checksum is None or checksum == _checksum_of(first, count, text):
+            return False
+        end = first + count
+        if first not in self.damaged:
+            self.damaged[first] = end
+            log.error("the lines of the offsets %d to %d are damaged in %s", first, end - 1, self._path)
+        if not self._skip_damaged:
+            raise BatchDamaged(
+                f"the lines of the offsets {first} to {end - 1} are damaged in {self._path}: put a copy of the log back, or set "
+                "intake.config.skipDamaged to true, and training goes on without them"
+            )
+        return True
 
     def _made_at(self, clicks: Clicks, now: float) -> float:
         """From when the age of its impressions counts. Beside a topic, by whose time they are forgotten, those that are posted have the wall's."""
@@ -295,6 +339,9 @@ class ClickLog:
         """The offset of the next line."""
         count, size = text.count(b"\n"), bytes_of_row(len(text))
         self._db.execute("insert into batches values (?, ?, ?, ?, ?)", (first, count, size, now, text))
+        # In a table of its own, for an earlier release may come back. One of its batches has the checksum of no former batch: offsets are
+        # given once.
+        self._db.execute("insert into checksums values (?, ?)", (first, _checksum_of(first, count, text)))
         self._db.execute("update places set end = ?, bytes = bytes + ?", (first + count, size))
         return first + count
 
@@ -310,6 +357,7 @@ class ClickLog:
             left, up_to = left - each, first + count
         if up_to is not None:
             self._db.execute("delete from batches where first < ?", (up_to,))
+            self._db.execute("delete from checksums where first < ?", (up_to,))
             self._db.execute("update places set bytes = ?", (left,))
 
     @contextmanager
@@ -350,6 +398,10 @@ def _opened(path: Path) -> sqlite3.Connection:
     # What is dropped need not be overwritten: its pages are used again.
     db.execute("pragma secure_delete = off")
     return db
+
+
+def _checksum_of(first: int, count: int, text: bytes) -> int:
+    return zlib.crc32(text, zlib.crc32(f"{first} {count}".encode()))
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from elastic_ctr.config.role_files import IntakeFile
-from elastic_ctr.intake.click_log import ClickLog, KeyReused, LogUnwritable, Retention
+from elastic_ctr.intake.click_log import JOINED_LINES, ClickLog, KeyReused, LogUnwritable, Retention
 from elastic_ctr.intake.group_commit import GroupCommit
 from elastic_ctr.intake.impressions import TooMuchJoined
 from elastic_ctr.intake.intake_status import Counts, IntakeMetrics, status_of
@@ -25,8 +25,11 @@ from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.log_clock import LogClock
 from elastic_ctr.intake.request_lines import Clicks, ClicksRefused, clicks_of, key_of
 from elastic_ctr.intake.topic_reader import TopicReader
+from elastic_ctr.runtime.access import Access
+from elastic_ctr.runtime.audit import AuditLog
+from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.runtime.http import RequestRefused, application, read_body, read_record, require_token, serving
+from elastic_ctr.runtime.http import RequestRefused, application, read_body, read_record, serving
 from elastic_ctr.runtime.lifecycle import raise_fd_limit, stop_on_signal_async
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.streams.open import open_topic
@@ -68,6 +71,7 @@ class Intake:
             join=joined,
             most_impressions=settings.max_impression_bytes,
             of_topic=config.data.source.is_topic,
+            skip_damaged=settings.skip_damaged,
         )
         self.counts = Counts()
         self.metrics = IntakeMetrics(self.log, self.counts, lambda: self.commits.error)
@@ -116,12 +120,12 @@ def _later(sentence: str) -> RequestRefused:
     return RequestRefused(503, sentence, {"retry-after": "1"})
 
 
-def intake_app(intake: Intake, token: str | None) -> Starlette:
+def intake_app(intake: Intake, access: Access) -> Starlette:
     settings, counts = intake.config.intake, intake.counts
 
     async def clicks(request: Request) -> Response:
         try:
-            require_token(request, token)
+            sender = access.require(request, Right.CLICKS)
             with intake.reserved(request):
                 sent = await _clicks_in(request)
                 found = await intake.commits.append(sent)
@@ -142,6 +146,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
             counts.repeated += 1
             return JSONResponse({**answer, "repeated": True})
         counts.requests += 1
+        access.audit.posted(sender, sent.count)
         counts.records += sent.count
         counts.bytes += len(sent.text)
         return JSONResponse(answer)
@@ -153,13 +158,20 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         try:
             key = key_of(request.headers.getlist("idempotency-key"))
             body = await asyncio.wait_for(read_body(request, settings.max_body_bytes), BODY_SECONDS)
-            return clicks_of(body, intake.config.data.max_line_bytes, key)
+            sent = clicks_of(body, intake.config.data.max_line_bytes, key)
         except ClicksRefused as wrong:
             raise RequestRefused(400, str(wrong)) from wrong
         except asyncio.TimeoutError as slow:
             raise RequestRefused(408, f"the body did not come within {BODY_SECONDS:g} s; send smaller ones") from slow
+        if intake.log.joins_lines and sent.count > JOINED_LINES:
+            raise RequestRefused(
+                413,
+                f"the body has {sent.count} lines, and {JOINED_LINES} are the most where clicks are joined; send fewer at once",
+            )
+        return sent
 
-    async def places(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
+    async def places(request: Request) -> Response:
+        access.require(request, Right.INTERNAL)
         first, end, _ = intake.log.kept
         found: dict[str, object] = {"partition": intake.log.partition, "first": first, "end": end}
         if (topic := intake.topic) is not None:
@@ -167,7 +179,7 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         return JSONResponse(found)
 
     async def needed(request: Request) -> Response:
-        require_token(request, token)
+        access.require(request, Right.INTERNAL)
         told = await read_record(request, _Needed, _NEEDED_BYTES)
         # Offsets of a log that was lost say nothing of this one.
         offset = told.needed.get(intake.log.partition)
@@ -177,6 +189,8 @@ def intake_app(intake: Intake, token: str | None) -> Starlette:
         return JSONResponse({"partition": intake.log.partition, "taken": is_known})
 
     async def lines(request: Request) -> Response:
+        # First: a caller without the right takes no place.
+        access.require(request, Right.INTERNAL)
         try:
             wanted = read_document(_Range, json.dumps(dict(request.query_params)))
         except DocumentDamaged as wrong:
@@ -252,12 +266,13 @@ class _Range(BaseModel):
     stop: int = Field(ge=0, lt=_OFFSETS)
 
 
-def run_intake(config: IntakeFile, token: str | None = None) -> None:
+def run_intake(config: IntakeFile) -> None:
     """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, LogUnwritable, and StoreError, ValueError for a topic's settings."""
+    access = Access(config.auth.rights(), AuditLog("intake", Path(config.intake.dir)))
 
     async def main(intake: Intake) -> None:
         with stop_on_signal_async() as stop:
-            async with serving(intake_app(intake, token), config.host, config.intake.port) as server:
+            async with serving(intake_app(intake, access), config.host, config.intake.port) as server:
                 log.info("clicks are taken at http://%s:%s/v1/clicks", config.host, server.port)
                 await intake.run(stop)
 
@@ -266,4 +281,5 @@ def run_intake(config: IntakeFile, token: str | None = None) -> None:
         ends.enter_context(StateLock(Path(config.intake.dir)))
         intake = Intake(config)
         ends.callback(intake.log.close)
+        ends.callback(access.audit.close)
         asyncio.run(main(intake))

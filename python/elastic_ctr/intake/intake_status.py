@@ -39,6 +39,7 @@ def status_of(log: ClickLog, counts: Counts, error: str | None, topic: TopicRead
         "lateClicks": {"joined": joins.joined, "unmatched": joins.unmatched, "duplicate": joins.duplicate, "crowdedOut": joins.crowded_out},
         "repeated": counts.repeated,
         "refused": counts.refused,
+        "damaged": [{"first": first, "end": end} for first, end in sorted(log.damaged.items())],
         "error": error,
         "topic": None if topic is None else {
             "url": topic.url, "records": topic.records, "lag": topic.lag, "gone": topic.gone, "dropped": topic.dropped, "waits": topic.waits,
@@ -110,6 +111,11 @@ class IntakeMetrics(Metrics):
                 ("log_first", "First offset that is kept.", log.kept.first),
                 ("log_end", "Offset of the next line.", log.kept.end),
                 ("log_bytes", "Bytes of the disk that the kept lines take.", log.bytes),
+                (
+                    "damaged_batches",
+                    "Batches of the log that were found damaged when they were read.",
+                    len(log.damaged),
+                ),
                 ("write_failing", "1 while the last transaction could not be written.", error() is not None),
             ):
                 yield GaugeMetricFamily(f"elastic_ctr_intake_{name}", what, value=value)

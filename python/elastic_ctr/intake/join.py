@@ -101,6 +101,10 @@ class LateClicks:
         if self.format != "jsonl":
             try:
                 text = line.decode()
+                if '"' not in text:
+                    # Without quotes there is nothing to look for in a cell: rows of many short ones take a third of the time.
+                    plain = text.removesuffix("\r").split(_SEPARATORS[self.format])
+                    return dict(zip(self.columns, plain, strict=True)) if len(plain) == len(self.columns) else None
                 cells = [(name, text[start:stop]) for name, start, stop in self._text_spans(text)]
             except ValueError:
                 return None

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.runtime.auth import Tokens, bearer
 
 if TYPE_CHECKING:
     from elastic_ctr.cube.release import ReleaseDocument
@@ -34,17 +34,17 @@ class RequestRefused(EndpointUnavailable):
         self.reason = reason
 
 
-def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = None) -> Any:
+def ask(url: str, body: Any = None, timeout: float = 5.0, tokens: Tokens | None = None) -> Any:
     """GET, or POST with a JSON body. Raises EndpointUnavailable with the role's own sentence if it gave one."""
     try:
-        status, text = _exchange(url, body, timeout, bearer(token))
+        status, text = _exchange(url, body, timeout, bearer(tokens))
         found = json.loads(text) if status == http.HTTPStatus.OK else None
     except OSError as closed:
         raise EndpointUnavailable(f"{url} does not answer: {closed.strerror or closed}") from closed
     except (http.client.HTTPException, ValueError) as wrong:
         raise EndpointUnavailable(f"{url} does not answer as it should: {wrong}") from wrong
     if status == http.HTTPStatus.UNAUTHORIZED:
-        wrong_token = "needs the token of its run" if token is None else "has another token than the one that was given"
+        wrong_token = "needs a token of its run" if tokens is None else "does not take the token that was given"
         raise EndpointUnavailable(
             f"{url} {wrong_token}; say --dir FOLDER for a run on this machine, or --token-file FILE"
         )

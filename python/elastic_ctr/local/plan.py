@@ -27,7 +27,8 @@ from elastic_ctr.config.role_files import (
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local.run_folder import RunInfo
+from elastic_ctr.local.run_folder import TOKENS, RunInfo
+from elastic_ctr.runtime.auth import Right
 
 HOST = "127.0.0.1"
 CUBE_PORTS = 3
@@ -125,24 +126,24 @@ class Places:
     def store(self) -> StoreConfig:
         return StoreConfig(url=self.store_url, user=self.values.store.config.user)
 
-    @property
-    def auth(self) -> Auth:
-        return Auth(token_file=str(self.token_file))
+    def auth(self, kind: type[RoleFile]) -> Auth:
+        """The token files that a role needs."""
+        return Auth.of(str(self.folder / TOKENS), kind.RIGHTS)
 
-    @property
-    def common(self) -> dict[str, Any]:
+    def common(self, kind: type[RoleFile]) -> dict[str, Any]:
         """Settings of every role that opens the store."""
-        return {"host": HOST, "auth": self.auth, "store": self.store}
+        return {"host": HOST, "auth": self.auth(kind), "store": self.store}
 
-    @property
-    def training(self) -> dict[str, Any]:
+    def training(self, kind: type[RoleFile]) -> dict[str, Any]:
         """Settings of every role that trains."""
-        return {**self.common, "data": self.data, "features": self.values.features, "model": self.values.model}
+        return {**self.common(kind), "data": self.data, "features": self.values.features, "model": self.values.model}
 
     @property
     def data(self) -> Data:
         """As training reads it: where the run has an intake, from there."""
-        return self.values.data.of_intake(self.intake) if self.values.intake.enabled else self.values.data
+        if not self.values.intake.enabled:
+            return self.values.data
+        return self.values.data.of_intake(self.intake, str(self.folder / TOKENS / Right.INTERNAL.value))
 
     @property
     def tracking(self) -> Tracking | None:
@@ -157,10 +158,6 @@ class Places:
     def scratch(self, role: str) -> str:
         """The folder of files that need not."""
         return str(self.folder / "scratch" / role)
-
-    @property
-    def token_file(self) -> Path:
-        return self.folder / "token"
 
     @property
     def master(self) -> str:
@@ -199,14 +196,14 @@ class Places:
 
 def roles(places: Places) -> Iterator[Role]:
     """In the order in which they are started; nothing depends on it."""
-    values, common, training = places.values, places.common, places.training
+    values = places.values
     pservers, shards, copies = values.pserver.replicas, values.cube.config.shards, values.cube.replicas_per_shard
 
     master = _copy(values.master.config, state_dir=places.state("master"))
     of_workers = {"trainer": values.trainer.config, "pservers": pservers}
     intake_address = places.intake if values.intake.enabled else None
     of_master = {"statistics": values.statistics, "master": master, "tracking": places.tracking}
-    file: RoleFile = MasterFile(**training, **of_workers, **of_master, intake_address=intake_address)
+    file: RoleFile = MasterFile(**places.training(MasterFile), **of_workers, **of_master, intake_address=intake_address)
     yield Role("ctr-master-0", "master", file, _well(master.status_port))
 
     transfer = _copy(
@@ -217,28 +214,36 @@ def roles(places: Places) -> Iterator[Role]:
     )
     canary = values.serving.config.canary
     of_cube = {"shards": shards, "replicas_per_shard": copies, "canary_minutes": canary.minutes if canary.share else 0}
-    file = CubeTransferFile(**common, cube_transfer=transfer, **of_cube)
+    file = CubeTransferFile(**places.common(CubeTransferFile), cube_transfer=transfer, **of_cube)
     yield Role("ctr-cube-transfer-0", "cube-transfer", file, _well(transfer.port))
-    file = CubeBuilderFile(**common, cube_transfer=transfer)
+    file = CubeBuilderFile(**places.common(CubeBuilderFile), cube_transfer=transfer)
     yield Role("ctr-cube-builder-0", "cube-builder", file, _well(transfer.builder_port))
 
     if values.intake.enabled:
         intake = _copy(values.intake.config, dir=places.state("intake"))
-        file = IntakeFile(host=HOST, auth=places.auth, data=values.data, features=values.features, intake=intake)
+        file = IntakeFile(
+            host=HOST, auth=places.auth(IntakeFile), data=values.data, features=values.features, intake=intake
+        )
         yield Role("ctr-intake-0", "intake", file, _well(intake.port))
 
     for index in range(pservers):
         name = f"pserver-{index}"
         pserver = _copy(values.pserver.config, index, scratch_dir=places.scratch(name))
         file = PserverFile(
-            **training, pserver=pserver, forwarded=False, pservers=pservers, master_address=places.master
+            **places.training(PserverFile),
+            pserver=pserver,
+            forwarded=False,
+            pservers=pservers,
+            master_address=places.master,
         )
         yield Role(f"ctr-{name}", "pserver", file, _well(pserver.admin_port), ends=True)
 
     for index in range(values.trainer.replicas):
         name = f"trainer-{index}"
         trainer = _copy(values.trainer.config, index, scratch_dir=places.scratch(name))
-        file = TrainerFile(**training, trainer=trainer, master_address=places.master, tracking=places.tracking)
+        file = TrainerFile(
+            **places.training(TrainerFile), trainer=trainer, master_address=places.master, tracking=places.tracking
+        )
         yield Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
 
     reader = values.cube.config.of_pod
@@ -247,15 +252,21 @@ def roles(places: Places) -> Iterator[Role]:
     for number, (shard, replica) in enumerate(product(range(shards), range(copies))):
         pod = f"ctr-cube-s{shard}-{replica}"
         cube = _copy(reader, CUBE_PORTS * number, drain_idle_seconds=idle_seconds, cache_dir=places.state(pod))
-        file = CubeServerFile(host=HOST, auth=places.auth, model=values.model, cube=cube)
+        file = CubeServerFile(host=HOST, auth=places.auth(CubeServerFile), model=values.model, cube=cube)
         yield Role(f"{pod}.server", "cube-server", file, _well(cube.admin_port))
-        file = CubeAgentFile(**common, cube=cube, transfer_address=places.transfer)
+        file = CubeAgentFile(**places.common(CubeAgentFile), cube=cube, transfer_address=places.transfer)
         yield Role(f"{pod}.agent", "cube-agent", file, _well(cube.agent_port))
 
     for index in range(values.serving.replicas):
         name = f"serving-{index}"
         serving = _copy(values.serving.config, SERVING_PORTS * index, scratch_dir=places.scratch(name))
-        file = ServingFile(**common, model=values.model, serving=serving, cube=reader, transfer_address=places.transfer)
+        file = ServingFile(
+            **places.common(ServingFile),
+            model=values.model,
+            serving=serving,
+            cube=reader,
+            transfer_address=places.transfer,
+        )
         yield Role(f"ctr-{name}", "serving", file, _well(serving.admin_port))
 
 

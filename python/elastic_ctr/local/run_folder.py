@@ -1,17 +1,26 @@
 """The folder of a run, for other processes: its runner, addresses, problems, and how it ended."""
 
 import json
+import os
+import secrets
+import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
 
+from elastic_ctr.runtime.auth import Right, TokenFile
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store.temporary import appearing
 
 DEFAULT_FOLDER = Path("elastic-ctr-local")
+TOKENS = "tokens"
+# What roles of a run, and the run itself, write below its folder.
+_OWN = ("config", "logs", "state", "scratch", "store", TOKENS, "run.json")
+_OTHERS = 0o077
 _SHOWN_LINES = 3
 
 
@@ -34,11 +43,50 @@ class RunFolder:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder.resolve()
-        self.token_file = self.path / "token"
+        self.tokens = self.path / TOKENS
         self.logs = self.path / "logs"
         # The output of a runner in the background.
         self.runner_log = self.logs / "local.log"
         self._file = self.path / "run.json"
+
+    def token_file(self, right: Right) -> Path:
+        """Raises nothing where it is not there yet."""
+        return self.tokens / right.value
+
+    @contextmanager
+    def private(self) -> Iterator[None]:
+        """What this process and its children write within the block is for this user alone. Raises OSError."""
+        before = os.umask(_OTHERS)
+        try:
+            self.create()
+            yield
+        finally:
+            os.umask(before)
+
+    def create(self) -> None:
+        """Raises OSError."""
+        for each in (self.path, self.logs):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def close_to_others(self) -> None:
+        """Keep clicks, logs and tokens that an earlier run has left readable from other users of the machine. Raises OSError."""
+        for name in ("", *_OWN):
+            top = self.path / name
+            for each in (top, *(top.rglob("*") if name else ())):
+                _close_to_others(each)
+
+    def write_tokens(self) -> None:
+        """One token for each right, unless there are some. Raises OSError, ValueError for a file without tokens."""
+        self.tokens.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for right in Right:
+            file = self.token_file(right)
+            if not file.exists():
+                with appearing(file) as stream:
+                    os.fchmod(stream.fileno(), 0o600)
+                    stream.write(f"local {secrets.token_urlsafe(32)}\n".encode())
+            TokenFile(file)
+        # Of an earlier release: no role takes it any more.
+        (self.path / "token").unlink(missing_ok=True)
 
     def read(self) -> RunInfo | None:
         """None where no run was ever started."""
@@ -77,6 +125,16 @@ def write_json(path: Path, content: object) -> None:
     """Whole or not at all. Raises OSError."""
     with appearing(path) as stream:
         stream.write(json.dumps(content, indent=1).encode() + b"\n")
+
+
+def _close_to_others(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+        # A link has no mode of its own, and what it leads to may be somebody's else.
+        if not stat.S_ISLNK(mode) and mode & _OTHERS:
+            path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+    except FileNotFoundError:
+        pass
 
 
 def _shown(moment: float) -> str:

@@ -1,7 +1,6 @@
 """One local run from start to end: starts the roles, watches them, and asks each version as it goes live."""
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -111,9 +110,10 @@ class Session:
 
     @contextmanager
     def running(self) -> Iterator["Session"]:
-        """All roles, from their start to their end. Raises StateInUse, PortInUse, OSError."""
-        with self._lock:
+        """All roles, from their start to their end. Raises StateInUse, PortInUse, OSError, ValueError for tokens that are none."""
+        with self.run_folder.private(), self._lock:
             find_ports_free(self.places)
+            self.run_folder.close_to_others()
             self._write_files()
             self.run_folder.write(self._info)
             try:
@@ -135,11 +135,7 @@ class Session:
             log.warning("%s cannot be written: %s", self.run_folder.path, failed.strerror)
 
     def _write_files(self) -> None:
-        token = self.places.token_file
-        token.parent.mkdir(parents=True, exist_ok=True)
-        if not token.exists():
-            token.touch(mode=0o600)
-            token.write_text(secrets.token_urlsafe(32) + "\n")
+        self.run_folder.write_tokens()
         for role in self.supervisor.roles:
             file = self.places.config_file(role)
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,8 @@
 """The master as a process: its servers, its status and metrics, and the thread that finds passes and commits saves.
 
-The gRPC server checks the token and hands each call to the coordinator.
+The gRPC server checks the caller's token and hands each call to the coordinator.
 """
 
-import hmac
 import http.client
 import logging
 import math
@@ -44,12 +43,15 @@ from elastic_ctr.master.statistics import PassStatistics, pin_given
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.master.tracking import Tracking
 from elastic_ctr.master.training_status import status
-from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
+from elastic_ctr.runtime.access import Access
+from elastic_ctr.runtime.audit import AuditLog
+from elastic_ctr.runtime.auth import Right
+from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.store import Store, StoreError, open_store
-from elastic_ctr.store.address import token_for
+from elastic_ctr.store.address import tokens_for
 from elastic_ctr.store.source import Source
 from elastic_ctr.streams.interface import Stream
 from elastic_ctr.versions import layout
@@ -102,13 +104,14 @@ def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
 class Master:
     """Owns the state directory; other roles call it by gRPC and HTTP."""
 
-    def __init__(self, settings: MasterFile, *, source: Source | Stream, store: Store, token: str) -> None:
+    def __init__(self, settings: MasterFile, *, source: Source | Stream, store: Store) -> None:
         self._settings = settings
         self._data = settings.data
         self._config = config = settings.master
         self._finder = finder_of(source, settings)
         self._store = store
-        self._token = token
+        audit = AuditLog("master", Path(config.state_dir))
+        self._access = Access(settings.auth.rights(), audit)
         self._lock = StateLock(Path(config.state_dir))
         self._lock.acquire()
         self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
@@ -156,8 +159,8 @@ class Master:
         wanted = self._settings.model.start_from
         if url is None or url.rstrip("/") == self._store.url.rstrip("/"):
             return self._store
-        token = token_for(url, self._store.url, self._token)
-        return open_store(url, user="root" if wanted is None else wanted.user, token=token)
+        tokens = tokens_for(url, self._store.url, self._settings.auth.internal())
+        return open_store(url, user="root" if wanted is None else wanted.user, tokens=tokens)
 
     def _copy_start(self, stop: threading.Event) -> bool:
         """The checkpoint that the model begins with, if it is not copied yet. False where `stop` came before."""
@@ -207,7 +210,9 @@ class Master:
             if not self._copy_start(stop):
                 return 0
             server = start_server(
-                ControlServicer(self._coordinator, self._ask, self._token, stop), self._settings.host, self._config.port
+                ControlServicer(self._coordinator, self._ask, self._access, stop),
+                self._settings.host,
+                self._config.port,
             )
             ends.callback(lambda: server.stop(grace=1).wait())
             log.info("the ledger stands at generation %d", self._coordinator.generation)
@@ -267,10 +272,11 @@ class Master:
         self._finder.find(self._coordinator, wanted)
 
     async def _retry(self, request: Request) -> Response:
-        require_token(request, self._token or None)
-        order = await read_record(request, RetryOrder, limit=1 << 10)
-        if refused := await run_in_threadpool(self._coordinator.retry, order.pass_id):
-            raise RequestRefused(409, refused)
+        with self._access.audited(request, Right.OPERATE, "pass retry") as call:
+            order = await read_record(request, RetryOrder, limit=1 << 10)
+            call.on = f"pass {order.pass_id}"
+            if refused := await run_in_threadpool(self._coordinator.retry, order.pass_id):
+                raise RequestRefused(409, refused)
         return JSONResponse({"pass": order.pass_id})
 
     def _ask(self, index: int, host: str, port: int, reason: str) -> None:
@@ -288,14 +294,15 @@ class Master:
 
 
 class Gate(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc comes without types
-    """Refuses callers without the token before their message is read, and large messages before they are parsed."""
+    """Refuses callers without an internal token before their message is read, and large messages before they are parsed."""
 
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode() if token else None
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
-        given = str(dict(call.invocation_metadata).get("authorization", "")).encode()
-        if self._expected is not None and not hmac.compare_digest(given, self._expected):
+        given = str(dict(call.invocation_metadata).get("authorization", ""))
+        # An interceptor does not know the caller's address.
+        if self._access.name_of(given, Right.INTERNAL, call.method, "a member") is None:
             return _UNAUTHENTICATED
         handler = continuation(call)
         if handler is None:
@@ -311,7 +318,10 @@ class Gate(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc comes without 
 
 
 def _unauthenticated(_messages: Any, context: Any) -> None:
-    context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong; give both sides the same token file")
+    context.abort(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "the internal token is missing or wrong; give both sides the same auth.internalFile",
+    )
 
 
 # As a stream of messages, which gRPC reads one at a time when asked: none is.
@@ -325,7 +335,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self,
         coordinator: Coordinator,
         look: Callable[[int, str, int, str], None],
-        token: str,
+        access: Access,
         ends: threading.Event | None = None,
     ) -> None:
         """Once `ends` is set, every call fails with UNAVAILABLE until the next master answers."""
@@ -333,7 +343,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._ends = ends or threading.Event()
         self._held = threading.BoundedSemaphore(_MOST_HELD)
         self._look = look
-        self.token = token
+        self.access = access
 
     def _answer(self, context: Any, call: Callable[[], Reply]) -> Reply:
         if self._ends.is_set():
@@ -414,7 +424,7 @@ def start_server(servicer: ControlServicer, host: str, port: int) -> grpc.Server
     server = grpc.server(
         ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="control"),
         options=[*OPTIONS, ("grpc.so_reuseport", 0)],
-        interceptors=[Gate(servicer.token)],
+        interceptors=[Gate(servicer.access)],
     )
     control_pb2_grpc.add_ControlServicer_to_server(servicer, server)
     try:

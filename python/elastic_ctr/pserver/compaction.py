@@ -78,7 +78,7 @@ def _compacted(index: int, settings: PserverFile, root: Path, job: bytes) -> byt
     """In the process. Raises what `compact` raises, as a RuntimeError with its sentence: not all errors can be pickled."""
     store = settings.store
     retry = RetryPolicy(_RETRY_SECONDS)
-    with closing(open_store(store.url, user=store.user, token=settings.auth.token, retry=retry)) as opened:
+    with closing(open_store(store.url, user=store.user, tokens=settings.auth.internal(), retry=retry)) as opened:
         folders = Folders(root, opened, settings.model, index, settings.pservers)
         try:
             return compact(folders, opened, control.Job.FromString(job)).SerializeToString()

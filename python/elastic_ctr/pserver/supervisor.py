@@ -316,7 +316,7 @@ class PserverSupervisor:
             settings = self._settings
             listen = f"{settings.host}:{settings.pserver.port}"
             self._forwarder = expose(
-                self._socket(), listen=listen, life=self._life, token=settings.auth.token_file, tls=settings.tls_dir
+                self._socket(), listen=listen, life=self._life, token=settings.auth.internal_file, tls=settings.tls_dir
             )
 
     def _alive(self) -> bool:

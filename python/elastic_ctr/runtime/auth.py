@@ -1,25 +1,123 @@
-"""The token that calls need which change something."""
+"""Rights and tokens: the file of a right, the names in it, and the check of what a caller sends.
 
+A token file has one or two lines `name token`. Its holder sends the first token, and both are accepted, so a token can be
+replaced while roles run. A role reads the file again when it has changed.
+"""
+
+import hmac
+import logging
+import re
+from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
-_TOKEN_LIMIT = 4096
+log = logging.getLogger(__name__)
 
-
-def read_token(path: Path | None) -> str | None:
-    """The token in a mounted file; None when no file is configured. Raises OSError, ValueError when it holds none."""
-    if path is None:
-        return None
-    with path.open("rb") as file:
-        given = file.read(_TOKEN_LIMIT + 1).strip()
-    if not given:
-        raise ValueError(f"{path} is empty; put the token in it, or leave the token file out of the configuration")
-    token = given.decode("ascii", "replace")
-    if len(given) > _TOKEN_LIMIT or not (token.isascii() and token.isprintable()) or " " in token:
-        # The content is never shown: it may be a secret.
-        raise ValueError(f"{path} holds no token, which is one word on one line; is it the right file?")
-    return token
+_FILE_BYTES = 4096
+_MOST_TOKENS = 2
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+# What a header, nginx and a file name take alike: the file-server looks a token up as a name. `.` and `..` are folders there.
+_SECRET = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~+=-]{1,200}")
 
 
-def bearer(token: str | None) -> dict[str, str]:
-    """The header that a caller adds."""
-    return {} if token is None else {"authorization": f"Bearer {token}"}
+class Right(str, Enum):
+    """What a token allows. No right includes another one."""
+
+    CLICKS = "clicks"
+    """Post clicks to the intake."""
+    OPERATE = "operate"
+    """An operator's orders: roll back, resume, retry a pass."""
+    INTERNAL = "internal"
+    """Calls between the roles of a release: store, tasks, reports, the log of clicks."""
+
+
+class Token(NamedTuple):
+    """`name` is for the audit log; `secret` is never shown."""
+
+    name: str
+    secret: str
+
+
+def tokens_in(text: bytes, source: str) -> tuple[Token, ...]:
+    """The tokens of a file or Secret, which is `source` in a refusal. Raises ValueError; the text is never shown."""
+    if len(text) > _FILE_BYTES:
+        raise ValueError(f"{source} has more than {_FILE_BYTES} bytes, so it holds no tokens; is it the right file?")
+    lines = [line.split() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{source} is empty; put a line `name token` in it")
+    if len(lines) > _MOST_TOKENS:
+        raise ValueError(
+            f"{source} has {len(lines)} lines, and two tokens at most are valid at a time; leave the others out"
+        )
+    for number, words in enumerate(lines, 1):
+        if len(words) != len(Token._fields) or not (_NAME.fullmatch(words[0]) and _SECRET.fullmatch(words[1])):
+            raise ValueError(
+                f"line {number} of {source} is not `name token`: the name has letters, digits and . _ -, the token at most 200 "
+                "letters, digits and . _ ~ + = -"
+            )
+    return tuple(Token(name, secret) for name, secret in lines)
+
+
+class Tokens:
+    """The valid tokens of one right. None at all: nobody has the right here."""
+
+    def __init__(self, tokens: Sequence[Token] = ()) -> None:
+        self._tokens = tuple(tokens)
+
+    def valid(self) -> tuple[Token, ...]:
+        return self._tokens
+
+    def header(self) -> dict[str, str]:
+        """What a caller with these tokens adds to its calls."""
+        valid = self.valid()
+        return {"authorization": f"Bearer {valid[0].secret}"} if valid else {}
+
+    def name_of(self, authorization: str) -> str | None:
+        """The name of the token in an `authorization` header, in the same time for any wrong token."""
+        given, found = authorization.encode("utf-8", "replace"), None
+        for name, secret in self.valid():
+            if hmac.compare_digest(given, f"Bearer {secret}".encode()):
+                found = name
+        return found
+
+
+class TokenFile(Tokens):
+    """The tokens of a mounted file, which may be replaced at any time. A replacement that cannot be read is logged, and the tokens
+    before it stay valid.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, ValueError."""
+        self.path = path
+        self._stamp, tokens = self._read()
+        super().__init__(tokens)
+
+    def valid(self) -> tuple[Token, ...]:
+        try:
+            stamp = self._stamp_now()
+        except OSError:
+            stamp = ()
+        if stamp != self._stamp:
+            # Before it is read: one that cannot be read is logged once.
+            self._stamp = stamp
+            try:
+                self._stamp, self._tokens = self._read()
+            except (OSError, ValueError) as failed:
+                log.warning("the former tokens stay valid: %s", failed)
+        return self._tokens
+
+    def _stamp_now(self) -> tuple[int, ...]:
+        found = self.path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _read(self) -> tuple[tuple[int, ...], tuple[Token, ...]]:
+        # Before the text: a file that changes meanwhile is read again.
+        stamp = self._stamp_now()
+        with self.path.open("rb") as file:
+            return stamp, tokens_in(file.read(_FILE_BYTES + 1), str(self.path))
+
+
+def bearer(tokens: Tokens | None) -> dict[str, str]:
+    """The header of a caller, which has no tokens where no call needs one."""
+    return {} if tokens is None else tokens.header()

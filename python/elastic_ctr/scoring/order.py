@@ -14,7 +14,7 @@ from elastic_ctr.scoring.scoring_job import Options, OutputFormat, OutputRefused
 from elastic_ctr.scoring.version import LATEST
 from elastic_ctr.scoring.worker import Place
 from elastic_ctr.store import open_source
-from elastic_ctr.store.address import lies_in, token_for
+from elastic_ctr.store.address import lies_in, tokens_for
 from elastic_ctr.versions.manifest import Record
 
 
@@ -43,9 +43,9 @@ class Order(Record):
         told: Callable[[str], None],
         processes: int,
         scratch: Path,
-        token_given: bool = False,
+        tokens_given: bool = False,
     ) -> Given:
-        """`told` hears of hours that are left out. The token of `models` is sent to an output elsewhere only if it was `token_given`.
+        """`told` hears of hours that are left out. The tokens of `models` are sent to an output elsewhere only if it was `tokens_given`.
 
         Raises ConfigRefused, OutputRefused, NothingToRead, OSError, ValueError.
         """
@@ -70,7 +70,7 @@ class Order(Record):
             data=data,
             models=models,
             folder=models._replace(
-                url=url, token=models.token if token_given else token_for(url, models.url, models.token)
+                url=url, tokens=models.tokens if tokens_given else tokens_for(url, models.url, models.tokens)
             ),
             source=source,
             listing=lambda: listed or self._hours(data, told),

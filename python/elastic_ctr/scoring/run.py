@@ -86,7 +86,7 @@ def run_job(given: Given, progress: Progress) -> Report:
             # What is done needs no version: retention may have deleted it since.
             manifest = manifest or _version_of(job, folder, models, left)
             config = StoreConfig(url=given.models.url, user=given.models.user)
-            files = fetch_version(models, manifest, given.scratch, config, given.models.token, given.processes)
+            files = fetch_version(models, manifest, given.scratch, config, given.models.tokens, given.processes)
             # A sentence now, not one from every process.
             schema = schema_of(manifest, files.folder)
             options = job.options

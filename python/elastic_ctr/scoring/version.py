@@ -14,6 +14,7 @@ from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder.job import BuildFailed, Plan, Task, plan_build, run_task
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.cube.dictionary.table import Paths
+from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
 from elastic_ctr.serving.batching.predictor import MODEL_FILE, PARAMETERS_FILE
 from elastic_ctr.store import NotInStore, Store
@@ -87,7 +88,7 @@ class VersionFiles:
 
 
 def fetch_version(
-    store: Store, manifest: VersionManifest, scratch: Path, config: StoreConfig, token: str | None, processes: int
+    store: Store, manifest: VersionManifest, scratch: Path, config: StoreConfig, tokens: Tokens | None, processes: int
 ) -> VersionFiles:
     """Every file is checked by its digest. Parts are those of the store's dictionary; where none was built, or it is gone, they
     are built here from the published files, by the rules of cube-builder.
@@ -110,7 +111,7 @@ def fetch_version(
     parts.mkdir(exist_ok=True)
     with suppress(NotInStore):
         return VersionFiles(manifest, folder, _published(store, read_dictionary(store, manifest.version), parts))
-    return VersionFiles(manifest, folder, _built(store, manifest, parts, config, token, processes))
+    return VersionFiles(manifest, folder, _built(store, manifest, parts, config, tokens, processes))
 
 
 def _published(store: Store, dictionary: DictionaryManifest, folder: Path) -> dict[int, Paths]:
@@ -123,10 +124,10 @@ def _published(store: Store, dictionary: DictionaryManifest, folder: Path) -> di
 
 
 def _built(
-    store: Store, manifest: VersionManifest, folder: Path, config: StoreConfig, token: str | None, processes: int
+    store: Store, manifest: VersionManifest, folder: Path, config: StoreConfig, tokens: Tokens | None, processes: int
 ) -> dict[int, Paths]:
     plan = plan_build(manifest.version, store)
-    _build_all(plan, folder, config, token, min(processes, manifest.partitions))
+    _build_all(plan, folder, config, tokens, min(processes, manifest.partitions))
     files = plan.files(plan.first_step)
     built = {partition: folder / files[partition % len(files)] for partition in range(manifest.partitions)}
     if plan.ancestor is None:
@@ -138,7 +139,7 @@ def _built(
     }
 
 
-def _build_all(plan: Plan, folder: Path, config: StoreConfig, token: str | None, processes: int) -> None:
+def _build_all(plan: Plan, folder: Path, config: StoreConfig, tokens: Tokens | None, processes: int) -> None:
     """Raises BuildFailed."""
     step = plan.first_step
     spawn = multiprocessing.get_context("spawn")
@@ -146,7 +147,7 @@ def _build_all(plan: Plan, folder: Path, config: StoreConfig, token: str | None,
         memory = MEMORY_BYTES // processes
         with children_without_interrupts():
             building = [
-                pool.submit(run_task, Task(config, plan, step, partition, folder, token, memory))
+                pool.submit(run_task, Task(config, plan, step, partition, folder, tokens, memory))
                 for partition in range(len(plan.files(step)))
             ]
         try:

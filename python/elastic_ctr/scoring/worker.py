@@ -13,6 +13,7 @@ from typing import NamedTuple
 from elastic_ctr.config.data import Data
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
+from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.lifecycle import die_with_parent
 from elastic_ctr.scoring.dumps import dump_names
 from elastic_ctr.scoring.leases import LEASE_SECONDS, Lease, Leases
@@ -37,12 +38,12 @@ class Place(NamedTuple):
 
     url: str
     user: str = "root"
-    token: str | None = None
+    tokens: Tokens | None = None
 
     def open(self) -> Store:
         """Raises StoreError."""
         patience = RetryPolicy(_STORE_PATIENCE_SECONDS)
-        return open_store(self.url, user=self.user, token=self.token, retry=patience)
+        return open_store(self.url, user=self.user, tokens=self.tokens, retry=patience)
 
 
 @dataclass(frozen=True)

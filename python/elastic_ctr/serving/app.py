@@ -17,6 +17,7 @@ from prometheus_client.utils import floatToGoString
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.cube.release import ReaderReport
 from elastic_ctr.cube.release_client import ReleaseClient
+from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.http import HttpServer, application
 from elastic_ctr.runtime.lifecycle import reserve, stop_on_signal_async, wait_event
 from elastic_ctr.runtime.metrics import Metrics
@@ -33,9 +34,9 @@ REPORT_SECONDS = 1.0
 
 
 class ServingProcess:
-    """Wires the parts. The constructor takes all ports. `token` goes with the reports to transfer. Raises PortInUse, OSError."""
+    """Wires the parts. The constructor takes all ports. `tokens` go with the reports to transfer. Raises PortInUse, OSError."""
 
-    def __init__(self, config: ServingFile, store: Store, pod: str, token: str | None = None) -> None:
+    def __init__(self, config: ServingFile, store: Store, pod: str, tokens: Tokens | None = None) -> None:
         self.config = config
         self._pod = pod
         serving = config.serving
@@ -49,7 +50,7 @@ class ServingProcess:
         self.rollout = Rollout(store, scratch, self.workers)
         self.click_freshness = ClickFreshness()
         self.rollout.switched = lambda version: self.click_freshness.answers(version, time.time())
-        self.release_client = ReleaseClient(f"http://{config.transfer_address}", token, self.rollout.on_document)
+        self.release_client = ReleaseClient(f"http://{config.transfer_address}", tokens, self.rollout.on_document)
         metrics = Metrics("serving")
         metrics.computed(self._metrics)
         app = application([], ready=self.rollout.ready, status=self.status, metrics=metrics)
@@ -218,11 +219,11 @@ _SUMS = {
 }
 
 
-def run_serving(config: ServingFile, store: Store, pod: str, token: str | None) -> None:
+def run_serving(config: ServingFile, store: Store, pod: str, tokens: Tokens | None) -> None:
     """The role, until SIGTERM or SIGINT. Raises PortInUse, OSError."""
 
     async def until_stopped() -> None:
         with stop_on_signal_async() as stop:
-            await ServingProcess(config, store, pod, token).run(stop)
+            await ServingProcess(config, store, pod, tokens).run(stop)
 
     asyncio.run(until_stopped())

@@ -2,8 +2,12 @@
 
 import posixpath
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
+from elastic_ctr.store.interface import Credentials
+
+C = TypeVar("C", bound=Credentials)
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -14,9 +18,9 @@ def lies_in(url: str, tree: str) -> bool:
     return host == tree_host and path.is_relative_to(tree_path)
 
 
-def token_for(url: str, store: str, token: str | None) -> str | None:
-    """The token of a release for `url`: it is sent to nothing but the release's own `store`."""
-    return token if lies_in(url, store) else None
+def tokens_for(url: str, store: str, tokens: C | None) -> C | None:
+    """The tokens of a release for `url`: they are sent to nothing but the release's own `store`."""
+    return tokens if lies_in(url, store) else None
 
 
 def _split(url: str) -> tuple[tuple[str, str | None, int | None], PurePosixPath]:

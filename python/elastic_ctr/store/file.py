@@ -72,7 +72,6 @@ class LocalFiles(Backend):
                     shutil.copyfileobj(content, out, 4 << 20)
                 out.flush()
                 os.fsync(out.fileno())
-            file.chmod(0o644)
 
     def move(self, source: str, target: str, *, overwrite: bool) -> None:
         there, here = self._root / source, self._root / target

@@ -52,6 +52,12 @@ class Body:
     blocks: Iterator[bytes]
 
 
+class Credentials(Protocol):
+    """What a store behind HTTP wants with each change."""
+
+    def header(self) -> dict[str, str]: ...
+
+
 class Backend(Protocol):
     """Every method raises StoreUnavailable where a retry may succeed, and another StoreError where it will not.
 

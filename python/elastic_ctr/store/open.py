@@ -4,14 +4,16 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from elastic_ctr.store.file import FileStore
-from elastic_ctr.store.interface import StoreError
+from elastic_ctr.store.interface import Credentials, StoreError
 from elastic_ctr.store.retry import RetryPolicy
 from elastic_ctr.store.source import FileSource, Source
 from elastic_ctr.store.store import Store
 
 
-def open_store(url: str, *, token: str | None = None, user: str = "root", retry: RetryPolicy | None = None) -> Store:
-    """The store behind an address. The token is for http, the user for HDFS.
+def open_store(
+    url: str, *, tokens: Credentials | None = None, user: str = "root", retry: RetryPolicy | None = None
+) -> Store:
+    """The store behind an address. The tokens are for http, the user for HDFS.
 
     Raises StoreError for an address that no store here understands.
     """
@@ -21,7 +23,7 @@ def open_store(url: str, *, token: str | None = None, user: str = "root", retry:
     if parts.scheme in {"http", "https"} and parts.netloc:
         from elastic_ctr.store.webdav import WebDav
 
-        return Store(WebDav(url, token), retry)
+        return Store(WebDav(url, tokens), retry)
     if parts.scheme in {"hdfs", "webhdfs"}:
         from elastic_ctr.store.hdfs import WebHdfs
 

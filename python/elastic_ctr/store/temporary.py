@@ -1,8 +1,6 @@
 """Names that a file has until it is whole."""
 
-import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,11 +24,11 @@ def is_temporary(name: str) -> bool:
 def appearing(target: Path) -> Iterator[BinaryIO]:
     """A stream into a local file that appears whole when the block succeeds, and not at all otherwise. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=target.parent)
+    # Not mkstemp: the file's mode is that of the process's umask, as for any other file.
+    part = Path(temporary_beside(str(target)))
     try:
-        with os.fdopen(handle, "wb") as out:
+        with part.open("xb") as out:
             yield out
-        Path(name).chmod(0o644)
-        Path(name).replace(target)
+        part.replace(target)
     finally:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from elastic_ctr.store.interface import (
     AlreadyPublished,
     Backend,
     Body,
+    Credentials,
     NotInStore,
     Stat,
     StoreError,
@@ -37,19 +38,19 @@ _CHANGES = {"PUT", "MOVE", "DELETE"}
 class WebDav(Backend):
     """nginx's ngx_http_dav_module and autoindex. Safe to use from several threads.
 
-    The token is sent with what changes something, and with nothing else.
+    The first token is sent with what changes something, and with nothing else.
     """
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, tokens: Credentials | None) -> None:
         parts = urlsplit(url)
         if parts.username is not None or parts.query or parts.fragment:
             raise StoreError(
-                "store.config.url has more than scheme, host, port and folder; the token belongs into auth.tokenFile"
+                "store.config.url has more than scheme, host, port and folder; a token belongs into the file that auth.internalFile names"
             )
         self.url = url.rstrip("/")
         self._folder = quote(unquote(parts.path.rstrip("/")))
         self._origin = f"{parts.scheme}://{parts.netloc}"
-        self._token = token
+        self._tokens = tokens
         # No proxy of the environment is used between pods. Headers are small and ours; gzip
         # would change lengths.
         self._client = httpx.Client(
@@ -153,7 +154,7 @@ class WebDav(Backend):
         """One request. Raises NotInStore, StoreUnavailable, StoreError unless it went well, was redirected, or is among `also`."""
         cannot = f"{names or path or '/'} cannot be {deed} {self.url}"
         url = f"{self._origin}{self._path(path)}{'/' if slash and path else ''}"
-        token = {"authorization": f"Bearer {self._token}"} if self._token and method in _CHANGES else {}
+        token = self._tokens.header() if self._tokens and method in _CHANGES else {}
         try:
             with self._client.stream(method, url, headers={**token, **(headers or {})}, content=content) as answer:
                 allowed = answer.is_success or (answer.is_redirect and method in {"GET", "HEAD"})
@@ -175,8 +176,10 @@ class WebDav(Backend):
         if status == HTTPStatus.NOT_FOUND and answer.request.method != "PUT":
             return NotInStore(f"{path} is not in {self.url}")
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            wrong = "our token is not the right one" if self._token else "no token is set"
-            return StoreError(f"{cannot}: {wrong} ({said}); set auth.tokenFile to a file with the file-server's token")
+            wrong = "our token is not the right one" if self._tokens else "no token is set"
+            return StoreError(
+                f"{cannot}: {wrong} ({said}); let auth.internalFile name a file whose first token is one of the file-server's"
+            )
         if status in _PASSING:
             full = "; its disk may be full: its log says" if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""
             after = answer.headers.get("retry-after", "")

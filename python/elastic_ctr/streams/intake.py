@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, Field
 
+from elastic_ctr.runtime.auth import Tokens, bearer
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
 from elastic_ctr.store.interface import cause_of
@@ -24,6 +25,7 @@ _READ_TIMEOUT = httpx.Timeout(10.0)
 # An answer has up to 4 MB, and the batch with which it comes to them: 4 MB and one body.
 _MOST_BYTES = 128 << 20
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
+_MOST_OF_A_REFUSAL = 4096
 _NEWLINE = 10
 
 
@@ -40,18 +42,25 @@ class _Places(BaseModel):
     topic: _Topic | None = None
 
 
+class _Refusal(BaseModel):
+    error: str = Field(max_length=2000)
+
+
 class IntakeLog:
     """One partition, whose offsets count lines, and whose name is another one once the log was begun anew."""
 
     unit = "records"
 
-    def __init__(self, netloc: str, retry: RetryPolicy | None = None, owner: Mapping[str, str] | None = None) -> None:
-        """`owner`: the headers by which an intake knows the release that it belongs to; absent: it is another one's."""
+    def __init__(
+        self, netloc: str, retry: RetryPolicy | None = None, tokens: Tokens | None = None, *, own: bool = False
+    ) -> None:
+        """`tokens`: internal ones of the release that the intake belongs to. `own`: that is the reader's release."""
         self.url = f"intake://{netloc}"
         self._origin = f"http://{netloc}"
         self._retry = retry or RetryPolicy()
         self.topic_before: TopicBefore | None = None
-        self._owner = owner
+        self._tokens = tokens
+        self._own = own
         # No proxy of the environment is used between pods.
         self._client = httpx.Client(
             trust_env=False, headers={"accept-encoding": "identity", "user-agent": "elastic-ctr"}
@@ -70,9 +79,9 @@ class IntakeLog:
 
     def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
         """An intake that reads a topic leaves messages to it while its own release's training is behind."""
-        if self._owner is not None:
+        if self._own:
             told = {"needed": dict(needed), "following": dict(following)}
-            with self._asked("POST", "/v1/log/needed", _LOOK_TIMEOUT, headers=self._owner, json=told) as answer:
+            with self._asked("POST", "/v1/log/needed", _LOOK_TIMEOUT, json=told) as answer:
                 self._body(answer)
 
     def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
@@ -126,15 +135,15 @@ class IntakeLog:
     @contextmanager
     def _asked(self, method: str, path: str, timeout: httpx.Timeout, **given: Any) -> Iterator[httpx.Response]:
         try:
-            with self._client.stream(method, f"{self._origin}{path}", timeout=timeout, **given) as answer:
+            with self._client.stream(
+                method, f"{self._origin}{path}", timeout=timeout, headers=bearer(self._tokens), **given
+            ) as answer:
                 status = answer.status_code
                 if status in _PASSING:
-                    raise StoreUnavailable(
-                        f"{self.url} does not answer: it says {status} {answer.reason_phrase}".strip()
-                    )
+                    raise StoreUnavailable(f"{self.url} does not answer: it says {_said(answer)}")
                 if status == HTTPStatus.UNAUTHORIZED:
                     raise StoreUnavailable(
-                        f"{self.url} does not take the token of its own release; restart the intake and the master, so that both have one"
+                        f"{self.url} does not take the internal token of its readers; give them a token file of its release"
                     )
                 if status == HTTPStatus.NOT_FOUND:
                     raise NotInStore(f"{self.url}: what answers has no log of clicks (404); mend data.source.url")
@@ -157,6 +166,16 @@ class IntakeLog:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _said(answer: httpx.Response) -> str:
+    """The status of a refusal, with the sentence of an intake."""
+    status = f"{answer.status_code} {answer.reason_phrase}".strip()
+    found = next(answer.iter_raw(_MOST_OF_A_REFUSAL), b"")
+    try:
+        return f"{status}: {read_document(_Refusal, found).error}"
+    except DocumentDamaged:
+        return status
 
 
 def _lines(raw: bytes, offsets: npt.NDArray[np.int64], start: int, following: int) -> Lines:

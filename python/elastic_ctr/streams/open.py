@@ -4,14 +4,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.store import StoreError
 from elastic_ctr.streams.interface import Stream
 
 
 def open_stream(
-    url: str, kafka: Callable[[], Mapping[str, str]] = dict, owner: Mapping[str, str] | None = None
+    url: str, kafka: Callable[[], Mapping[str, str]] = dict, tokens: Tokens | None = None, *, own: bool = False
 ) -> Stream:
-    """`kafka` gives librdkafka's properties of a topic; `owner` are the headers by which the release's own intake knows it. Raises StoreError for an address that is of no stream, and what `kafka` raises."""
+    """`kafka` gives librdkafka's properties of a topic; `tokens` are internal ones of the intake at `url`, which is the release's `own`. Raises StoreError for an address that is of no stream, and what `kafka` raises."""
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.query == "follow":
         from elastic_ctr.streams.followed_folder import FollowedFolder
@@ -26,7 +27,7 @@ def open_stream(
             raise StoreError(
                 f"{url} is the intake of a release, and this is none: give its address, as intake://host:8310"
             )
-        return IntakeLog(parts.netloc, owner=owner)
+        return IntakeLog(parts.netloc, tokens=tokens, own=own)
     raise StoreError(
         f"data.source.url {url!r} is no stream; give kafka://broker:9092/topic, intake://host:8310 or file:///a/folder?follow"
     )

@@ -64,12 +64,14 @@ class TrainerProcess:
         self._leave_timeout = 0.0
         self._trainer_id = 0
         self._foreign_master = ForeignMasterGrace()
-        self._client = MasterClient(settings.master_address, settings.auth.token)
+        self._client = MasterClient(settings.master_address, settings.auth.internal())
         # Retry for long: failed tasks and saves are counted, and a few of them stop the pass.
         retry = RetryPolicy(_RETRY_SECONDS, give_up=self._may_go)
         given, stream = settings.data.source, settings.data.is_stream
         self._source = (
-            open_stream(given.url, given.kafka.properties) if stream else open_source(given.url, given.user, retry)
+            open_stream(given.url, given.kafka.properties, given.tokens())
+            if stream
+            else open_source(given.url, given.user, retry)
         )
         self._store = self._open_store(retry)
         self._conversions = Conversions(settings, self._store)
@@ -99,7 +101,7 @@ class TrainerProcess:
         sockets = Path.cwd()
         if not link_sockets(servers, sockets):
             # It ends with this process.
-            reach(sockets, servers, token=self._settings.auth.token_file, tls=self._settings.tls_dir)
+            reach(sockets, servers, token=self._settings.auth.internal_file, tls=self._settings.tls_dir)
         self._engine = Engine(
             model,
             self._settings.input,
@@ -151,7 +153,7 @@ class TrainerProcess:
 
     def _open_store(self, retry: RetryPolicy) -> Store:
         store = self._settings.store
-        return open_store(store.url, user=store.user, token=self._settings.auth.token, retry=retry)
+        return open_store(store.url, user=store.user, tokens=self._settings.auth.internal(), retry=retry)
 
     def _leave(self, reason: str = "") -> bool:
         """Leave the training. True if the master needs this trainer for a handover. An unreachable master is retried."""

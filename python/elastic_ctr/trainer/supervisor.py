@@ -142,7 +142,7 @@ class _DelegatedWatchdog:
                 state = json.loads(self._file.read_text())
             except (OSError, ValueError):
                 return ""
-            self._client = self._client or MasterClient(self._settings.master_address, self._settings.auth.token)
+            self._client = self._client or MasterClient(self._settings.master_address, self._settings.auth.internal())
             self._watchdog = Watchdog(self._client, **state, end=self._reasons.append)
         self._watchdog.round()
         self._next = time.monotonic() + self._watchdog.period

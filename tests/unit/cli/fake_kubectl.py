@@ -150,7 +150,7 @@ def pod(
         "name": component,
         "ports": [{"name": each, "containerPort": number} for each, number in (ports or {}).items()],
     }
-    items = [{"key": "token", "path": "token"}]
+    items = [{"key": right, "path": right} for right in ("internal", "operate")]
     return {
         "metadata": {"name": name, "labels": {f"app.kubernetes.io/{key}": value for key, value in labels.items()}},
         "spec": {

@@ -18,6 +18,7 @@ from elastic_ctr.cli.cluster import (
 from elastic_ctr.cli.kubectl import Kubectl, KubectlFailed
 from elastic_ctr.cli.shared_options import MASTER_STATUS, PREDICTIONS, SERVING_ADMIN, TRANSFER, Endpoint, Where
 from elastic_ctr.local.run_folder import RunFolder, RunInfo
+from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.lock import StateLock
 
 TEMPLATES = Path(__file__).parents[3] / "charts" / "elastic-ctr" / "templates"
@@ -113,12 +114,12 @@ def test_doors_have_the_names_that_the_chart_gives_them(door: Endpoint) -> None:
 def test_the_token_is_that_of_the_secret_that_transfer_has_mounted(cluster: Cluster, kubectl: FakeKubectl) -> None:
     mounted = pod("ctr-cube-transfer-0", "cube-transfer")
     mounted["spec"]["volumes"] = [
-        {"name": "other", "secret": {"secretName": "other", "items": [{"key": "x", "path": "token"}]}},
-        {"name": "auth", "secret": {"secretName": "mine", "items": [{"key": "password", "path": "token"}]}},
+        {"name": "other", "secret": {"secretName": "other", "items": [{"key": "x", "path": "operate"}]}},
+        {"name": "auth", "secret": {"secretName": "mine", "items": [{"key": "password", "path": "operate"}]}},
     ]
-    kubectl.say(pods=[mounted], secrets={"mine": {"password": encoded("s3cret\n")}})
+    kubectl.say(pods=[mounted], secrets={"mine": {"password": encoded("ann s3cret\n")}})
 
-    assert cluster.token() == "s3cret"
+    assert cluster.tokens().valid() == (("ann", "s3cret"),)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +129,9 @@ def test_the_token_is_that_of_the_secret_that_transfer_has_mounted(cluster: Clus
             {},
             r"the token is in Secret ctr-auth \(kubectl get secret: Error from server \(Forbidden\).*say --token-file",
         ),
-        ({"ctr-auth": {"other": "eA=="}}, "Secret ctr-auth holds no token under token; say --token-file"),
-        ({"ctr-auth": {"token": "%%%"}}, "Secret ctr-auth holds no token under token"),
-        ({"ctr-auth": None}, "Secret ctr-auth holds no token under token"),
+        ({"ctr-auth": {"other": "eA=="}}, "Secret ctr-auth holds no token under operate; say --token-file"),
+        ({"ctr-auth": {"operate": "%%%"}}, "Secret ctr-auth holds no token under operate"),
+        ({"ctr-auth": None}, "Secret ctr-auth holds no token under operate"),
     ],
 )
 def test_a_token_that_cannot_be_read_is_asked_for(
@@ -139,7 +140,7 @@ def test_a_token_that_cannot_be_read_is_asked_for(
     kubectl.say(secrets=secrets)
 
     with pytest.raises(KubectlFailed, match=reason):
-        cluster.token()
+        cluster.tokens()
 
 
 def test_a_pod_without_a_token_is_of_another_chart(cluster: Cluster, kubectl: FakeKubectl) -> None:
@@ -147,8 +148,8 @@ def test_a_pod_without_a_token_is_of_another_chart(cluster: Cluster, kubectl: Fa
     other["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}]
     kubectl.say(pods=[other])
 
-    with pytest.raises(KubectlFailed, match="pod ctr-cube-transfer-0 has no token mounted; is it of this chart"):
-        cluster.token()
+    with pytest.raises(KubectlFailed, match="pod ctr-cube-transfer-0 has no tokens of operators mounted"):
+        cluster.tokens()
 
 
 def test_a_door_stays_open_until_it_is_forgotten_or_ends(cluster: Cluster, kubectl: FakeKubectl) -> None:
@@ -198,7 +199,8 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def test_a_run_is_known_by_its_folder(run: RunFolder) -> None:
-    run.token_file.write_text("secret\n")
+    run.tokens.mkdir()
+    run.token_file(Right.OPERATE).write_text("ann secret\n")
     target = target_of(Where(folder=run.path), {"--address": None})
 
     with StateLock(run.path / "state"):
@@ -209,7 +211,9 @@ def test_a_run_is_known_by_its_folder(run: RunFolder) -> None:
     assert addresses == ["m:1", "t:2", "s:3", "p:4"]
     assert given == "there:8300"
     assert (target.model(None), target.model("other")) == ("clicks", "other")
-    assert target.token(None) == "secret"
+    found = target.tokens(None)
+    assert found is not None
+    assert found.valid() == (("ann", "secret"),)
 
 
 def test_the_run_in_the_folder_of_default_is_found_without_an_option(

@@ -17,6 +17,7 @@ from elastic_ctr.config.load import dump
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import Auth, CubeAgentFile, CubeServerFile, RoleFile
 from elastic_ctr.config.roles import CubePodConfig, StoreConfig
+from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.http import HttpThread, application
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
@@ -30,8 +31,8 @@ def agent() -> Iterator[HttpThread]:
 
 
 def file_of(folder: Path, kind: str, port: int, token: str = "secret") -> Path:
-    (folder / "token").write_text(f"{token}\n")
-    auth, cube = Auth(token_file=str(folder / "token")), CubePodConfig(agent_port=port)
+    (folder / "internal").write_text(f"test {token}\n" if token else "")
+    auth, cube = Auth.of(str(folder), [Right.INTERNAL]), CubePodConfig(agent_port=port)
     file: RoleFile = CubeServerFile(host="0.0.0.0", auth=auth, model=Model(), cube=cube)
     if kind == "agent":
         file = CubeAgentFile(host="0.0.0.0", auth=auth, store=StoreConfig(), cube=cube, transfer_address="ctr:8300")
@@ -81,19 +82,21 @@ def test_a_wrong_token_is_refused_in_the_agents_words(agent: HttpThread, tmp_pat
     done = call("--config", file_of(tmp_path, "agent", agent.port, token="another"))
 
     assert done.exit_code == 2
-    assert "answers 401: this call changes something" in done.stderr
+    assert "answers 401: this call needs the header" in done.stderr
 
 
-@pytest.mark.parametrize(("token", "reason"), [(None, "No such file"), ("", "is empty"), ("a b", "holds no token")])
+@pytest.mark.parametrize(
+    ("token", "reason"), [(None, "No such file"), ("", "is empty"), ("a b", "is not `name token`")]
+)
 def test_a_token_file_that_holds_none_is_named(token: str | None, reason: str, tmp_path: Path) -> None:
     config = file_of(tmp_path, "server", 1, token or "")
     if token is None:
-        (tmp_path / "token").unlink()
+        (tmp_path / "internal").unlink()
 
     done = call("--config", config)
 
     assert done.exit_code == 2
-    assert f"auth.tokenFile {tmp_path / 'token'}" in done.stderr
+    assert "auth cannot be used: " in done.stderr
     assert reason in done.stderr
 
 

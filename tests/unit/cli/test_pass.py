@@ -16,8 +16,8 @@ def call(*words: object) -> Result:
 
 def test_a_stopped_pass_is_retried_in_a_release_and_in_a_run(kubectl: FakeKubectl, tmp_path: Path) -> None:
     told: list[Any] = []
-    (tmp_path / "token").write_text("s3cret")
-    kubectl.say(secrets={"ctr-auth": {"token": base64.b64encode(b"s3cret").decode()}})
+    (tmp_path / "token").write_text("ann s3cret")
+    kubectl.say(secrets={"ctr-auth": {"operate": base64.b64encode(b"ann s3cret").decode()}})
 
     def master(method: str, path: str, body: Any) -> Said:
         told.append((method, path, body))

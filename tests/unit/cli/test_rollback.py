@@ -33,7 +33,7 @@ def orders(kubectl: FakeKubectl) -> Iterator[list[Any]]:
 
 
 def test_a_release_is_rolled_back_with_the_token_of_its_secret(orders: list[Any], kubectl: FakeKubectl) -> None:
-    kubectl.say(secrets={"ctr-auth": {"token": base64.b64encode(b"s3cret").decode()}})
+    kubectl.say(secrets={"ctr-auth": {"operate": base64.b64encode(b"ann s3cret").decode()}})
 
     done = call(7, "-n", "ns")
     as_json = call("--resume", "-n", "ns", "--json")
@@ -56,7 +56,7 @@ def test_whoever_else_answers_an_order_is_said(tmp_path: Path) -> None:
 def test_who_may_not_read_the_secret_gives_a_file(
     orders: list[Any], kubectl: FakeKubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "token").write_text("s3cret")
+    (tmp_path / "token").write_text("ann s3cret")
 
     forbidden = call(7, "-n", "ns")
     with_file = call(7, "-n", "ns", "--token-file", tmp_path / "token")
@@ -71,7 +71,7 @@ def test_who_may_not_read_the_secret_gives_a_file(
 
 
 def test_what_transfer_refuses_is_told_in_its_words(orders: list[Any], kubectl: FakeKubectl, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("s3cret")
+    (tmp_path / "token").write_text("ann s3cret")
 
     refused = call(9, "-n", "ns", "--token-file", tmp_path / "token")
     both = call(9, "-n", "ns", "--transfer", "x:1")

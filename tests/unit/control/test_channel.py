@@ -23,7 +23,7 @@ class Answers(MasterClient):
     """The master's answers, one after the other."""
 
     def __init__(self, *answers: Any) -> None:
-        super().__init__("127.0.0.1:1", "")
+        super().__init__("127.0.0.1:1", None)
         self.answers = list(answers)
 
     def call_once(self, method: str, request: Any, timeout: float = 10) -> Any:  # noqa: ARG002
@@ -89,7 +89,7 @@ async def test_a_connection_that_leads_to_nobody_is_given_up_for_another() -> No
         await asyncio.gather(pass_on(reader, back), pass_on(there, writer))
 
     between = await asyncio.start_server(met, "127.0.0.1", 0)
-    client = MasterClient(f"127.0.0.1:{between.sockets[0].getsockname()[1]}", "")
+    client = MasterClient(f"127.0.0.1:{between.sockets[0].getsockname()[1]}", None)
     asked = asyncio.to_thread(client.call, "LeaveTrainer", control.Membership())
 
     with pytest.raises(grpc.RpcError) as reached:

@@ -18,6 +18,7 @@ from elastic_ctr.control.mutual_tls import over_tls
 from elastic_ctr.control.proof import MAGIC, ProofRefused, check_and_prove, new_life, prove_and_check
 from elastic_ctr.control.pump import pump
 from elastic_ctr.control.server_call import connect, ping
+from elastic_ctr.runtime.auth import TokenFile
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from paddle_socket import PaddleSocket
 from ports import free_port
@@ -37,8 +38,8 @@ class Pair:
 
     def __init__(self, folder: Path, *, tls: Path | None = None, trainer_tls: Path | None = None) -> None:
         self.token, self.trainer_token = folder / "token", folder / "trainer-token"
-        self.token.write_text("secret")
-        self.trainer_token.write_text("secret")
+        self.token.write_text("test secret")
+        self.trainer_token.write_text("test secret")
         for name in ("server", "trainer"):
             (folder / name).mkdir()
         self.server = PaddleSocket(folder / "server")
@@ -164,11 +165,17 @@ def test_a_trainer_that_means_another_process_of_the_server_is_refused(pair: Pai
 
 
 def test_a_trainer_with_another_secret_is_refused_until_it_has_the_right_one(pair: Pair) -> None:
-    pair.trainer_token.write_text("wrong")
+    pair.trainer_token.write_text("test wrong")
     with pytest.raises(OSError, match=r"before the answer|reset"):
         ping(pair.trainer)
 
-    pair.trainer_token.write_text("secret")
+    pair.trainer_token.write_text("test secret\n")
+
+    ping(pair.trainer)
+
+
+def test_a_trainer_with_a_newer_secret_than_the_servers_proves_the_one_before(pair: Pair) -> None:
+    pair.trainer_token.write_text("new newer\ntest secret\n")
 
     ping(pair.trainer)
 
@@ -253,11 +260,11 @@ def test_a_destination_is_a_host_a_port_and_a_life() -> None:
 
 
 def test_credentials_are_read_again_for_each_connection(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("one")
-    credentials = Credentials(tmp_path / "token", None)
+    (tmp_path / "token").write_text("old one")
+    credentials = Credentials(TokenFile(tmp_path / "token"), None)
     assert credentials.secrets() == ["one"]
-    (tmp_path / "token").write_text("two")
-    assert credentials.secrets() == ["two"]
+    (tmp_path / "token").write_text("new two\nold one\n")
+    assert credentials.secrets() == ["two", "one"]
 
 
 class Pumped:
@@ -421,7 +428,7 @@ time.sleep(600)
 
 
 def test_a_forwarder_ends_with_its_parent(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").write_text("test secret")
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path), f"127.0.0.1:1/{LIFE}"], stdout=subprocess.PIPE
     )

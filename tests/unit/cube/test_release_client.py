@@ -7,9 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from credentials import access, tokens
 from elastic_ctr.cube.release import Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.cube.release_client import ReleaseClient
-from elastic_ctr.runtime.http import HttpServer, application, read_record, require_token
+from elastic_ctr.runtime.auth import Right
+from elastic_ctr.runtime.http import HttpServer, application, read_record
 
 
 def document(generation: int, revision: int, live: int | None = None) -> ReleaseDocument:
@@ -42,7 +44,7 @@ class Door:
         return Response(answer if isinstance(answer, bytes) else answer.to_json())
 
     async def _readers(self, request: Request) -> Response:
-        require_token(request, "secret")
+        access("secret").require(request, Right.INTERNAL)
         self.reports.append(await read_record(request, ReaderReport))
         return Response(status_code=204)
 
@@ -115,7 +117,7 @@ async def test_a_transfer_that_is_gone_is_named_and_nothing_is_forgotten(door: D
 
 
 async def test_reports_carry_the_token(door: Door) -> None:
-    client = ReleaseClient(door.url, "secret", lambda _: None)
+    client = ReleaseClient(door.url, tokens("secret"), lambda _: None)
     report = ReaderReport(pod="serving-0", validated=(7,), max_abs_diff={7: 1e-7}, document=document(1, 1))
 
     await client.report(report)

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from credentials import access, tokens
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.role_files import IntakeFile
@@ -36,7 +37,7 @@ class Desk:
         self.intake = intake
         self.port = port
         self.netloc = f"127.0.0.1:{port}"
-        self.client = httpx.Client(base_url=f"http://{self.netloc}", headers=bearer(TOKEN), timeout=30)
+        self.client = httpx.Client(base_url=f"http://{self.netloc}", headers=bearer(tokens(TOKEN)), timeout=30)
 
     @property
     def partition(self) -> str:
@@ -64,7 +65,7 @@ def desk(config: IntakeFile, port: int = 0, clock: Any = None, steady: Any = Non
 
     async def main() -> None:
         stop = asyncio.Event()
-        async with serving(intake_app(intake, TOKEN), "127.0.0.1", port) as server:
+        async with serving(intake_app(intake, access(TOKEN)), "127.0.0.1", port) as server:
             found.append(server.port)
             ready.set()
             running = asyncio.create_task(intake.run(stop))

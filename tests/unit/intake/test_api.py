@@ -18,11 +18,13 @@ import httpx
 import pytest
 import yaml
 
+from credentials import tokens
 from elastic_ctr.intake import intake_api
-from elastic_ctr.intake.click_log import ClickLog, LogUnwritable, Piece, Retention
+from elastic_ctr.intake.click_log import JOINED_LINES, ClickLog, LogUnwritable, Piece, Retention
 from elastic_ctr.intake.disk_bytes import bytes_of_row
 from elastic_ctr.intake.group_commit import GroupCommit
 from elastic_ctr.intake.request_lines import Clicks
+from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.lock import StateInUse
 from intake.desk import TOKEN, Desk, desk, intake_file
 from ports import free_port
@@ -82,7 +84,7 @@ def refused(door: Desk, text: Any, **headers: str) -> tuple[int, str]:
         (iter([b"a\n" * 400, b"a\n" * 101]), {}, 413, "the body has more than 1000 bytes"),
         (b"a\n", {"Idempotency-Key": "k" * 256}, 400, "Idempotency-Key has 1 to 255 printable ASCII characters"),
         (b"a\n", {"Content-Encoding": "gzip"}, 415, "Content-Encoding gzip is not read here; send the lines as they are"),
-        (b"a\n", {"authorization": "Bearer wrong"}, 401, "this call changes something and needs the header"),
+        (b"a\n", {"authorization": "Bearer wrong"}, 401, "this call needs the header"),
     ],
 )  # fmt: skip
 def test_a_request_that_is_wrong_is_refused_with_a_sentence_and_writes_nothing(
@@ -129,7 +131,7 @@ def test_a_range_that_is_wrong_is_refused_with_a_sentence(door: Desk, query: str
 @pytest.mark.parametrize(
     ("told", "headers", "status", "sentence"),
     [
-        ({"needed": {"P": 1}}, {"authorization": "Bearer wrong"}, 401, "this call changes something"),
+        ({"needed": {"P": 1}}, {"authorization": "Bearer wrong"}, 401, "this call needs the header"),
         ({"needed": {"P": -1}}, {}, 400, "needed.P: Input should be greater than or equal to 0"),
         ({"needed": {"P": 2**63}}, {}, 400, "needed.P: Input should be less than"),
         ({"needed": {"P": 1.5}}, {}, 400, "needed.P: Input should be a valid integer"),
@@ -322,8 +324,8 @@ def test_status_and_metrics_count_what_came(door: Desk) -> None:
     assert door.status() == {
         "role": "intake", "partition": door.partition, "first": 0, "end": 3, "neededFrom": 0, "bytes": taken,
         "accepted": {"requests": 2, "records": 3, "bytes": 7},
-        "lateClicks": {"joined": 0, "unmatched": 0, "duplicate": 0, "crowdedOut": 0}, "repeated": 1, "refused": 1, "error": None,
-            "topic": None,
+        "lateClicks": {"joined": 0, "unmatched": 0, "duplicate": 0, "crowdedOut": 0}, "repeated": 1, "refused": 1, "damaged": [],
+        "error": None, "topic": None,
     }  # fmt: skip
     found = {name.removeprefix("elastic_ctr_intake_"): value for name, value in door.metrics().items()}
     wanted = {
@@ -349,13 +351,53 @@ def test_readers_that_take_no_answers_do_not_have_them_all_in_memory(
         door.post(b"".join(b"%07d" % number + b"x" * 9992 + b"\n" for number in range(1600)))
         for _ in range(3):
             reader = open_ones.enter_context(socket.create_connection(("127.0.0.1", door.port)))
-            reader.sendall(b"GET /v1/log/lines?start=0&stop=1600 HTTP/1.1\r\nhost: a\r\n\r\n")
+            reader.sendall(
+                f"GET /v1/log/lines?start=0&stop=1600 HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {TOKEN}\r\n\r\n".encode()
+            )
         until(lambda: door.intake.answers == 3)
         refused = door.client.get("/v1/log/lines", params={"start": 0, "stop": 1})
 
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         until(lambda: door.intake.answers == 0)
         assert door.client.get("/v1/log/lines", params={"start": 0, "stop": 1}).content[:7] == b"0000000"
+
+
+@pytest.mark.parametrize("path", ["/v1/log", "/v1/log/lines?start=0&stop=1"])
+def test_the_log_is_read_with_an_internal_token_alone(door: Desk, path: str) -> None:
+    door.post(b"secret\n")
+
+    stranger = httpx.get(f"http://{door.netloc}{path}")
+
+    assert stranger.status_code == 401
+    assert "a token of the right 'internal'" in stranger.json()["error"]
+
+
+def test_strangers_take_no_place_of_those_who_read_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_api, "ANSWERS_UNDER_WAY", 1)
+    with desk(intake_file(tmp_path, max_body_bytes=32 << 20)) as door, ExitStack() as open_ones:
+        door.post(b"".join(b"%07d" % number + b"x" * 9992 + b"\n" for number in range(1600)))
+        for _ in range(20):
+            stranger = open_ones.enter_context(socket.create_connection(("127.0.0.1", door.port)))
+            stranger.sendall(b"GET /v1/log/lines?start=0&stop=1600 HTTP/1.1\r\nhost: a\r\n\r\n" * 10)
+
+        assert door.client.get("/v1/log/lines", params={"start": 0, "stop": 1}).status_code == 200
+
+
+def test_a_request_of_more_lines_than_may_be_joined_at_once_is_refused(tmp_path: Path) -> None:
+    data = {
+        "format": "jsonl", "label": "click", "shows": "n", "slots": None,
+        "stream": {"lateClicks": True, "join": {"key": "id"}},
+    }  # fmt: skip
+    with desk(intake_file(tmp_path, data, {"user": {"type": "categorical"}})) as door:
+        refused = door.post(b"x\n" * (JOINED_LINES + 1))
+        taken = door.post(b"x\n" * 10)
+
+    assert (refused.status_code, taken.status_code) == (413, 200)
+    assert (
+        f"the body has {JOINED_LINES + 1} lines, and {JOINED_LINES} are the most where clicks are joined"
+        in refused.text
+    )
+    assert taken.json()["first"] == 0
 
 
 def test_ranges_that_are_read_at_once_are_counted_before_they_are_in_memory(
@@ -372,7 +414,13 @@ def test_ranges_that_are_read_at_once_are_counted_before_they_are_in_memory(
 
         monkeypatch.setattr(door.intake.log, "read", slow)
         asked = [
-            callers.submit(httpx.get, f"http://{door.netloc}/v1/log/lines?start=0&stop=1", timeout=30) for _ in range(8)
+            callers.submit(
+                httpx.get,
+                f"http://{door.netloc}/v1/log/lines?start=0&stop=1",
+                headers=bearer(tokens(TOKEN)),
+                timeout=30,
+            )
+            for _ in range(8)
         ]
         until(lambda: sum(each.done() for each in asked) == 5)
         reading.set()

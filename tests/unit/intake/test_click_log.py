@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.intake import click_log
-from elastic_ctr.intake.click_log import Appended, ClickLog, KeyReused, LogUnwritable, Piece, Retention
+from elastic_ctr.intake.click_log import Appended, BatchDamaged, ClickLog, KeyReused, LogUnwritable, Piece, Retention
 from elastic_ctr.intake.disk_bytes import bytes_of_row
+from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.request_lines import Clicks, clicks_of
 from elastic_ctr.streams.interface import Kept
 
@@ -300,3 +301,69 @@ def test_readers_see_no_transaction_that_is_under_way(tmp_path: Path) -> None:
             assert log.read(0, 1, 100) == Piece(0, 1, b"a\n")
             assert log.kept == Kept(0, 1)
             other.execute("rollback")
+
+
+def damage(folder: Path, first: int) -> None:
+    """Turns a bit of a batch, as a disk does."""
+    with closing(sqlite3.connect(folder / "clicks.sqlite", isolation_level=None)) as db:
+        [text] = db.execute("select text from batches where first = ?", (first,)).fetchone()
+        db.execute("update batches set text = ? where first = ?", (bytes([text[0] ^ 1]) + text[1:], first))
+
+
+def test_a_damaged_batch_is_named_with_a_way_out_and_the_others_are_read(tmp_path: Path) -> None:
+    with log_in(tmp_path) as log:
+        for start in (0, 3, 6):
+            log.append([clicks(*(str(number) for number in range(start, start + 3)))], 0.0)
+    damage(tmp_path, 3)
+
+    with log_in(tmp_path) as log:
+        assert read_all(log, 0, 3) == (0, numbered(0, 3))
+        with pytest.raises(
+            BatchDamaged, match=r"offsets 3 to 5 are damaged in .*: put a copy .* set intake\.config\.skipDamaged"
+        ):
+            log.read(4, 9, 1 << 20)
+        assert log.damaged == {3: 6}
+        assert read_all(log, 6, 9) == (6, numbered(6, 9))
+
+
+def test_a_damaged_batch_is_left_out_where_the_settings_say_so(tmp_path: Path) -> None:
+    with log_in(tmp_path) as log:
+        for start in (0, 3, 6):
+            log.append([clicks(*(str(number) for number in range(start, start + 3)))], 0.0)
+    damage(tmp_path, 3)
+
+    with closing(ClickLog(tmp_path, FOR_EVER, skip_damaged=True)) as log:
+        assert log.read(0, 9, 1 << 20) == Piece(0, 3, b"0\n1\n2\n")
+        assert log.read(3, 9, 1 << 20) == Piece(6, 9, b"6\n7\n8\n")
+        assert log.read(3, 5, 1 << 20) == Piece(5, 5, b"")
+
+
+def test_batches_of_an_earlier_release_have_no_checksum_and_are_read(tmp_path: Path) -> None:
+    with log_in(tmp_path) as log:
+        log.append([clicks("0", "1")], 0.0)
+    with closing(sqlite3.connect(tmp_path / "clicks.sqlite", isolation_level=None)) as db:
+        db.execute("drop table checksums")
+
+    with log_in(tmp_path) as log:
+        log.append([clicks("2")], 0.0)
+        assert read_all(log, 0, 3) == (0, numbered(0, 3))
+
+
+def test_checksums_go_with_their_batches(tmp_path: Path) -> None:
+    with log_in(tmp_path, Retention(10, 1 << 40)) as log:
+        log.append([clicks("0")], 0.0)
+        log.append([clicks("1")], 20.0)
+    with closing(sqlite3.connect(tmp_path / "clicks.sqlite")) as db:
+        assert db.execute("select first from checksums").fetchall() == [(1,)]
+
+
+def test_a_transaction_that_joins_leaves_lines_beyond_the_most_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(click_log, "JOINED_LINES", 3)
+    rules = LateClicks("jsonl", (), "id", "click", "n", frozenset({"user"}))
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(rules, 60.0))) as log:
+        requests = [clicks("a", "b"), clicks("c"), clicks("d")]
+
+        assert log.append(requests, 0.0) == [Appended(0, 2), Appended(2, 3)]
+        assert log.append(requests[2:], 0.0) == [Appended(3, 4)]

@@ -16,8 +16,8 @@ def test_the_example_of_the_documents_appends_its_lines(tmp_path: Path) -> None:
     [command, answer] = re.findall(
         r"^```sh\n(curl .*?)```\n\n```json\n(.*?)```", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )[0]
-    (tmp_path / "elastic-ctr-local").mkdir()
-    (tmp_path / "elastic-ctr-local" / "token").write_text(f"{TOKEN}\n")
+    (tmp_path / "elastic-ctr-local" / "tokens").mkdir(parents=True)
+    (tmp_path / "elastic-ctr-local" / "tokens" / "clicks").write_text(f"local {TOKEN}\n")
     (tmp_path / "clicks.txt").write_text("1 0 5:0 6:1\n1 1 5:0 7:1\n")
 
     with desk(intake_file(tmp_path / "log")) as door:

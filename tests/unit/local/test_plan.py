@@ -91,7 +91,7 @@ def test_a_topic_whose_clicks_are_joined_is_the_intakes_and_training_reads_the_i
 
     assert given["intake"] == one.values.data.source
     for role in ("master", "trainer", "pserver"):
-        assert given[role] == Source(url="intake://127.0.0.1:8310"), role
+        assert given[role] == Source(url="intake://127.0.0.1:8310", token_file="/run/local/tokens/internal"), role
 
 
 def test_an_intake_moves_with_the_ports_of_a_run_and_takes_no_others() -> None:
@@ -185,12 +185,12 @@ def test_trainers_and_pservers_may_end_and_the_others_may_not() -> None:
     assert ending == {"trainer", "pserver"}
 
 
-def test_all_roles_ask_for_the_same_token_and_find_each_other() -> None:
+def test_all_roles_have_the_same_internal_tokens_and_find_each_other() -> None:
     one = places()
     files = {role.name: role.file for role in roles(one)}
     master, serving = files["ctr-master-0"], files["ctr-serving-0"]
 
-    assert {file.auth.token_file for file in files.values()} == {"/run/local/token"}
+    assert {file.auth.internal_file for file in files.values()} == {"/run/local/tokens/internal"}
     assert isinstance(master, MasterFile)
     assert isinstance(serving, ServingFile)
     assert files["ctr-trainer-0"].master_address == f"{HOST}:{master.master.port}"  # type: ignore[attr-defined]

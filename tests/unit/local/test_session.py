@@ -11,8 +11,9 @@ from elastic_ctr.cube.release import Placement, ReleaseDocument
 from elastic_ctr.local import session as module
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import SampleResult
-from elastic_ctr.local.run_folder import write_json
+from elastic_ctr.local.run_folder import RunFolder, write_json
 from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, pause_after
+from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.lock import StateInUse
 
 SAMPLE = SampleResult(0.0, 512, 0.0, None, None)
@@ -118,14 +119,18 @@ def test_abandoned_versions_are_not_waited_for(session: Session) -> None:
     assert session.finished()
 
 
-def test_each_role_has_its_file_and_the_token_is_nobody_elses_to_read(session: Session) -> None:
+def test_each_role_has_its_file_and_the_tokens_are_nobody_elses_to_read(session: Session) -> None:
+    (session.run_folder.path / "token").write_text("of an earlier release")
     session._write_files()
-    token = session.places.token_file.read_text()
+    files = [session.run_folder.token_file(right) for right in Right]
+    before = [file.read_text() for file in files]
     session._write_files()
 
-    assert session.places.token_file.stat().st_mode & 0o777 == 0o600
-    assert session.places.token_file.read_text() == token
-    assert len(token.strip()) >= 32
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600] * 3
+    assert [file.read_text() for file in files] == before
+    assert len({token for _, token in map(str.split, before)}) == 3
+    assert all(len(token) >= 32 for _, token in map(str.split, before))
+    assert not (session.run_folder.path / "token").exists()
     for role in session.supervisor.roles:
         assert load(type(role.file), session.places.config_file(role)) == role.file
 
@@ -181,3 +186,26 @@ def test_a_report_is_written_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("took", "pause"), [(0.001, 0.25), (0.05, 1.0), (5.0, 2.0)])
 def test_a_look_that_takes_long_is_seldom_but_processes_are_looked_after(took: float, pause: float) -> None:
     assert pause_after(took) == pause
+
+
+def test_what_an_earlier_release_has_left_readable_is_closed_and_what_is_not_the_runs_is_left(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    for name in ("state/intake/clicks.sqlite", "logs/ctr-master-0.log", "store/output/a", "mine/notes"):
+        (folder.path / name).parent.mkdir(parents=True)
+        (folder.path / name).touch(mode=0o644)
+    (folder.path / "state" / "link").symlink_to(folder.path / "mine" / "notes")
+    outside = os.umask(0o022)
+    os.umask(outside)
+
+    with folder.private():
+        folder.close_to_others()
+        (folder.path / "state" / "new").mkdir()
+        (folder.path / "state" / "new" / "file").touch()
+
+    found = {each: each.lstat().st_mode & 0o777 for each in folder.path.rglob("*") if not each.is_symlink()}
+    mine = folder.path / "mine"
+    assert {mode for each, mode in found.items() if each.is_file() and mine not in each.parents} == {0o600}
+    assert {mode for each, mode in found.items() if each.is_dir() and each != mine} == {0o700}
+    assert found[mine / "notes"] & 0o044
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    assert os.umask(outside) == outside

@@ -12,6 +12,7 @@ import grpc
 import httpx
 import pytest
 
+from credentials import auth, tokens
 from elastic_ctr.config.features import input_of
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import Tracking
@@ -51,10 +52,11 @@ class Running:
         self.store = FileStore(folder / "store")
         self.settings = settings_of(
             data=DATA,
+            auth=auth(folder / "tokens", TOKEN),
             master=MasterConfig(port=self.port, status_port=self.status_port, state_dir=str(folder / "state")),
             **given,
         )
-        self.master = Master(self.settings, source=FileSource(folder), store=self.store, token=TOKEN)
+        self.master = Master(self.settings, source=FileSource(folder), store=self.store)
         self._stop = threading.Event()
         self.codes: list[int] = []
         self._thread = threading.Thread(target=lambda: self.codes.append(self.master.run(self._stop)))
@@ -123,7 +125,7 @@ def test_it_says_which_donefile_it_waits_for_and_goes_on_once_it_is_there(runnin
 
 def test_it_answers_trainers_and_ends_with_zero_when_told(running: Running) -> None:
     running.start()
-    client = MasterClient(f"127.0.0.1:{running.port}", TOKEN)
+    client = MasterClient(f"127.0.0.1:{running.port}", tokens(TOKEN))
 
     reply = client.call("JoinTrainer", control.JoinRequest(name="t", training="local"))
     client.close()
@@ -234,7 +236,7 @@ def test_a_ledger_that_cannot_be_written_is_told_and_written_once_there_is_room(
     running: Running, tmp_path: Path
 ) -> None:
     running.start()
-    client = MasterClient(f"127.0.0.1:{running.port}", TOKEN)
+    client = MasterClient(f"127.0.0.1:{running.port}", tokens(TOKEN))
     ledger = running.master._ledger
     until(lambda: running.status()["waitsFor"] != "")
     # What a full disk is to SQLite.

@@ -102,7 +102,7 @@ class Begun:
             model=Model.model_validate(changed),
             master=MasterConfig(state_dir=str(folder / "state")),
         )
-        self.master = Master(self.settings, source=FileSource(folder), store=self.store, token="")
+        self.master = Master(self.settings, source=FileSource(folder), store=self.store)
 
     @property
     def ledger(self) -> Ledger:

@@ -3,7 +3,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,15 +11,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from credentials import access, tokens
 from elastic_ctr.runtime import http
-from elastic_ctr.runtime.auth import bearer, read_token
+from elastic_ctr.runtime.auth import Right, bearer
 from elastic_ctr.runtime.http import (
     HttpServer,
     HttpThread,
     RequestRefused,
     application,
     read_record,
-    require_token,
     serving,
 )
 from elastic_ctr.runtime.lifecycle import PortInUse
@@ -33,7 +32,7 @@ class Order(Record):
 
 
 async def order(request: Request) -> Response:
-    require_token(request, "secret")
+    access("secret").require(request, Right.OPERATE)
     return JSONResponse({"version": (await read_record(request, Order, limit=100)).version})
 
 
@@ -52,7 +51,7 @@ def door() -> Iterator[httpx.Client]:
     routes = [Route("/order", order, methods=["POST"]), Route("/broken", broken), Route("/refused", refused)]
     app = application(routes, ready=lambda: (False, "not yet"), status=lambda: {"a": 1}, metrics=metrics)
     thread = HttpThread(app, "127.0.0.1", 0).start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{thread.port}", headers=bearer("secret")) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{thread.port}", headers=bearer(tokens("secret"))) as client:
         yield client
     thread.stop()
 
@@ -187,14 +186,3 @@ async def test_a_request_under_way_is_answered_before_the_door_closes() -> None:
 
         assert (await asking).status_code == 200
         await stopping
-
-
-def test_a_token_is_the_files_text_and_an_empty_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(" secret\n")
-    (tmp_path / "empty").write_text("\n")
-
-    assert read_token(tmp_path / "token") == "secret"
-    assert read_token(None) is None
-    assert bearer(None) == {}
-    with pytest.raises(ValueError, match="is empty"):
-        read_token(tmp_path / "empty")

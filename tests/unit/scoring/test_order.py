@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from credentials import tokens
 from elastic_ctr.config.data import Data
 from elastic_ctr.scoring.order import Order
 from elastic_ctr.scoring.run import Given
@@ -13,12 +14,12 @@ from elastic_ctr.scoring.worker import Place
 STORE = "http://file-server:8080"
 
 
-def given(order: Order, source: str, models: str = STORE, *, token_given: bool = False) -> Given:
+def given(order: Order, source: str, models: str = STORE, *, tokens_given: bool = False) -> Given:
     data = Data.model_validate({"source": {"url": source}, "path": "/logs", "start": "20200401/00", "slots": ["0"]})
     return order.given(
         data,
-        Place(models, token="secret"),
-        token_given=token_given,
+        Place(models, tokens=tokens("secret")),
+        tokens_given=tokens_given,
         live=lambda: None,
         told=lambda _: None,
         processes=1,
@@ -33,8 +34,8 @@ def given(order: Order, source: str, models: str = STORE, *, token_given: bool =
 def test_the_token_of_the_release_goes_to_its_own_store_alone(output: str, sent: bool) -> None:
     order = Order(deed="predict", output=output)
 
-    assert given(order, "hdfs://namenode:9000").folder.token == ("secret" if sent else None)
-    assert given(order, "hdfs://namenode:9000", token_given=True).folder.token == "secret"
+    assert (given(order, "hdfs://namenode:9000").folder.tokens is None) is not sent
+    assert given(order, "hdfs://namenode:9000", tokens_given=True).folder.tokens is not None
 
 
 @pytest.mark.parametrize("output", ["logs", "logs/20200401/00", "logs/scores", "", "x/../logs"])

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store.address import lies_in, token_for
+from credentials import tokens
+from elastic_ctr.store.address import lies_in, tokens_for
 
+SECRET = tokens("secret")
 STORE = "http://file-server:8080/models"
 
 
@@ -62,4 +64,4 @@ def test_links_are_followed(tmp_path: Path) -> None:
     ],
 )
 def test_a_token_is_sent_to_its_own_store_alone(url: str, sent: bool) -> None:
-    assert token_for(url, STORE, "secret") == ("secret" if sent else None)
+    assert tokens_for(url, STORE, SECRET) == (SECRET if sent else None)

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from credentials import tokens
 from elastic_ctr.store import FileStore, Store, StoreError, open_store
 from elastic_ctr.store.hdfs import WebHdfs
 from elastic_ctr.store.webdav import WebDav
@@ -37,7 +38,7 @@ def test_a_store_is_found_again_by_its_own_address(tmp_path: Path) -> None:
     ],
 )
 def test_a_distant_store_is_opened_without_asking_it_anything(url: str, kind: type) -> None:
-    store = open_store(url, token="secret", user="alice")
+    store = open_store(url, tokens=tokens("secret"), user="alice")
 
     assert isinstance(store._backend, kind)
     assert isinstance(store, Store)

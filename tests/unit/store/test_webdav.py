@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from credentials import tokens
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable, open_store
 from store.answering import Answer, Asked, answering
 
@@ -21,7 +22,9 @@ class World:
         server = self._ends.enter_context(answering(answer))
         self.asked = server.asked
         self.url = f"http://{server.address}"
-        self.store = open_store(self.url + folder, token=token, retry=RetryPolicy(seconds))
+        self.store = open_store(
+            self.url + folder, tokens=None if token is None else tokens(token), retry=RetryPolicy(seconds)
+        )
 
     def end(self) -> None:
         self.store.close()
@@ -112,7 +115,7 @@ def test_the_token_goes_with_changes_alone(world: Making) -> None:
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        (401, "our token is not the right one (401 Unauthorized); set auth.tokenFile"),
+        (401, "our token is not the right one (401 Unauthorized); let auth.internalFile name"),
         (403, "our token is not the right one (403 Forbidden)"),
         (405, "it answers 405 Method Not Allowed; is store.config.url right, and an nginx with WebDAV there"),
         (413, "it is too large (413 Request Entity Too Large); raise client_max_body_size"),
@@ -232,7 +235,7 @@ def test_a_server_that_is_away_is_named_with_what_the_system_says() -> None:
 
 @pytest.mark.parametrize("url", ["http://user:pass@file-server", "http://file-server?x=1", "http://file-server#x"])
 def test_an_address_says_no_more_than_where_it_is(url: str) -> None:
-    with pytest.raises(StoreError, match=r"the token belongs into auth\.tokenFile") as refused:
+    with pytest.raises(StoreError, match=r"a token belongs into the file that auth\.internalFile") as refused:
         open_store(url)
 
     assert "pass" not in str(refused.value)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from credentials import tokens
 from elastic_ctr.intake import intake_api
-from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
 from elastic_ctr.streams.intake import IntakeLog
 from elastic_ctr.streams.interface import Kept, Lines
@@ -28,7 +28,7 @@ def door(tmp_path: Path) -> Iterator[Desk]:
 
 @pytest.fixture
 def stream(door: Desk) -> Iterator[IntakeLog]:
-    found = open_stream(f"intake://{door.netloc}")
+    found = open_stream(f"intake://{door.netloc}", tokens=tokens(TOKEN))
     assert isinstance(found, IntakeLog)
     with closing(found):
         yield found
@@ -75,7 +75,7 @@ def test_offsets_that_retention_has_dropped_are_counted(tmp_path: Path) -> None:
         door.post(numbered(0, 7))
         now[0] = 3601.0
         door.post(numbered(7, 10))
-        with closing(open_stream(f"intake://{door.netloc}")) as stream:
+        with closing(open_stream(f"intake://{door.netloc}", tokens=tokens(TOKEN))) as stream:
             assert stream.partitions() == {door.partition: Kept(7, 10)}
             some, none = stream.read(door.partition, 5, 9), stream.read(door.partition, 2, 4)
 
@@ -89,7 +89,7 @@ def test_an_intake_learns_with_which_offset_training_goes_on(door: Desk, stream:
     log = door.intake.log
     assert log.unread_bytes() == log.bytes
 
-    with closing(open_stream(f"intake://{door.netloc}", owner=bearer(TOKEN))) as own:
+    with closing(open_stream(f"intake://{door.netloc}", tokens=tokens(TOKEN), own=True)) as own:
         found = []
         for place in (10, 5, 11):
             own.keep_from({"others": 1, door.partition: place}, {})
@@ -103,7 +103,7 @@ def test_an_intake_learns_with_which_offset_training_goes_on(door: Desk, stream:
 
 def test_what_a_recovery_alone_may_need_is_kept_and_is_not_unread(door: Desk) -> None:
     door.post(numbered(0, 10))
-    with closing(open_stream(f"intake://{door.netloc}", owner=bearer(TOKEN))) as own:
+    with closing(open_stream(f"intake://{door.netloc}", tokens=tokens(TOKEN), own=True)) as own:
         own.keep_from({door.partition: 2}, {door.partition: 10})
 
     log = door.intake.log
@@ -123,10 +123,11 @@ def test_a_long_range_is_read_in_pieces(door: Desk, stream: IntakeLog) -> None:
 
 
 def test_an_intake_whose_token_is_another_one_is_asked_again(door: Desk) -> None:
-    with closing(open_stream(f"intake://{door.netloc}", owner=bearer("former"))) as own:
-        with pytest.raises(StoreUnavailable, match="does not take the token of its own release; restart the intake"):
+    with closing(open_stream(f"intake://{door.netloc}", tokens=tokens("former"), own=True)) as own:
+        with pytest.raises(StoreUnavailable, match="does not take the internal token of its readers"):
             own.keep_from({door.partition: 0}, {})
-        assert own.partitions() == {door.partition: Kept(0, 0)}
+        with pytest.raises(StoreUnavailable, match="give them a token file of its release"):
+            own.partitions()
 
 
 def test_a_range_that_was_never_written_is_refused(door: Desk, stream: IntakeLog) -> None:
@@ -145,7 +146,7 @@ def test_a_range_that_was_never_written_is_refused(door: Desk, stream: IntakeLog
 
 def test_a_log_that_was_begun_anew_is_another_partition_however_far_it_has_grown(tmp_path: Path) -> None:
     port = free_port()
-    with closing(IntakeLog(f"127.0.0.1:{port}", RetryPolicy(0))) as stream:
+    with closing(IntakeLog(f"127.0.0.1:{port}", RetryPolicy(0), tokens(TOKEN))) as stream:
         with desk(intake_file(tmp_path / "lost"), port) as door:
             door.post(numbered(0, 10))
             former = door.partition
@@ -161,7 +162,7 @@ def test_a_log_that_was_begun_anew_is_another_partition_however_far_it_has_grown
 
 def test_an_intake_that_goes_and_comes_back_gives_the_same_range(tmp_path: Path) -> None:
     port = free_port()
-    with closing(IntakeLog(f"127.0.0.1:{port}", RetryPolicy(0))) as stream:
+    with closing(IntakeLog(f"127.0.0.1:{port}", RetryPolicy(0), tokens(TOKEN))) as stream:
         with desk(intake_file(tmp_path), port) as door:
             door.post(numbered(0, 100))
             before = text_of(stream.read(door.partition, 3, 77))

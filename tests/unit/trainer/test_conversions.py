@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from credentials import tokens
 from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.features import Features
 from elastic_ctr.control import control_pb2 as control
@@ -14,7 +15,7 @@ from elastic_ctr.store.source import FileSource
 from elastic_ctr.streams.open import open_stream
 from elastic_ctr.trainer.conversions import conversion_of, feature_document
 from elastic_ctr.trainer.converter import convert_task
-from intake.desk import desk, intake_file
+from intake.desk import TOKEN, desk, intake_file
 from trainer.trainer_file import settings_of
 
 FEATURES = Features.model_validate({"user": {"type": "categorical"}})
@@ -108,7 +109,7 @@ def test_a_click_that_an_intake_has_joined_is_the_record_of_its_impression_witho
     settings = settings_of(tmp_path).model_copy(update={"data": file.data, "features": FEATURES})
     conversion = conversion_of(settings, feature_document(settings, None))
 
-    with desk(file) as door, closing(open_stream(f"intake://{door.netloc}")) as stream:
+    with desk(file) as door, closing(open_stream(f"intake://{door.netloc}", tokens=tokens(TOKEN))) as stream:
         door.post(shown)
         assert door.post(clicked).json() == {"partition": door.partition, "first": 2, "end": 3}
         task = control.Task(id="t", path=door.partition, start=0, end=3)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from credentials import access
 from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
@@ -27,7 +28,7 @@ from pathlib import Path
 from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.trainer.watchdog import Watchdog
 master, server, trainer_id, attempt = sys.argv[1:]
-watchdog = Watchdog(MasterClient(master, ""), int(trainer_id), 1, ["unix:" + server], str(Path(server).parent), 10.0)
+watchdog = Watchdog(MasterClient(master, None), int(trainer_id), 1, ["unix:" + server], str(Path(server).parent), 10.0)
 if attempt:
     watchdog.hold(attempt)
 watchdog.start()
@@ -75,7 +76,9 @@ class Master:
         self.trainer = self.coordinator.join("trainer-0", 0).trainer_id
         self.coordinator.initialised_by(control.Membership(trainer_id=self.trainer, generation=1))
         self._server = start_server(
-            ControlServicer(self.coordinator, lambda *suspect: self.looked.append(suspect), ""), "127.0.0.1", port
+            ControlServicer(self.coordinator, lambda *suspect: self.looked.append(suspect), access(None)),
+            "127.0.0.1",
+            port,
         )
 
     def lease(self) -> control.Task:
@@ -201,7 +204,7 @@ def test_the_master_has_heard_that_a_task_is_running_before_the_call_returns(
     master: Master, server: PaddleSocket
 ) -> None:
     task = master.lease()
-    client = MasterClient(master.address, "")
+    client = MasterClient(master.address, None)
     watchdog = Watchdog(client, master.trainer, 1, [f"unix:{server.path}"], str(server.path.parent), 10.0)
     watchdog.hold(task.attempt)
 
@@ -214,7 +217,7 @@ def test_the_master_has_heard_that_a_task_is_running_before_the_call_returns(
 def test_a_trainer_that_leaves_is_not_ended_by_what_its_watchdog_finds_out(
     master: Master, server: PaddleSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = MasterClient(master.address, "")
+    client = MasterClient(master.address, None)
     ended: list[str] = []
     watchdog = Watchdog(
         client, master.trainer, 1, [f"unix:{server.path}"], str(server.path.parent), 10.0, end=ended.append

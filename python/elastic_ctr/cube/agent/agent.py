@@ -20,6 +20,7 @@ from elastic_ctr.cube.agent.server_client import LoadedParts, Server, ServerGone
 from elastic_ctr.cube.placement import assigned_partitions, served_without, shard_of_pod, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
 from elastic_ctr.cube.release_client import ReleaseClient
+from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged
@@ -42,7 +43,7 @@ _NAMED = 3
 class CubeAgent:
     """One pod's agent. Made and used inside one event loop.
 
-    `address` is where readers reach the server; the server's admin API is on this machine. `token` is for cube-transfer and the
+    `address` is where readers reach the server; the server's admin API is on this machine. `tokens` are for cube-transfer and the
     server. Raises ValueError for a pod name without a shard.
     """
 
@@ -53,13 +54,13 @@ class CubeAgent:
         *,
         pod: str,
         address: str,
-        token: str | None = None,
+        tokens: Tokens | None = None,
         grace_seconds: float = LONGEST_DRAIN_SECONDS,
     ) -> None:
         self.pod = pod
         self.shard = shard_of_pod(pod)
         self.address = address
-        self.release = ReleaseClient(f"http://{config.transfer_address}", token, self._on_document)
+        self.release = ReleaseClient(f"http://{config.transfer_address}", tokens, self._on_document)
         self.cache = Cache(store, Path(config.cube.cache_dir), config.cube.fetch_bytes_per_second)
         self.loaded: LoadedParts | None = None
         self._looked_at = float("-inf")
@@ -68,7 +69,7 @@ class CubeAgent:
         self.refused: dict[int, str] = {}
         self._config = config.cube
         self._grace_seconds = grace_seconds
-        self._server = Server(f"http://127.0.0.1:{config.cube.admin_port}", token)
+        self._server = Server(f"http://127.0.0.1:{config.cube.admin_port}", tokens)
         self._handoff = HandoffTimers(config.cube.drain_seconds)
         self._changed = asyncio.Event()
         self._report_now = asyncio.Event()

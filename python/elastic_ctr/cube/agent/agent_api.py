@@ -1,7 +1,7 @@
 """The HTTP API of cube-agent.
 
 GET  /healthz /readyz /status /metrics
-POST /drain    as SIGTERM: drain, then end; needs the token
+POST /drain    as SIGTERM: drain, then end; needs an internal token
 """
 
 import asyncio
@@ -16,7 +16,10 @@ from starlette.routing import Route
 from elastic_ctr.config.role_files import CubeAgentFile
 from elastic_ctr.cube.agent.agent import CubeAgent
 from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS
-from elastic_ctr.runtime.http import application, require_token, serving
+from elastic_ctr.runtime.access import Access
+from elastic_ctr.runtime.audit import AuditLog
+from elastic_ctr.runtime.auth import Right
+from elastic_ctr.runtime.http import application, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
@@ -25,11 +28,11 @@ from elastic_ctr.store import open_store
 log = logging.getLogger(__name__)
 
 
-def agent_app(agent: CubeAgent, stop: asyncio.Event, token: str | None) -> Starlette:
+def agent_app(agent: CubeAgent, stop: asyncio.Event, access: Access) -> Starlette:
     async def drain(request: Request) -> Response:
-        require_token(request, token)
-        agent.drain()
-        stop.set()
+        with access.audited(request, Right.INTERNAL, "drain"):
+            agent.drain()
+            stop.set()
         return Response(status_code=202)
 
     metrics = Metrics("cube-agent")
@@ -50,7 +53,6 @@ def run_cube_agent(
     *,
     pod: str,
     address: str,
-    token: str | None = None,
     grace_seconds: float = LONGEST_DRAIN_SECONDS,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. `cacheDir` is the folder that the server loads from.
@@ -59,10 +61,12 @@ def run_cube_agent(
     """
 
     async def main() -> None:
-        store = open_store(config.store.url, user=config.store.user, token=token)
-        agent = CubeAgent(config, store, pod=pod, address=address, token=token, grace_seconds=grace_seconds)
+        tokens = config.auth.internal()
+        store = open_store(config.store.url, user=config.store.user, tokens=tokens)
+        access = Access(config.auth.rights(), AuditLog("cube-agent", Path(config.cube.cache_dir)))
+        agent = CubeAgent(config, store, pod=pod, address=address, tokens=tokens, grace_seconds=grace_seconds)
         with stop_on_signal_async() as stop:
-            async with serving(agent_app(agent, stop, token), config.host, config.cube.agent_port):
+            async with serving(agent_app(agent, stop, access), config.host, config.cube.agent_port):
                 log.info("pod %s, shard %s: the cube-server is at %s", pod, agent.shard, address)
                 await agent.run(stop)
 

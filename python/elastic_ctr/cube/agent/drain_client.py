@@ -5,6 +5,8 @@ import json
 import time
 from urllib.parse import urlsplit
 
+from elastic_ctr.runtime.auth import Tokens, bearer
+
 # In a cluster the pod's own grace ends it sooner, however long operators have made that.
 LONGEST_DRAIN_SECONDS = 86_400.0
 _ASK_SECONDS = 5.0
@@ -15,7 +17,9 @@ class DrainRefused(RuntimeError):
     """The agent answers, and does not drain: its own sentence."""
 
 
-def run_cube_drain(*, agent_url: str, token: str | None = None, grace_seconds: float = LONGEST_DRAIN_SECONDS) -> bool:
+def run_cube_drain(
+    *, agent_url: str, tokens: Tokens | None = None, grace_seconds: float = LONGEST_DRAIN_SECONDS
+) -> bool:
     """Have the agent drain and wait until it has ended; for preStop of both containers of a cube pod.
 
     False when the grace was over first. A refused connection means that the agent has ended; a slow answer does not.
@@ -28,7 +32,7 @@ def run_cube_drain(*, agent_url: str, token: str | None = None, grace_seconds: f
             if ordered:
                 _ask(agent_url, "GET", "/healthz", None)
             else:
-                _ask(agent_url, "POST", "/drain", token)
+                _ask(agent_url, "POST", "/drain", tokens)
                 ordered = True
         except ConnectionRefusedError:
             return True
@@ -40,12 +44,12 @@ def run_cube_drain(*, agent_url: str, token: str | None = None, grace_seconds: f
         time.sleep(_LOOK_SECONDS)
 
 
-def _ask(agent_url: str, method: str, path: str, token: str | None) -> None:
+def _ask(agent_url: str, method: str, path: str, tokens: Tokens | None) -> None:
     """Raises OSError, HTTPException, DrainRefused."""
     parts = urlsplit(agent_url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_ASK_SECONDS)
     try:
-        connection.request(method, path, headers={} if token is None else {"authorization": f"Bearer {token}"})
+        connection.request(method, path, headers=bearer(tokens))
         answer = connection.getresponse()
         text = answer.read()
     finally:

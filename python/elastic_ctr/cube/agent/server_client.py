@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from elastic_ctr.cube.agent.drain_client import error_sentence
-from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.runtime.auth import Tokens, bearer
 from elastic_ctr.versions.manifest import Record
 
 _LAYERS = ("full", "overlay", "recent")
@@ -44,9 +44,10 @@ class LoadedParts(Record):
 class Server:
     """Orders to the server beside this agent."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, tokens: Tokens | None) -> None:
         self._url = url
-        self._client = httpx.AsyncClient(headers=bearer(token), trust_env=False)
+        self._tokens = tokens
+        self._client = httpx.AsyncClient(trust_env=False)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -80,7 +81,9 @@ class Server:
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
         try:
-            answer = await self._client.request(method, f"{self._url}/{path}", json=body, timeout=seconds)
+            answer = await self._client.request(
+                method, f"{self._url}/{path}", json=body, timeout=seconds, headers=bearer(self._tokens)
+            )
         except httpx.HTTPError as failed:
             kind = ServerGone if isinstance(failed, httpx.ConnectError) else ServerUnreachable
             raise kind(

@@ -38,7 +38,10 @@ from elastic_ctr.cube.builder.job import (
 )
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.cube.release import BuildOrder, BuildProgress
-from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
+from elastic_ctr.runtime.access import Access
+from elastic_ctr.runtime.audit import AuditLog
+from elastic_ctr.runtime.auth import Right, Tokens
+from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record
 from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent, stop_on_signal
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
@@ -58,18 +61,18 @@ class CubeBuilder:
     Workers open the store themselves.
     """
 
-    def __init__(self, config: CubeBuilderFile, token: str | None = None) -> None:
+    def __init__(self, config: CubeBuilderFile, tokens: Tokens | None = None) -> None:
         self._config = config
-        self._token = token
+        self._tokens = tokens
         self._settings = config.cube_transfer
-        self._store = open_store(config.store.url, user=config.store.user, token=token)
+        self._store = open_store(config.store.url, user=config.store.user, tokens=tokens)
         self._scratch = Path(self._settings.scratch_dir)
         self._progress = BuildProgress()
         # Notified when a build is over.
         self._lock = threading.Condition()
         self._orders: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._pool: ProcessPoolExecutor | None = None
-        self._folding = Folding(config, self._store, token)
+        self._folding = Folding(config, self._store, tokens)
         self._thread = threading.Thread(target=self._work, name="build", daemon=True)
 
     @property
@@ -148,7 +151,7 @@ class CubeBuilder:
                 self._pool.shutdown(wait=False)
                 self._pool = None
             part = parts[0] if parts else None
-            outcome = run_task(Task(self._config.store, plan, step, 0, scratch, self._token, MEMORY_BYTES, part))
+            outcome = run_task(Task(self._config.store, plan, step, 0, scratch, self._tokens, MEMORY_BYTES, part))
             self._note_outcome(outcome)
             assert outcome.entry is not None
             return [outcome.entry]
@@ -161,7 +164,7 @@ class CubeBuilder:
             futures = [
                 self._pool.submit(
                     run_task,
-                    Task(self._config.store, plan, step, p, scratch, self._token, memory, parts[p] if parts else None),
+                    Task(self._config.store, plan, step, p, scratch, self._tokens, memory, parts[p] if parts else None),
                 )
                 for p in range(count)
             ]
@@ -214,9 +217,9 @@ class CubeBuilder:
             self._pool.shutdown(cancel_futures=True)
 
 
-def builder_routes(builder: CubeBuilder, token: str | None) -> list[Route]:
+def builder_routes(builder: CubeBuilder, access: Access) -> list[Route]:
     async def order(request: Request) -> Response:
-        require_token(request, token)
+        access.require(request, Right.INTERNAL)
         wanted = await read_record(request, BuildOrder, limit=1 << 10)
         return JSONResponse(_status(builder.order(wanted.version)))
 
@@ -245,13 +248,14 @@ def builder_metrics(builder: CubeBuilder) -> Metrics:
     return metrics
 
 
-def run_cube_builder(config: CubeBuilderFile, token: str | None = None) -> None:
+def run_cube_builder(config: CubeBuilderFile) -> None:
     """Serve orders until SIGTERM or SIGINT. Raises PortInUse, StateInUse, StoreError."""
     settings = config.cube_transfer
     with stop_on_signal() as stop, StateLock(Path(settings.scratch_dir)):
-        builder = CubeBuilder(config, token)
+        builder = CubeBuilder(config, config.auth.internal())
+        access = Access(config.auth.rights(), AuditLog("cube-builder", Path(settings.scratch_dir)))
         app = application(
-            builder_routes(builder, token), status=lambda: _status(builder.progress), metrics=builder_metrics(builder)
+            builder_routes(builder, access), status=lambda: _status(builder.progress), metrics=builder_metrics(builder)
         )
         server = HttpThread(app, config.host, settings.builder_port).start()
         builder.start()

@@ -23,6 +23,7 @@ from elastic_ctr.cube.builder.job import (
     run_task,
 )
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
+from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.background_process import background_pool, end_at_once
 from elastic_ctr.runtime.lifecycle import children_without_interrupts
 from elastic_ctr.store import Store, StoreError
@@ -42,13 +43,13 @@ class Folding:
     lie over; a restarted builder has none, and begins one with the next large overlay.
     """
 
-    def __init__(self, config: CubeBuilderFile, store: Store, token: str | None) -> None:
+    def __init__(self, config: CubeBuilderFile, store: Store, tokens: Tokens | None) -> None:
         self.newest: DictionaryManifest | None = None
         self.ahead: DictionaryManifest | None = None
         self._use_at = 0.0
         self._config = config
         self._store = store
-        self._token = token
+        self._tokens = tokens
         self._thread: threading.Thread | None = None
         self._pool: ProcessPoolExecutor | None = None
         self._stopping = False
@@ -121,7 +122,7 @@ class Folding:
         entries: list[FileEntry] = []
         try:
             for partition, name in enumerate(plan.files("merge")):
-                task = Task(self._config.store, plan, "merge", partition, folder, self._token, _MEMORY_BYTES)
+                task = Task(self._config.store, plan, "merge", partition, folder, self._tokens, _MEMORY_BYTES)
                 part = self._done(task)
                 entries.append(self._done(task._replace(step="publish", part=part)))
                 (folder / name).unlink()

@@ -31,6 +31,7 @@ from elastic_ctr.cube.builder.part import MEMORY_BYTES, Identity, PartFile, buil
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, Keys, Values
 from elastic_ctr.cube.placement import unbuilt_chain
 from elastic_ctr.features.keys import partitions_of
+from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, open_store
 from elastic_ctr.versions import layout
@@ -238,7 +239,7 @@ class Task(NamedTuple):
     step: Step
     partition: int
     scratch: Path
-    store_token: str | None = None
+    store_tokens: Tokens | None = None
     memory_bytes: int = MEMORY_BYTES
     part: FileEntry | None = None
 
@@ -259,7 +260,7 @@ def run_task(task: Task) -> Outcome:
     outcome = Outcome(task.partition)
     try:
         patience = RetryPolicy(_PATIENCE_SECONDS)
-        opened = open_store(task.store.url, user=task.store.user, token=task.store_token, retry=patience)
+        opened = open_store(task.store.url, user=task.store.user, tokens=task.store_tokens, retry=patience)
         with closing(opened) as store:
             outcome.entry = _done(task, store, outcome.seconds)
     except (ManifestDamaged, SequenceFileDamaged, DictionaryDamaged, BuildFailed) as damaged:

@@ -197,7 +197,6 @@ def _build(kind: Kind, identity: Identity, blocks: Iterable[Block], out: Path, m
         with temporary.open("w+b") as stream:
             header = _write(stream, kind, identity, runs)
         sha256 = digest_of(temporary)[1]
-        temporary.chmod(0o644)
         temporary.replace(out)
     return PartFile(out, header.file_bytes, sha256, header.keys)
 

@@ -10,7 +10,7 @@ The admin API is HTTP and JSON:
     POST /unload  {"version", "partitions": [..] or null}
     POST /drain   {"draining": bool}
 
-A POST needs `authorization: Bearer <token>` where a token is set. 200 means that every worker has done it; on any other
+A POST needs an internal token. 200 means that every worker has done it; on any other
 answer nothing has changed: 400 not understood, 401 no token, 409 does not fit what is loaded, 422 files refused, 503 no
 worker is there. A partition whose files are found damaged after the load is answered no longer: it leaves `versions`
 and stands in `damaged` until it is loaded again. `draining` is true from the order on, before every worker has carried
@@ -29,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from elastic_ctr.config.role_files import Auth
 from elastic_ctr.config.roles import CubePodConfig
 from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryDamaged, DictionaryPart
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit, Paths, check_fit
@@ -37,7 +38,10 @@ from elastic_ctr.cube.server.holdings import Assignments, DoesNotFit
 from elastic_ctr.cube.server.lookup_counters import Activity
 from elastic_ctr.cube.server.lookup_workers import NoWorker, WorkerRefused, Workers
 from elastic_ctr.cube.server.scrubber import Scrubber
-from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, read_record, require_token
+from elastic_ctr.runtime.access import Access
+from elastic_ctr.runtime.audit import AuditLog
+from elastic_ctr.runtime.auth import Right
+from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, read_record
 from elastic_ctr.runtime.lifecycle import reserve, stop_on_signal_async
 from elastic_ctr.runtime.metrics import Metrics
 
@@ -91,17 +95,17 @@ class Drain(_Body):
 class CubeServer:
     """Answers lookups on host from parts under `cacheDir`, the only folder that parts are loaded from.
 
-    Both ports are bound in the constructor. Without a token, any caller of the admin port may load and unload parts.
+    Both ports are bound in the constructor. Without token files, any caller of the admin port may load and unload parts.
     Raises PortInUse, OSError.
     """
 
-    def __init__(self, cube: CubePodConfig, host: str = "127.0.0.1", token: str | None = None) -> None:
+    def __init__(self, cube: CubePodConfig, host: str = "127.0.0.1", auth: Auth | None = None) -> None:
         self._reserved = reserve(host, cube.port)
         self.port: int = self._reserved.getsockname()[1]
         self._address = f"{host}:{self.port}"
         self._max_keys = cube.max_keys
         self._dict_dir = Path(cube.cache_dir).resolve()
-        self._token = token
+        self._access = Access((auth or Auth()).rights(), AuditLog("cube-server", Path(cube.cache_dir)))
         self._workers = Workers(host, self.port, cube)
         self._activity = Activity(self._workers.counts)
         self._scrubber = Scrubber(cube.scrub_megabytes_per_second, self._on_damage)
@@ -282,7 +286,7 @@ class CubeServer:
 
     def _guarded(self, action: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            require_token(request, self._token)
+            self._access.require(request, Right.INTERNAL)
             try:
                 return await action(request)
             except DoesNotFit as refused:

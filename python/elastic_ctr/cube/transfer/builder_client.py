@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from elastic_ctr.cube.release import BuildProgress
 from elastic_ctr.cube.transfer.state import REMEMBERED
-from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.runtime.auth import Tokens, bearer
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +27,10 @@ class BuilderUnreachable(OSError):
 class Builder:
     """Orders builds. `progress` is the last answer, `error` the reason when there is none."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, tokens: Tokens | None) -> None:
         self._url = url
-        self._client = httpx.AsyncClient(headers=bearer(token), timeout=10.0, trust_env=False)
+        self._tokens = tokens
+        self._client = httpx.AsyncClient(timeout=10.0, trust_env=False)
         # Version, failures in a row, and the end of the pause after them.
         self._last = (0, 0, 0.0)
         self.progress: BuildProgress | None = None
@@ -79,7 +80,7 @@ class Builder:
             {"json": {"version": version}} if method == "POST" else {"params": {"wait": _WAIT_SECONDS}}
         )
         try:
-            answer = await self._client.request(method, f"{self._url}/build", **given)
+            answer = await self._client.request(method, f"{self._url}/build", **given, headers=bearer(self._tokens))
         except httpx.HTTPError as failed:
             raise BuilderUnreachable(
                 f"the builder at {self._url} does not answer ({type(failed).__name__}); versions are built when it does"
@@ -92,6 +93,6 @@ class Builder:
             self.progress = BuildProgress.model_validate_json(answer.content)
         except (httpx.HTTPStatusError, ValidationError, ValueError, KeyError) as wrong:
             raise BuilderUnreachable(
-                f"the builder at {self._url} answered {answer.status_code}: {answer.text[:200]}; do both have one token?"
+                f"the builder at {self._url} answered {answer.status_code}: {answer.text[:200]}; do both have one internal token?"
             ) from wrong
         return self.progress

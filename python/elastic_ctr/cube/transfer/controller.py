@@ -42,6 +42,7 @@ from elastic_ctr.cube.transfer.catalog import (
 from elastic_ctr.cube.transfer.heartbeats import Pods
 from elastic_ctr.cube.transfer.state import ReleaseState, View
 from elastic_ctr.cube.transfer.state_file import RESERVED, PersistedState, StateFile
+from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
@@ -70,14 +71,14 @@ class CubeTransfer:
     `stateRecoverySeconds` before it publishes anything.
     """
 
-    def __init__(self, config: CubeTransferFile, store: Store, token: str | None = None) -> None:
+    def __init__(self, config: CubeTransferFile, store: Store, tokens: Tokens | None = None) -> None:
         self.config = config
         self.rules = config.cube_transfer
         self.agents: Pods[AgentReport] = Pods(self.rules.report_timeout_seconds)
         # A serving pod that went away silently may have been the one to refuse: it is waited for as long as a slow one.
         readers_seconds = max(self.rules.report_timeout_seconds, self.rules.validation_timeout_seconds)
         self.readers: Pods[ReaderReport] = Pods(readers_seconds)
-        self.builder = Builder(f"http://127.0.0.1:{self.rules.builder_port}", token)
+        self.builder = Builder(f"http://127.0.0.1:{self.rules.builder_port}", tokens)
         self.scan: Scan | None = None
         self.store_error: str | None = None
         self.state: ReleaseState | None = None

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from pathlib import Path
 
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
@@ -16,8 +17,11 @@ from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.heartbeats import complaint_about
 from elastic_ctr.cube.transfer.release_status import metrics_of, status_of
 from elastic_ctr.cube.transfer.state import RollbackRefused
+from elastic_ctr.runtime.access import Access
+from elastic_ctr.runtime.audit import AuditLog
+from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.runtime.http import RequestRefused, application, read_record, require_token, serving
+from elastic_ctr.runtime.http import RequestRefused, application, read_record, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
 from elastic_ctr.store import open_store
 
@@ -26,7 +30,7 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT = 60.0
 
 
-def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
+def transfer_app(transfer: CubeTransfer, access: Access) -> Starlette:
     async def release(request: Request) -> Response:
         try:
             poll = read_document(_Poll, json.dumps(dict(request.query_params)))
@@ -38,7 +42,7 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
         return Response(document.model_dump_json(by_alias=True), media_type="application/json")
 
     async def agents(request: Request) -> Response:
-        require_token(request, token)
+        access.require(request, Right.INTERNAL)
         report = await read_record(request, AgentReport)
         complaint = complaint_about(report, transfer.config.cube_domain)
         if complaint is not None:
@@ -47,13 +51,17 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
         return Response(status_code=204)
 
     async def readers(request: Request) -> Response:
-        require_token(request, token)
+        access.require(request, Right.INTERNAL)
         transfer.record(await read_record(request, ReaderReport))
         return Response(status_code=204)
 
     async def rollback(request: Request) -> Response:
-        require_token(request, token)
-        order = await read_record(request, RollbackOrder, limit=1 << 10)
+        with access.audited(request, Right.OPERATE, "rollback") as call:
+            order = await read_record(request, RollbackOrder, limit=1 << 10)
+            call.on = "resume" if order.resume else f"version {order.version}"
+            return JSONResponse(await _rolled_back(order))
+
+    async def _rolled_back(order: RollbackOrder) -> dict[str, object]:
         if order.resume == (order.version is not None):
             raise RequestRefused(400, 'say either {"version": V} or {"resume": true}')
         if order.resume:
@@ -63,7 +71,7 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
         except RollbackRefused as refused:
             raise RequestRefused(409, str(refused)) from refused
         told = {"live", "candidate", "previous", "promotion_paused"}
-        return JSONResponse(state.model_dump(mode="json", by_alias=True, include=told))
+        return state.model_dump(mode="json", by_alias=True, include=told)
 
     def ready() -> tuple[bool, str]:
         return (True, "ready") if not transfer.listening else (False, "collecting reports of pods")
@@ -83,14 +91,16 @@ class _Poll(BaseModel):
     wait: float = Field(default=0, ge=0, lt=1e6)
 
 
-def run_cube_transfer(config: CubeTransferFile, token: str | None = None) -> None:
+def run_cube_transfer(config: CubeTransferFile) -> None:
     """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, StoreError."""
 
     async def main() -> None:
-        store = open_store(config.store.url, user=config.store.user, token=token)
-        transfer = CubeTransfer(config, store, token)
+        tokens = config.auth.internal()
+        store = open_store(config.store.url, user=config.store.user, tokens=tokens)
+        transfer = CubeTransfer(config, store, tokens)
+        access = Access(config.auth.rights(), AuditLog("cube-transfer", Path(config.cube_transfer.state_dir)))
         with stop_on_signal_async() as stop:
-            async with serving(transfer_app(transfer, token), config.host, config.cube_transfer.port) as server:
+            async with serving(transfer_app(transfer, access), config.host, config.cube_transfer.port) as server:
                 log.info("the release document is at http://%s:%s/release", config.host, server.port)
                 await transfer.run(stop)
 

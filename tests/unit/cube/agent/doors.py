@@ -8,7 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from elastic_ctr.runtime.http import HttpThread, application, require_token
+from credentials import access
+from elastic_ctr.runtime.auth import Right
+from elastic_ctr.runtime.http import HttpThread, application
 
 
 @contextmanager
@@ -17,7 +19,7 @@ def draining_agent(token: str) -> Iterator[tuple[HttpThread, threading.Event]]:
     told = threading.Event()
 
     async def drain(request: Request) -> Response:
-        require_token(request, token)
+        access(token).require(request, Right.INTERNAL)
         told.set()
         return Response(status_code=202)
 

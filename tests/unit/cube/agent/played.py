@@ -10,13 +10,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from credentials import access, tokens
 from cube.parts import write_parts
 from elastic_ctr.config.role_files import CubeAgentFile
 from elastic_ctr.config.roles import CubePodConfig, StoreConfig
 from elastic_ctr.cube.agent.agent import CubeAgent
 from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.release import AgentReport, Placement, ReleaseDocument
-from elastic_ctr.runtime.http import RequestRefused, application, require_token, serving
+from elastic_ctr.runtime.auth import Right
+from elastic_ctr.runtime.http import RequestRefused, application, serving
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import DictionaryManifest, publish
@@ -59,7 +61,7 @@ class Played:
             )
 
         async def load(request: Request) -> Response:
-            require_token(request, "secret")
+            access("secret").require(request, Right.INTERNAL)
             body = await request.json()
             version, parts = body["version"], [int(p) for p in body["parts"]]
             self.loads.append((version, parts))
@@ -71,14 +73,14 @@ class Played:
             return JSONResponse({"versions": {str(v): sorted(held) for v, held in self.held.items() if held}})
 
         async def unload(request: Request) -> Response:
-            require_token(request, "secret")
+            access("secret").require(request, Right.INTERNAL)
             body = await request.json()
             self.unloads.append((body["version"], body["partitions"]))
             self.held[body["version"]] -= set(body["partitions"])
             return JSONResponse({"versions": {str(v): sorted(held) for v, held in self.held.items() if held}})
 
         async def drain(request: Request) -> Response:
-            require_token(request, "secret")
+            access("secret").require(request, Right.INTERNAL)
             self.drains += 1
             if self.slow:
                 await asyncio.sleep(3)
@@ -103,7 +105,7 @@ class Played:
             return Response(status_code=304)
 
         async def agents(request: Request) -> Response:
-            require_token(request, "secret")
+            access("secret").require(request, Right.INTERNAL)
             self.reports.append(AgentReport.model_validate_json(await request.body()))
             return Response(status_code=503 if self.away else 204)
 
@@ -180,7 +182,9 @@ async def pod(
         config = CubeAgentFile(
             store=StoreConfig(url=store.url), cube=CubePodConfig(**settings), transfer_address=f"127.0.0.1:{to.port}"
         )
-        agent = CubeAgent(config, store, pod="c-s0-0", address=ADDRESS, token="secret", grace_seconds=grace_seconds)
+        agent = CubeAgent(
+            config, store, pod="c-s0-0", address=ADDRESS, tokens=tokens("secret"), grace_seconds=grace_seconds
+        )
         stop = asyncio.Event()
         running = asyncio.create_task(agent.run(stop))
         made = Pod(root, played, agent, stop)

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from credentials import access, tokens
 from cube.agent.played import ADDRESS, MINE, OTHER, PARTITIONS, Played, pod, put_real_dictionary
 from cube.parts import of_partition, values_for
 from cube.peers import Peer
@@ -301,7 +302,7 @@ async def test_a_full_disk_is_reported_and_tried_again_and_what_is_loaded_is_ans
 async def test_the_agents_door_shows_it_and_drains_it_for_who_knows_the_token(tmp_path: Path, played: Played) -> None:
     played.say(5)
     async with pod(tmp_path, played) as it:
-        door = HttpServer(agent_app(it.agent, it.stop, "secret"), "127.0.0.1", 0)
+        door = HttpServer(agent_app(it.agent, it.stop, access("secret")), "127.0.0.1", 0)
         await door.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{door.port}") as client:
             await it.holds(v5=MINE)
@@ -310,7 +311,7 @@ async def test_the_agents_door_shows_it_and_drains_it_for_who_knows_the_token(tm
             assert (await client.get("/status")).json()["loaded"] == {"5": [0, 2]}
             assert "elastic_ctr_cube_agent_ready 1.0" in (await client.get("/metrics")).text
             assert (await client.post("/drain")).status_code == 401
-            assert (await client.post("/drain", headers=bearer("secret"))).status_code == 202
+            assert (await client.post("/drain", headers=bearer(tokens("secret")))).status_code == 202
             assert (await client.get("/readyz")).text == "draining\n"
         await it.until(it.agent.drained.is_set)
         await door.stop()

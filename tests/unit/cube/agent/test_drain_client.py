@@ -8,16 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from credentials import access, tokens
 from cube.agent.doors import draining_agent
 from elastic_ctr.cube.agent import drain_client as module
 from elastic_ctr.cube.agent.drain_client import DrainRefused, run_cube_drain
-from elastic_ctr.runtime.http import HttpThread, application, require_token
+from elastic_ctr.runtime.auth import Right
+from elastic_ctr.runtime.http import HttpThread, application
 from elastic_ctr.runtime.lifecycle import listen
 
 
 def test_a_pod_is_drained_when_its_agent_has_ended() -> None:
     with draining_agent("secret") as (door, told):
-        assert run_cube_drain(agent_url=f"http://127.0.0.1:{door.port}", token="secret")
+        assert run_cube_drain(agent_url=f"http://127.0.0.1:{door.port}", tokens=tokens("secret"))
 
         assert told.is_set()
 
@@ -42,13 +44,13 @@ def test_a_drain_that_outlasts_grace_says_so() -> None:
 
 def test_an_agent_that_refuses_says_why() -> None:
     async def drain(request: Request) -> Response:
-        require_token(request, "secret")
+        access("secret").require(request, Right.INTERNAL)
         return Response(status_code=202)
 
     door = HttpThread(application([Route("/drain", drain, methods=["POST"])]), "127.0.0.1", 0).start()
 
-    with pytest.raises(DrainRefused, match="answers 401: this call changes something"):
-        run_cube_drain(agent_url=f"http://127.0.0.1:{door.port}", token="another")
+    with pytest.raises(DrainRefused, match="answers 401: this call needs the header"):
+        run_cube_drain(agent_url=f"http://127.0.0.1:{door.port}", tokens=tokens("another"))
 
     door.stop()
 

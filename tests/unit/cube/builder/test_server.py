@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
+from credentials import access, tokens
 from cube.published import PARTITIONS, publish_version
 from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
@@ -49,9 +50,11 @@ def finished(ask: Callable[[], BuildProgress]) -> BuildProgress:
 
 def test_an_order_is_built_reported_and_joined(store: FileStore, builder: CubeBuilder, tmp_path: Path) -> None:
     publish_version(store, tmp_path / "work", 10, MANY)
-    door = HttpThread(application(builder_routes(builder, "secret"), metrics=builder_metrics(builder)), "127.0.0.1", 0)
+    door = HttpThread(
+        application(builder_routes(builder, access("secret")), metrics=builder_metrics(builder)), "127.0.0.1", 0
+    )
     door.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{door.port}", headers=bearer("secret")) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{door.port}", headers=bearer(tokens("secret"))) as client:
         first = client.post("/build", json={"version": 10})
         joined = client.post("/build", json={"version": 10})
         done = finished(lambda: BuildProgress.model_validate_json(client.get("/build").content))
@@ -73,7 +76,7 @@ def test_who_waits_for_a_build_is_answered_when_it_is_over(store: FileStore, tmp
     publish_version(store, tmp_path / "work", 10, MANY)
     builder = builder_of(store, tmp_path / "scratch")
     builder.order(10)
-    door = HttpThread(application(builder_routes(builder, None)), "127.0.0.1", 0)
+    door = HttpThread(application(builder_routes(builder, access(None))), "127.0.0.1", 0)
     door.start()
     with httpx.Client(base_url=f"http://127.0.0.1:{door.port}") as client:
         before = client.get("/build", params={"wait": 0.01}).json()

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from credentials import access, tokens
 from cube.published import DIM, PARTITIONS, keys_of, publish_version
 from elastic_ctr.config.role_files import CubeTransferFile
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
@@ -85,10 +86,10 @@ async def desk(root: Path, *, state_recovery_seconds: float = 0.05, **options: A
         root, state_recovery_seconds=state_recovery_seconds, **{"validation_timeout_seconds": 0.2, **options}
     )
     stop = asyncio.Event()
-    async with serving(transfer_app(transfer, "secret"), "127.0.0.1", 0) as door:
+    async with serving(transfer_app(transfer, access("secret")), "127.0.0.1", 0) as door:
         running = asyncio.create_task(transfer.run(stop))
         url = f"http://127.0.0.1:{door.port}"
-        async with httpx.AsyncClient(base_url=url, headers=bearer("secret"), timeout=60) as client:
+        async with httpx.AsyncClient(base_url=url, headers=bearer(tokens("secret")), timeout=60) as client:
             made = Desk(root, client, transfer)
             if state_recovery_seconds < 1:
                 while transfer.listening:

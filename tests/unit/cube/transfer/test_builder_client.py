@@ -5,6 +5,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from credentials import tokens
 from elastic_ctr.cube.release import BuildProgress
 from elastic_ctr.cube.transfer.builder_client import Builder
 from elastic_ctr.runtime.http import application, serving
@@ -28,7 +29,7 @@ class Played:
 async def built(played: Played) -> tuple[BuildProgress, Builder]:
     app = application([Route("/build", played.build, methods=["GET", "POST"])])
     async with serving(app, "127.0.0.1", 0) as door:
-        builder = Builder(f"http://127.0.0.1:{door.port}", "secret")
+        builder = Builder(f"http://127.0.0.1:{door.port}", tokens("secret"))
         try:
             return await builder.build(7), builder
         finally:
