@@ -9,6 +9,7 @@ from cluster.conftest import CUBE_IMAGE
 from cluster.hadoop import NAMESPACE as HDFS
 from cluster.kube import Kube, eventually, is_ready, name_of
 from cluster.release import Release
+from socket_table import listening_sockets
 
 pytestmark = pytest.mark.functional
 
@@ -95,8 +96,7 @@ def targets(release: Release) -> dict[str, tuple[str, int]]:
     found = {door: (f"{release.name}-{service}", PORTS[door]) for door, service in services.items()}
     for door in ("cube", "pserver"):
         found[door] = (release.pod(door)["status"]["podIP"], PORTS[door])
-    # Each generation of servers takes the next of 16.
-    found["push"] = (found["pserver"][0], 8800 + release.training()["generation"] % 16)
+    found["push"] = (found["pserver"][0], 8800)
     found["hdfs"] = (f"hdfs-0.hdfs.{HDFS}.svc.cluster.local", PORTS["hdfs"])
     return found
 
@@ -137,3 +137,20 @@ def test_what_is_not_drawn_is_shut(settled: Release, tell: Callable[..., None]) 
     if len(wrong) == tried:
         pytest.skip("this cluster's network does not enforce NetworkPolicies")
     assert wrong == set()
+
+
+@pytest.mark.timeout(240)
+def test_the_sockets_that_listen_in_each_pod_are_those_of_the_manual(settled: Release) -> None:
+    documented = listening_sockets()
+
+    for component in sorted({each.component for each in documented} - {"intake", "tracking"}):
+        for pod in settled.pods(component):
+            container = pod["spec"]["containers"][0]["name"]
+            # The containers of a pod share its network.
+            tables = settled.kube.exec(
+                settled.namespace, name_of(pod), container, "cat", "/proc/net/tcp", "/proc/net/tcp6"
+            )
+            rows = [line.split() for line in tables.splitlines()]
+            found = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3:4] == ["0A"]}
+
+            assert found == {each.port for each in documented if each.component == component}, (component, name_of(pod))

@@ -1,19 +1,16 @@
 """Paddle's own server, and that nothing but its Unix socket leads to it."""
 
-import base64
-import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from attacks import attacks, raw_answer
 from contract.engine_world import StartedEngine, engine
 from elastic_ctr.config.model import Model
 from elastic_ctr.control.proof import new_life
@@ -73,30 +70,6 @@ def test_pings_leave_no_line_in_the_servers_log(started: StartedEngine) -> None:
     assert log.read_text() == before
 
 
-def attacks(folder: Path) -> dict[str, bytes]:
-    """What ran commands or wrote files on the server's port while it was open to all."""
-
-    def post(command: int, path: str, kind: str = "application/json") -> bytes:
-        params = [base64.b64encode(each.encode()).decode() for each in (path, "0")]
-        body = json.dumps({"cmd_id": command, "table_id": 0, "params": params})
-        head = (
-            f"POST /PsService/service HTTP/1.1\r\nHost: x\r\nOrigin: https://evil.example\r\nContent-Type: {kind}\r\n"
-        )
-        return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
-
-    mark = folder / "mark"
-    return {
-        "a save whose path runs a command": post(5, f"{folder}/x$(touch {mark}-1)"),
-        "a save of all tables": post(6, f"{folder}/x$(touch {mark}-2)"),
-        "a load": post(7, f'{folder}/x";touch {mark}-3;"'),
-        "a save as text, which any page may send": post(5, f"{folder}/x$(touch {mark}-4)", "text/plain"),
-        "a save as a form": post(5, f"{folder}/x$(touch {mark}-5)", "application/x-www-form-urlencoded"),
-        "a save to a folder": post(5, f"{folder}/stolen"),
-        "a flag that names a file": f"GET /flags/bvar_dump_file?setvalue={mark}-6 HTTP/1.1\r\nHost: x\r\n\r\n".encode(),
-        "a flag that writes it": b"GET /flags/bvar_dump?setvalue=true HTTP/1.1\r\nHost: x\r\n\r\n",
-    }
-
-
 @pytest.fixture(scope="module")
 def exposed(started: StartedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
     """The port of a forwarder before the first server, and the server's life."""
@@ -116,7 +89,7 @@ def exposed(started: StartedEngine, tmp_path_factory: pytest.TempPathFactory) ->
         preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
     )  # fmt: skip
     ends = time.monotonic() + 60
-    while _hello(port, b"") == b"":
+    while raw_answer(port, b"") == b"":
         assert time.monotonic() < ends
         time.sleep(0.05)
     yield port, life
@@ -124,22 +97,11 @@ def exposed(started: StartedEngine, tmp_path_factory: pytest.TempPathFactory) ->
     process.wait()
 
 
-def _hello(port: int, request: bytes) -> bytes:
-    """All that the forwarder sends to a stranger."""
-    answer = b""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as stranger:
-        stranger.sendall(request)
-        stranger.shutdown(socket.SHUT_WR)
-        while piece := stranger.recv(4096):
-            answer += piece
-    return answer
-
-
 @pytest.mark.parametrize("name", list(attacks(Path())))
 def test_an_attack_on_a_pservers_port_runs_and_writes_nothing(
     started: StartedEngine, exposed: tuple[int, str], tmp_path: Path, name: str
 ) -> None:
-    answer = _hello(exposed[0], attacks(tmp_path)[name])
+    answer = raw_answer(exposed[0], attacks(tmp_path)[name])
 
     assert answer.startswith(b"ECTRPS1\n")
     assert b"HTTP" not in answer

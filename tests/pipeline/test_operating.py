@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ import psutil
 import pytest
 import yaml
 
+from attacks import attacks, raw_answer
 from elastic_ctr.cli.check import verify_serving
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
-from elastic_ctr.local.plan import Places
+from elastic_ctr.local.plan import Places, ports
 from elastic_ctr.local.run_folder import RunFolder, process_tree, still_running
 from elastic_ctr.store import open_store
 from elastic_ctr.versions import layout
@@ -31,6 +33,7 @@ from manual_metrics import in_the_manual, on_the_page
 from pipeline.forging import change_output_weights, forge, one_column_too_far
 from pipeline.running import TWO_SHARDS, open_to_others, values_for
 from pipeline.test_whole_run import COMMAND, synthetic
+from socket_table import listening_sockets
 
 DOCS = Path(__file__).parents[2] / "docs"
 Done = subprocess.CompletedProcess[str]
@@ -340,6 +343,47 @@ def test_the_rows_of_a_pserver_are_those_of_its_checkpoint_wherever_they_are_sho
     assert re.search(rf"^ +0 +{rows:,} +{rows:,} +0 +{sum(map(len, saved)):,} +[\d,]+$", text, re.MULTILINE)
     assert f"<caption>Pservers, after the save of {saved_pass['pass']}</caption>" in page
     assert f'elastic_ctr_master_table_rows{{pserver="0"}} {float(rows)}' in metrics
+
+
+def test_the_sockets_that_listen_are_those_of_the_manual_and_none_is_paddles(system: Standing) -> None:
+    documented = {f"{each.block}.{each.key}" for each in listening_sockets() if each.on_one_machine} - {
+        "intake.config.port"
+    }
+    known = {port: setting for setting, found in ports(system.places.values) for port in found}
+
+    listening = {
+        found.laddr
+        for process in system.processes()
+        for found in process.net_connections(kind="inet")
+        if found.status == psutil.CONN_LISTEN
+    }
+
+    assert {address.ip for address in listening} == {"127.0.0.1"}
+    assert {known.get(address.port, address.port) for address in listening} == documented
+    # Paddle's servers have sockets that this user alone reaches.
+    servers = list((system.places.folder / "scratch").glob("pserver-*/generation-*/88*"))
+    assert [each.is_socket() for each in servers] == [True]
+    assert oct(servers[0].parent.stat().st_mode & 0o777) == "0o700"
+
+
+def test_no_socket_runs_a_command_or_writes_a_file_for_a_stranger(system: Standing, tmp_path: Path) -> None:
+    ports_open = {
+        found.laddr.port
+        for process in system.processes()
+        for found in process.net_connections(kind="inet")
+        if found.status == psutil.CONN_LISTEN
+    }
+
+    tried = [(port, name) for port in sorted(ports_open) for name in attacks(tmp_path)]
+    with ThreadPoolExecutor(16) as threads:
+        answers = dict(
+            zip(tried, threads.map(lambda each: raw_answer(each[0], attacks(tmp_path)[each[1]]), tried), strict=True)
+        )
+
+    assert len(answers) > 60
+    assert [where for where, answer in answers.items() if re.match(rb"HTTP/1\.\d 2", answer)] == []
+    assert list(tmp_path.iterdir()) == []
+    assert verify_serving(system.places.serving, "ctr").facts["version"] == system.live()
 
 
 def test_a_rollback_holds_until_it_is_resumed(system: Standing) -> None:
