@@ -28,6 +28,7 @@ NAMES = (
     "release-messages",
     "values-file",
     "intake-rows",
+    "csv-files",
 )
 _BATCH = 200
 _HANG_SECONDS = 300

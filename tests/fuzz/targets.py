@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from fuzz.csv_files import CsvFiles
 from fuzz.cube_wire import CubeBlockingClient, CubeClient, CubeServer
 from fuzz.documents import PublishedFiles, ReleaseMessages, ReleaseStates, ValuesFiles
 from fuzz.intake import IntakeRows
@@ -34,5 +35,6 @@ TARGETS: Mapping[str, Callable[[int], Target]] = {
         ReleaseMessages,
         ValuesFiles,
         IntakeRows,
+        CsvFiles,
     )
 }

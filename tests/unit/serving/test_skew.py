@@ -171,12 +171,13 @@ def test_files_and_requests_give_the_same_bits(rows: list[Row]) -> None:
 
 @pytest.mark.parametrize("word", USUAL_WORDS.numbers)
 def test_a_word_for_a_missing_value_is_one_in_files_and_requests(word: str) -> None:
-    empty, given_ = {"label": 0, "user": None, "price": None}, {"label": 0, "user": word, "price": word}
+    empty: Row = {"user": None}
+    given_: Row = {"label": 0, "user": word, "price": word}
     if word not in USUAL_WORDS.texts:
         empty["user"] = given_["user"] = "u"
     due = of_instances(parse_rows(json.dumps({"instances": [{"user": empty["user"]}]}).encode(), SCHEMA, 1))
 
-    lines = {
+    lines: dict[Kind, str] = {
         "csv": f"label,user,price\n0,{given_['user']},{word}\n",
         "tsv": f"label\tuser\tprice\n0\t{given_['user']}\t{word}\n",
         "jsonl": json.dumps(given_) + "\n",
