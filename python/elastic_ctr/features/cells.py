@@ -65,7 +65,7 @@ def without_words(cells: Cells, missing: tuple[str, ...]) -> Cells:
     ends = cells.ends.copy()
     # One type of array, or the loop is compiled once for each.
     data = cells.data if cells.data.flags.writeable else cells.data.copy()
-    empty_texts(data, cells.begins, ends, word_table(missing), max(len(word.encode()) for word in missing))
+    empty_texts(data, cells.begins, ends, word_table(missing))
     return Cells(data, cells.begins, ends, cells.numbers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,16 +12,18 @@ from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 
 
 class WordTable(NamedTuple):
-    """Words as arrays: word i is `data[ends[i]:ends[i + 1]]`."""
+    """Words as arrays: word i is `data[ends[i]:ends[i + 1]]`, and none has more than `longest` bytes."""
 
     data: npt.NDArray[np.uint8]
     ends: npt.NDArray[np.int64]
+    longest: int
 
 
+@lru_cache(maxsize=16)
 def word_table(words: tuple[str, ...]) -> WordTable:
     encoded = [word.encode() for word in words]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    return WordTable(np.frombuffer(bytearray(b"".join(encoded)), np.uint8), ends)
+    return WordTable(np.frombuffer(bytearray(b"".join(encoded)), np.uint8), ends, max(map(len, encoded), default=0))
 
 
 @compiled_inline
@@ -39,12 +42,12 @@ def _is_word(data: Any, begin: Any, end: Any, words: Any) -> Any:
 
 
 @compiled
-def empty_texts(data: Any, begins: Any, ends: Any, words: Any, longest: Any) -> None:
-    """Make each text empty that is a word; `longest` is that of the words."""
+def empty_texts(data: Any, begins: Any, ends: Any, words: Any) -> None:
+    """Make each text empty that is a word of a WordTable."""
     for row in range(begins.shape[0]):
         for place in range(begins.shape[1]):
             size = ends[row, place] - begins[row, place]
-            if 0 < size <= longest and _is_word(data, begins[row, place], ends[row, place], words):
+            if 0 < size <= words.longest and _is_word(data, begins[row, place], ends[row, place], words):
                 ends[row, place] = begins[row, place]
 
 
