@@ -29,6 +29,7 @@ NAMES = (
     "values-file",
     "intake-rows",
     "csv-files",
+    "record-files",
 )
 _BATCH = 200
 _HANG_SECONDS = 300

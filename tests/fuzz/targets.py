@@ -7,6 +7,7 @@ from fuzz.csv_files import CsvFiles
 from fuzz.cube_wire import CubeBlockingClient, CubeClient, CubeServer
 from fuzz.documents import PublishedFiles, ReleaseMessages, ReleaseStates, ValuesFiles
 from fuzz.intake import IntakeRows
+from fuzz.record_files import RecordFiles
 from fuzz.serving_http import ServingHttp, ServingRows
 from fuzz.texts import ClickLog, JsonRows, Predictions, SequenceFiles
 
@@ -36,5 +37,6 @@ TARGETS: Mapping[str, Callable[[int], Target]] = {
         ValuesFiles,
         IntakeRows,
         CsvFiles,
+        RecordFiles,
     )
 }
