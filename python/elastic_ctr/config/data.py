@@ -1,6 +1,5 @@
 """`data:` in the values file: the click logs to train on."""
 
-import math
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -18,6 +17,8 @@ from elastic_ctr.streams.address import is_stream
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
 _SOURCE = r"^(file:///|(web)?hdfs://[^/]+|kafka://[^/]+/[^/]+$|intake://([^/:@]+:[0-9]+)?$)"
+# A word for a missing value is none: a request would send it as a number.
+_NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
 _OF_STREAMS = ("clicks", "csv", "tsv", "jsonl")
 Start = Literal["earliest", "latest"]
 _STARTS = get_args(Start)
@@ -34,13 +35,6 @@ def _slot_names(given: object) -> tuple[str, ...]:
     if isinstance(given, (str, list, tuple)):
         return tuple(SlotList.parse(given if isinstance(given, str) else list(given)).names)
     raise ValueError("slots is a list, or text with one slot a line")
-
-
-def is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _slot_name(given: object) -> object:
@@ -220,7 +214,10 @@ class Data(Section):
         default=None,
         description="Words of rows of columns that stand for an empty cell, of categories as of numbers; requests know the same words. "
         f"Absent: {', '.join(USUAL_WORDS.texts)}; of numbers also {', '.join(USUAL_WORDS.numbers[len(USUAL_WORDS.texts) :])}. An empty list: none.",
-        json_schema_extra={"items": {"type": "string", "minLength": 1}, "uniqueItems": True},
+        json_schema_extra={
+            "items": {"type": "string", "minLength": 1, "not": {"pattern": _NUMBER}},
+            "uniqueItems": True,
+        },
     )
     slots: Annotated[tuple[str, ...], BeforeValidator(_slot_names)] | None = Field(
         default=None,
@@ -308,7 +305,7 @@ class Data(Section):
         for word in words or ():
             if not word or (words or ()).count(word) > 1:
                 raise ValueError(f"the word {word!r} is empty or comes twice; an empty cell is missing anyway")
-            if is_number(word):
+            if re.search(_NUMBER, word):
                 raise ValueError(
                     f"the word {word!r} is a number, which a request would send as one; leave such cells empty in the data"
                 )

@@ -1,5 +1,6 @@
 """`features:` in the values file: what each column of the data means to the network."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, RootModel, Tag, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from elastic_ctr.config.data import Data, is_number
+from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.section import ALTERNATIVE, EXACT, Count, Section
 from elastic_ctr.features.inputs import TextInput
@@ -196,8 +197,15 @@ class Categorical(OfColumn):
             raise ValueError(  # noqa: TRY004 (pydantic makes sentences of these alone)
                 "the statistics count texts, not rounded numbers; list the vocabulary, or leave round out"
             )
-        if wrong := next((each for each in self.vocabulary or () if not is_number(each)), None):
+        if wrong := next((each for each in self.vocabulary or () if not _is_number(each)), None):
             raise ValueError(f"round makes the column a number, and the vocabulary has {wrong!r}; name numbers alone")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 class Numeric(OfColumn):
