@@ -320,6 +320,7 @@ def _import_sparse(files: list[Path], form: SparseFormat, out: Path, writing: Wr
     with _refusals():
         with _progress() as report:
             importer = SparseImport.scanned(form, files, report)
+        importer.added_to = _added_to(files, out, writing)
         _import(files, importer, out, writing)
         for note in importer.notes:
             typer.echo(f"note: {note}", err=True)
@@ -377,7 +378,8 @@ def _import(
     start = parse_hour(writing.start)
     if writing.append and writing.force:
         raise ImportRefused("--append and --force exclude each other; give one of them.")
-    with HourTree(out, force=writing.force, append=writing.append) as tree, _progress() as report:
+    minutes = _interval_of(out) if writing.append else None
+    with HourTree(out, force=writing.force, append=writing.append, minutes=minutes) as tree, _progress() as report:
         summary = import_files(
             files,
             importer,
@@ -386,7 +388,6 @@ def _import(
             rows_per_hour=writing.rows_per_hour,
             max_hours=max_hours,
             max_refused_share=writing.max_refused_share,
-            interval=_interval_of(out) if writing.append else None,
             report=report,
         )
     if writing.as_json:

@@ -75,12 +75,21 @@ class HourTree(AbstractContextManager["HourTree"]):
         out: the folder of the tree.
         force: replace a tree that is there; other files beside it are kept.
         append: add hours after those that are there; nothing that is there is changed.
+        minutes: of the folders that are there; None: there are none.
 
     Raises:
         HoursRefused: `out` holds something and `force` is not given, or it is not a folder.
     """
 
-    def __init__(self, out: Path, *, force: bool = False, append: bool = False, held_bytes: int = _HELD_BYTES) -> None:
+    def __init__(
+        self,
+        out: Path,
+        *,
+        force: bool = False,
+        append: bool = False,
+        minutes: int | None = None,
+        held_bytes: int = _HELD_BYTES,
+    ) -> None:
         if out.exists() and not out.is_dir():
             raise HoursRefused(f"{out} is not a folder; name another one.")
         if out.is_dir() and not (force or append) and any(path.name != _STAGING for path in out.iterdir()):
@@ -91,6 +100,7 @@ class HourTree(AbstractContextManager["HourTree"]):
             raise HoursRefused(f"{out} has no {VALUES}: --append needs a folder that was imported before.")
         self._out = out
         self._append = append
+        self.minutes = minutes
         self._hours = sorted(f"{hour.parent.name}/{hour.name}" for hour in out.glob(_HOUR_FOLDERS))
         self.deleted = [] if append else self._hours
         self._staging = out / _STAGING

@@ -167,7 +167,6 @@ def import_files(
     rows_per_hour: int | None = None,
     max_hours: int = 24 * 366,
     max_refused_share: float = 0.01,
-    interval: int | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Read files into hours and publish them.
@@ -180,7 +179,6 @@ def import_files(
         rows_per_hour: how many rows without a time make an hour; without it all are in one.
         max_hours: a longer tree is refused: one wrong date would make years of empty hours.
         max_refused_share: more refused rows than this share, and nothing is published.
-        interval: minutes of a folder where there are folders; None: as many as make passes of some thousands of rows.
         report: is told how many rows of a file are read, from time to time.
 
     Raises:
@@ -214,15 +212,20 @@ def import_files(
             f"{max_hours}; is the time format right? Nothing was written."
         )
     summary.features = importer.features
-    minutes, splits = splits_of(summary.records, hours) if timed else (60, 1)
-    minutes = interval or minutes
+    _publish(summary, importer, tree, first, last, splits_of(summary.records, hours) if timed else (60, 1))
+    return summary
+
+
+def _publish(
+    summary: Summary, importer: Importer, tree: HourTree, first: datetime, last: datetime, proposed: tuple[int, int]
+) -> None:
+    minutes, splits = tree.minutes or proposed[0], proposed[1]
     first, last = split_start(first, minutes), split_start(last, minutes)
     summary.start, summary.end = hour_name(first), hour_name(last)
     summary.split_interval, summary.splits_per_pass = minutes, splits
     values = importer.values(summary.start, summary.end, minutes, splits)
     summary.hours = tree.publish(importer.slots, first, last, values, minutes)
     summary.passes = math.ceil(summary.hours / splits)
-    return summary
 
 
 def _read(

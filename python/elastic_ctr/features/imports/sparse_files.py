@@ -7,7 +7,7 @@ index that has such a value, and lists of the other indices.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from elastic_ctr.features.imports.importers import ImportRefused, Row, RowRefuse
 from elastic_ctr.features.imports.proposal import Proposal, Proposed
 from elastic_ctr.features.imports.row_answers import Answers
 from elastic_ctr.features.imports.text_files import lines_of_file
-from elastic_ctr.features.imports.written_values import WrittenValues
+from elastic_ctr.features.imports.written_values import WrittenValues, require_same
 from elastic_ctr.features.slots import SlotList
 
 SLOT = "features"
@@ -94,6 +94,8 @@ class SparseImport:
     numbers: dict[tuple[str, str], str]
     """The column of each index with a number, by field and index."""
     had_queries: bool = False
+    added_to: Mapping[str, object] | None = None
+    """The values file of hours that the rows are added to."""
     header: bytes = b""
     rewritten: int = 0
     _proposal: Proposal = field(init=False)
@@ -158,8 +160,22 @@ class SparseImport:
         """As Importer.values."""
         if slots := self.slots:
             return values_text(slots, start, end)
+        if self.added_to is not None:
+            self._require_same(self.added_to)
+            return ""
         given = WrittenValues("jsonl", Answers(label=_LABEL), None, interval, splits)
         return given.text(start, end, self._proposal, guessed=True)
+
+    def _require_same(self, there: Mapping[str, object]) -> None:
+        """Raises ImportRefused, also where an index has become a number that no feature there reads."""
+        columns = [self._column(each) for each in self.found] + list(self.numbers.values())
+        require_same(there, "jsonl", Answers(label=_LABEL), None, columns)
+        features = there.get("features")
+        if new := sorted(set(self.numbers.values()) - set(features if isinstance(features, dict) else {})):
+            raise ImportRefused(
+                f"{', '.join(new[:10])} are numbers in these rows alone, and no feature there reads them; import all files together into "
+                "another folder."
+            )
 
     def file_rows(self, path: Path) -> Rows:
         """As Importer.file_rows."""

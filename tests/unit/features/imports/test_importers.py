@@ -180,3 +180,18 @@ def test_rows_of_months_are_folders_of_days(tmp_path: Path) -> None:
     day = tmp_path / "out" / "20200105" / "00"
     assert [part.name for part in sorted(day.iterdir())] == ["donefile", "part-00000", "part-00001"]
     assert read_yaml(tmp_path / "out" / "values.yaml")["data"]["splitsPerPass"] == 88
+
+
+def test_rows_that_are_added_to_folders_of_days_make_folders_of_days(tmp_path: Path) -> None:
+    file, more = tmp_path / "in.csv", tmp_path / "more.csv"
+    file.write_text("y,a,t\n" + "".join(f"1,x,2020-01-{day:02}T03:30\n" for day in range(1, 29)))
+    more.write_text("y,a,t\n1,x,2020-01-30T23:00\n")
+    form = CsvFormat(label="y", time="t", fields=("a",))
+    run(CsvImport(form), tmp_path / "out", file)
+
+    with HourTree(tmp_path / "out", append=True, minutes=1440) as tree:
+        added = CsvImport(form, read_yaml(tmp_path / "out" / "values.yaml"))
+        summary = import_files([more], added, tree, start=START)
+
+    assert (summary.hours, summary.end) == (2, "20200130/00")
+    assert list(hours(tmp_path / "out"))[-2:] == ["20200129/00", "20200130/00"]

@@ -10,7 +10,7 @@ import pytest
 
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.features.imports.importers import ImportRefused, feasign_of
-from elastic_ctr.features.imports.sparse_files import SparseFormat
+from elastic_ctr.features.imports.sparse_files import SparseFormat, SparseImport
 from features.imports.test_importers import hours, run_libfm
 
 
@@ -96,3 +96,19 @@ def test_binary_takes_each_value_as_1(tmp_path: Path) -> None:
         b"1 1 %d:features" % feasign_of(slot, "3"),
         b"1 0 %d:features" % feasign_of(slot, "4"),
     ]
+
+
+def test_rows_with_other_numbers_are_not_added(tmp_path: Path) -> None:
+    run_libfm(tmp_path, "1 3:1 7:0.5\n0 3:1\n")
+    there = read_yaml(tmp_path / "out" / "values.yaml")
+    for text, sentence in (
+        ("1 3:0.5 7:0.5\n", "x3 are numbers in these rows alone, and no feature there reads them"),
+        ("1 3:1 4:0.5\n", "the values.yaml there has the feature x7 of the column 'x7', which these rows lack"),
+    ):
+        file = tmp_path / "more.txt"
+        file.write_text(text)
+        kind = SparseImport.scanned(SparseFormat(), [file])
+        kind.added_to = there
+        with pytest.raises(ImportRefused) as refused:
+            kind.values("20200401/01", "20200401/01")
+        assert sentence in str(refused.value)
