@@ -28,6 +28,8 @@ NAMES = (
     "release-messages",
     "values-file",
     "intake-rows",
+    "csv-files",
+    "record-files",
 )
 _BATCH = 200
 _HANG_SECONDS = 300

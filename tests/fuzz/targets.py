@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from fuzz.csv_files import CsvFiles
 from fuzz.cube_wire import CubeBlockingClient, CubeClient, CubeServer
 from fuzz.documents import PublishedFiles, ReleaseMessages, ReleaseStates, ValuesFiles
 from fuzz.intake import IntakeRows
+from fuzz.record_files import RecordFiles
 from fuzz.serving_http import ServingHttp, ServingRows
 from fuzz.texts import ClickLog, JsonRows, Predictions, SequenceFiles
 
@@ -34,5 +36,7 @@ TARGETS: Mapping[str, Callable[[int], Target]] = {
         ReleaseMessages,
         ValuesFiles,
         IntakeRows,
+        CsvFiles,
+        RecordFiles,
     )
 }

@@ -34,6 +34,7 @@ def clicks(sample: str) -> str:
             "tags": "|".join(dice.sample(["sport", "news", "art"], dice.randrange(3))),
             "device": dice.choice(["phone", "tablet", "desktop", "tv"]),
             "price": dice.choice(["", f"{dice.uniform(1, 30):.2f}"]),
+            "title": dice.choice(["Red running shoes", "Blue running shorts", "A green hat"]),
             "click": str(int(dice.random() < (0.6 if user < 10 else 0.2))),
         }
         rows.append(",".join(cells.values()))

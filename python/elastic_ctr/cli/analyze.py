@@ -239,6 +239,10 @@ def _checked(found: Analysis, data: Data) -> Statistics:
             f"{found.refusals()}. That is more than data.maxRefusedShare {data.max_refused_share:g}, so a training would stop: mend "
             "the rows or raise the share"
         )
+    if not found.records and rows:
+        raise AnalysisRefused(
+            f"every row was refused, so there is nothing to make statistics of: {found.refusals()}; mend the rows"
+        )
     if not found.records:
         raise AnalysisRefused("the hours have no row; there is nothing to make statistics of")
     return merged(found.parts)

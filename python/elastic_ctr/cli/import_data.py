@@ -2,9 +2,10 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,15 +17,14 @@ from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.config.load import ConfigRefused, read_yaml
 from elastic_ctr.features.hours import DONEFILE, VALUES, HoursRefused, HourTree, folders_of, parse_hour
-from elastic_ctr.features.imports.csv_import import CRITEO, EPOCH, ISO, CsvFormat, CsvImport
-from elastic_ctr.features.imports.importers import (
-    Importer,
-    ImportRefused,
-    LibfmFormat,
-    Summary,
-    import_files,
-    lines_of_file,
-)
+from elastic_ctr.features.imports.criteo import CRITEO, CriteoImport
+from elastic_ctr.features.imports.delimited_files import CsvFormat, CsvImport
+from elastic_ctr.features.imports.event_times import EPOCH, FORMATS, ISO
+from elastic_ctr.features.imports.importers import Importer, ImportRefused, Summary, import_files
+from elastic_ctr.features.imports.json_files import JsonImport
+from elastic_ctr.features.imports.parquet_files import ParquetImport
+from elastic_ctr.features.imports.record_files import RecordFormat
+from elastic_ctr.features.imports.sparse_files import SparseFormat, SparseImport
 from elastic_ctr.store.temporary import appearing
 
 app = typer.Typer(
@@ -72,13 +72,27 @@ class Writing:
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
 
 
+Positive = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORDS", help="Which labels are clicks: words with commas between, or a threshold such as '>=4'."
+    ),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option(help="Of the files, such as latin-1, cp1252 or utf-16-le. By default UTF-8, or UTF-16 with a BOM."),
+]
+
+
 @dataclass(frozen=True)
-class Csv:
-    """How a CSV file is written, and which of its columns are what."""
+class Columns:
+    """Which columns of rows are what."""
 
     fields: Annotated[
         str | None,
-        typer.Option(metavar="A,B,…", help="Columns that become features; by default all but label and time."),
+        typer.Option(
+            metavar="A,B,…", help="Columns that become features; by default those that seem useful, but label and time."
+        ),
     ] = None
     without: Annotated[
         str | None, typer.Option("--except", metavar="A,B,…", help="Columns that do not become features.")
@@ -86,6 +100,7 @@ class Csv:
     label: Annotated[
         str | None, typer.Option(help="Column of the label: 1 or true is a click, 0, -1 and false are none.")
     ] = None
+    positive: Positive = None
     show: Annotated[str | None, typer.Option(help="Column of show, instead of a label; goes with --click.")] = None
     click: Annotated[str | None, typer.Option(help="Column of click, instead of a label; goes with --show.")] = None
     time: Annotated[
@@ -94,14 +109,25 @@ class Csv:
     time_format: Annotated[
         str,
         typer.Option(
-            help=f"Of the time column: {ISO} (ISO 8601; without an offset it is UTC), {EPOCH} (seconds since 1970), or as in "
-            "Python's strptime."
+            help=f"Of the time column: {ISO} (ISO 8601; without an offset it is UTC), {EPOCH} (since 1970, in a unit that is known by "
+            f"its size), {', '.join(FORMATS[2:])}, or as in Python's strptime."
         ),
     ] = ISO
     max_hours: Annotated[
         int, typer.Option(min=1, help="More hours between the first and the last row are refused as a mistake.")
     ] = 24 * 366
-    delimiter: Annotated[str, typer.Option(help="One character between columns, or tab.")] = ","
+
+    @property
+    def named(self) -> tuple[str, ...] | None:
+        """The fields."""
+        return None if self.fields is None else _names(self.fields)
+
+
+@dataclass(frozen=True)
+class Text:
+    """How a text file of columns is written."""
+
+    delimiter: Annotated[str | None, typer.Option(help="One character between columns, or tab.")] = None
     quote: Annotated[
         str | None,
         typer.Option(
@@ -115,21 +141,39 @@ class Csv:
         str, typer.Option(metavar="A,B,…", help="Names for files without header; else columns are called 0, 1, 2, …")
     ] = ""
 
-    @property
-    def between(self) -> str:
-        return "\t" if self.delimiter in {"tab", "\\t"} else self.delimiter
-
-    @property
-    def around(self) -> str | None:
-        """Files with tabs between hold quotes as they are, as Criteo's do."""
-        if self.quote is None:
-            return None if self.between == "\t" else '"'
-        return None if self.quote == "none" else self.quote
+    def form(self, given: Columns, default: str, encoding: str | None) -> CsvFormat:
+        """With the default delimiter of a command. Raises ImportRefused."""
+        between = "\t" if self.delimiter in {"tab", "\\t"} else (self.delimiter or default)
+        # Files with tabs between hold quotes as they are, as Criteo's do.
+        around = (None if between == "\t" else '"') if self.quote is None else self.quote
+        return CsvFormat(
+            label=given.label,
+            show=given.show,
+            click=given.click,
+            positive=given.positive,
+            time=given.time,
+            time_format=given.time_format,
+            fields=given.named,
+            without=_names(given.without or ""),
+            delimiter=between,
+            quote=None if around == "none" else around,
+            header=self.header,
+            columns=_names(self.columns),
+            encoding=encoding,
+        )
 
 
 @app.command("csv")
 @grouped
-def csv_files(given: Csv, writing: Writing, files: FilesOrNone = None, *, out: Out) -> None:
+def csv_files(
+    given: Columns,
+    text: Text,
+    writing: Writing,
+    files: FilesOrNone = None,
+    encoding: Encoding = None,
+    *,
+    out: Out,
+) -> None:
     """CSV files with a label, or with show and click. Rows stay as they are; only labels are written as 0 and 1.
 
     OUT/values.yaml says what each column is: guessed from the first rows, so read it before you train. With --time rows go
@@ -138,22 +182,48 @@ def csv_files(given: Csv, writing: Writing, files: FilesOrNone = None, *, out: O
     Example: elastic-ctr import csv clicks.csv --label is_attributed --except attributed_time --time click_time hours
     """
     with _refusals():
-        if given.time is not None and writing.rows_per_hour is not None:
-            raise ImportRefused("--time and --rows-per-hour exclude each other; give one of them.")
-        form = CsvFormat(
-            label=given.label,
-            show=given.show,
-            click=given.click,
-            fields=None if given.fields is None else _names(given.fields),
-            without=_names(given.without or ""),
-            time=given.time,
-            time_format=given.time_format,
-            delimiter=given.between,
-            quote=given.around,
-            header=given.header,
-            columns=_names(given.columns),
-        )
-        _import_rows(files or [], form, out, writing, given.max_hours)
+        _check_time(given, writing)
+        form = text.form(given, ",", encoding)
+        _import_rows(files or [], CsvImport(form, _added_to(files, out, writing)), out, writing, given.max_hours)
+
+
+@app.command("tsv")
+@grouped
+def tsv_files(
+    given: Columns,
+    text: Text,
+    writing: Writing,
+    files: FilesOrNone = None,
+    encoding: Encoding = None,
+    *,
+    out: Out,
+) -> None:
+    """Files with tabs between their columns, as `import csv --delimiter tab`."""
+    with _refusals():
+        _check_time(given, writing)
+        form = text.form(given, "\t", encoding)
+        _import_rows(files or [], CsvImport(form, _added_to(files, out, writing)), out, writing, given.max_hours)
+
+
+@app.command()
+@grouped
+def jsonl(given: Columns, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out) -> None:
+    """JSON lines: an object on each line, with a value for each column. Lines stay as they are but for their labels.
+
+    The columns are those of the first thousand rows.
+    """
+    with _refusals():
+        importer = JsonImport(_record_form(given, writing, encoding), _added_to(files, out, writing))
+        _import_rows(files or [], importer, out, writing, given.max_hours)
+
+
+@app.command()
+@grouped
+def parquet(files: Files, given: Columns, writing: Writing, *, out: Out) -> None:
+    """Parquet files. Rows become JSON lines: numbers of decimals, texts of dates, a column for each number of a vector."""
+    with _refusals():
+        importer = ParquetImport(_record_form(given, writing, None), _added_to(files, out, writing))
+        _import_rows(files, importer, out, writing, given.max_hours)
 
 
 @app.command()
@@ -164,7 +234,10 @@ def criteo(writing: Writing, files: FilesOrNone = None, *, out: Out) -> None:
     The counts I1 to I13 are numeric features, the categories C1 to C26 categorical ones.
     """
     with _refusals():
-        _import_rows(files or [], CRITEO, out, writing)
+        _import_rows(files or [], CriteoImport(CRITEO, _added_to(files, out, writing)), out, writing)
+
+
+Binary = Annotated[bool, typer.Option("--binary", help="Take each value but 0 as 1.")]
 
 
 @app.command()
@@ -181,21 +254,60 @@ def libfm(
             "Otherwise all are in one slot, `features`.",
         ),
     ] = None,
+    positive: Positive = None,
+    binary: Binary = False,
 ) -> None:
     """Files of libFM and libSVM: `label index:value …`, with labels 1 and 0 or 1 and -1.
 
-    They become lines of feasigns; OUT/slot.conf lists their slots.
+    Where all values are 0 and 1 they become lines of feasigns, and OUT/slot.conf lists their slots. Other values are numbers: rows
+    become JSON lines, with a numeric column for each index that has one.
     """
-    with _refusals():
-        _import(files, LibfmFormat(fields), out, writing)
+    _import_sparse(files, SparseFormat(fields=fields, binary=binary, positive=positive), out, writing)
+
+
+@app.command()
+@grouped
+def libffm(files: Files, out: Out, writing: Writing, positive: Positive = None, binary: Binary = False) -> None:
+    """Files of libFFM: `label field:index:value …`. Each field is a slot; values other than 0 and 1 are as of `import libfm`."""
+    _import_sparse(files, SparseFormat(with_fields=True, binary=binary, positive=positive), out, writing)
 
 
 _MOST_HOURS = 24 * 366 * 10
 
 
-def _import_rows(files: list[Path], form: CsvFormat, out: Path, writing: Writing, max_hours: int = _MOST_HOURS) -> None:
-    added_to = read_yaml(out / VALUES) if files and writing.append and (out / VALUES).exists() else None
-    importer = CsvImport(form, added_to)
+def _check_time(given: Columns, writing: Writing) -> None:
+    if given.time is not None and writing.rows_per_hour is not None:
+        raise ImportRefused("--time and --rows-per-hour exclude each other; give one of them.")
+
+
+def _record_form(given: Columns, writing: Writing, encoding: str | None) -> RecordFormat:
+    """Raises ImportRefused."""
+    _check_time(given, writing)
+    return RecordFormat(
+        label=given.label,
+        show=given.show,
+        click=given.click,
+        positive=given.positive,
+        time=given.time,
+        time_format=given.time_format,
+        fields=given.named,
+        without=_names(given.without or ""),
+        encoding=encoding,
+    )
+
+
+def _added_to(files: list[Path] | None, out: Path, writing: Writing) -> Mapping[str, object] | None:
+    """The values file of hours that rows are added to."""
+    return read_yaml(out / VALUES) if files and writing.append and (out / VALUES).exists() else None
+
+
+def _import_rows(
+    files: list[Path],
+    importer: CsvImport | JsonImport | ParquetImport,
+    out: Path,
+    writing: Writing,
+    max_hours: int = _MOST_HOURS,
+) -> None:
     if files:
         _import(files, importer, out, writing, max_hours)
     else:
@@ -204,8 +316,20 @@ def _import_rows(files: list[Path], form: CsvFormat, out: Path, writing: Writing
         typer.echo(f"note: {note}", err=True)
 
 
-def _write_values(importer: CsvImport, out: Path, writing: Writing) -> None:
+def _import_sparse(files: list[Path], form: SparseFormat, out: Path, writing: Writing) -> None:
+    with _refusals():
+        with _progress() as report:
+            importer = SparseImport.scanned(form, files, report)
+        importer.added_to = _added_to(files, out, writing)
+        _import(files, importer, out, writing)
+        for note in importer.notes:
+            typer.echo(f"note: {note}", err=True)
+
+
+def _write_values(importer: CsvImport | JsonImport | ParquetImport, out: Path, writing: Writing) -> None:
     """Of hours that are there already."""
+    if out.is_file():
+        raise ImportRefused(f"{out} is a file; name the folder to write behind it, such as hours.")
     folders = folders_of(out)
     if not folders:
         raise ImportRefused(f"{out} has no folder YYYYMMDD/HH; name the files to import before it.")
@@ -214,7 +338,7 @@ def _write_values(importer: CsvImport, out: Path, writing: Writing) -> None:
     summary = Summary()
     paths = (path for folder in folders for path in sorted(folder.iterdir()) if path.name != DONEFILE)
     for path in paths:
-        for row in importer.rows(lines_of_file(path), str(path)):
+        for row in importer.file_rows(path):
             summary.count(str(path), row)
             if importer.is_guessed:
                 break
@@ -232,12 +356,13 @@ def _write_values(importer: CsvImport, out: Path, writing: Writing) -> None:
     interval = math.gcd(*minutes, 24 * 60) if any(len(each.name) == 4 for each in folders) else 60
     start, end = (f"{each.parent.name}/{each.name}" for each in (folders[0], folders[-1]))
     with appearing(out / VALUES) as stream:
-        stream.write(importer.values(start, end, interval).encode())
+        stream.write(importer.values(start, end, interval, 1).encode())
     open_ones = [each for each in folders if not (each / DONEFILE).exists()]
     if writing.as_json:
         found = {"folders": len(folders), "start": start, "end": end, "features": importer.features}
         typer.echo(json.dumps({**found, "withoutDonefile": len(open_ones)}))
         return
+    _tell_columns(importer)
     typer.echo(f"{out / VALUES} trains {len(folders)} folders, {start} to {end}, with {importer.features} features")
     if open_ones:
         typer.echo(f"  {len(open_ones)} of them have no {DONEFILE}: training waits for it, from {open_ones[0]} on")
@@ -253,7 +378,8 @@ def _import(
     start = parse_hour(writing.start)
     if writing.append and writing.force:
         raise ImportRefused("--append and --force exclude each other; give one of them.")
-    with HourTree(out, force=writing.force, append=writing.append) as tree, _progress() as report:
+    minutes = _interval_of(out) if writing.append else None
+    with HourTree(out, force=writing.force, append=writing.append, minutes=minutes) as tree, _progress() as report:
         summary = import_files(
             files,
             importer,
@@ -265,10 +391,12 @@ def _import(
             report=report,
         )
     if writing.as_json:
-        typer.echo(json.dumps({**summary.as_dict(), "deletedHours": tree.deleted}))
+        columns = [asdict(each) for each in importer.columns]
+        typer.echo(json.dumps({**summary.as_dict(), "deletedHours": tree.deleted, "columns": columns}))
         return
+    folders = "hours" if summary.split_interval == 60 else f"folders of {summary.split_interval // 60} hours"
     typer.echo(
-        f"{summary.records} of {summary.rows} rows are in {summary.hours} hours, {summary.start} to {summary.end}, of {out}:"
+        f"{summary.records} of {summary.rows} rows are in {summary.hours} {folders}, {summary.start} to {summary.end}, of {out}:"
     )
     typer.echo(f"  {summary.shows} shows, {summary.clicks} clicks, {summary.features} features ({VALUES})")
     if summary.refused:
@@ -278,10 +406,39 @@ def _import(
             typer.echo(f"    {example}")
     if tree.deleted:
         typer.echo(f"  deleted before: {len(tree.deleted)} hours, {tree.deleted[0]} to {tree.deleted[-1]}")
+    _tell_columns(importer)
+    values = shlex.quote(str(out / VALUES))
     if writing.append:
-        typer.echo(
-            f"  {out / VALUES} is as it was: training goes on to {summary.end} if its data.end does, or is left out"
+        typer.echo(f"  {out / VALUES} is as it was; training goes on when its data.end is {summary.end}")
+        typer.echo(f"next: sed -i 's|^  end: .*|  end: {summary.end}|' {values} && elastic-ctr local up -f {values}")
+        return
+    passes = "pass" if summary.passes == 1 else "passes"
+    rows = round(summary.records / summary.passes)
+    typer.echo(f"  training makes {summary.passes:,} {passes} of about {rows:,} rows: {_passes_of(summary)}")
+    typer.echo(f"next: elastic-ctr local up -f {values}")
+
+
+def _passes_of(summary: Summary) -> str:
+    if summary.splits_per_pass == 1:
+        return "each folder is one"
+    interval = f"splitInterval {summary.split_interval}, " if summary.split_interval != 60 else ""
+    return f"{interval}splitsPerPass {summary.splits_per_pass} in {VALUES}; fewer folders a pass give more versions"
+
+
+def _tell_columns(importer: Importer) -> None:
+    for column in importer.columns:
+        typer.echo(f"  {column}")
+
+
+def _interval_of(out: Path) -> int:
+    """Minutes of the folders that are there. Raises ImportRefused where they are no whole hours."""
+    data = read_yaml(out / VALUES).get("data") if (out / VALUES).exists() else None
+    interval = data.get("splitInterval", 60) if isinstance(data, dict) else 60
+    if not isinstance(interval, int) or interval < 60 or (24 * 60) % interval:
+        raise ImportRefused(
+            f"{out / VALUES} has data.splitInterval {interval}, and an import writes whole hours that divide a day; import into another folder."
         )
+    return interval
 
 
 @contextmanager
@@ -305,5 +462,5 @@ def _names(text: str) -> tuple[str, ...]:
 def _refusals() -> Iterator[None]:
     try:
         yield
-    except (ImportRefused, HoursRefused, ConfigRefused, OSError) as error:
+    except (ImportRefused, HoursRefused, ConfigRefused, OSError, ValueError) as error:
         refuse(reason_of(error), 1)

@@ -12,6 +12,7 @@ import typer
 from elastic_ctr.features.cells import Cells
 from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.json_rows import json_of_row
+from elastic_ctr.features.missing_words import USUAL_WORDS, MissingWords
 from elastic_ctr.features.readers.batches import Format, Kind, Wanted
 from elastic_ctr.features.readers.rows import rows_in_range
 
@@ -87,7 +88,7 @@ def samples_of_rows(stream: BinaryIO, name: str, columns: Mapping[str, str], opt
     lists = _SEPARATOR if form.kind in {"parquet", "jsonl"} else ""
     texts = tuple(TextInput(column, lists) for column, datatype in columns.items() if datatype != "FP64")
     numbers = tuple(column for column, datatype in columns.items() if datatype != "BYTES")
-    wanted = Wanted(Inputs(texts, numbers), options.label, options.shows)
+    wanted = Wanted(Inputs(texts, numbers, MissingWords(numbers=USUAL_WORDS.numbers)), options.label, options.shows)
     number = 0
     for batch in rows_in_range(stream, name, form, wanted):
         kept = zip(batch.places.tolist(), range(len(batch.cells)), strict=True)

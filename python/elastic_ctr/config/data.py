@@ -12,12 +12,15 @@ from pydantic.config import JsonDict
 
 from elastic_ctr.config.kafka import Kafka
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share
+from elastic_ctr.features.missing_words import USUAL_WORDS, MissingWords
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.auth import TokenFile, Tokens
 from elastic_ctr.streams.address import is_stream
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
 _SOURCE = r"^(file:///|(web)?hdfs://[^/]+|kafka://[^/]+/[^/]+$|intake://([^/:@]+:[0-9]+)?$)"
+# A word for a missing value is none: a request would send it as a number.
+_NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
 _OF_STREAMS = ("clicks", "csv", "tsv", "jsonl")
 Start = Literal["earliest", "latest"]
 _STARTS = get_args(Start)
@@ -223,6 +226,15 @@ class Data(Section):
         description="Names of the columns of csv and tsv files without a header. Absent: the first line of each file names them.",
         json_schema_extra={"uniqueItems": True},
     )
+    missing: tuple[str, ...] | None = Field(
+        default=None,
+        description="Words of rows of columns that stand for an empty cell, of categories as of numbers; requests know the same words. "
+        f"Absent: {', '.join(USUAL_WORDS.texts)}; of numbers also {', '.join(USUAL_WORDS.numbers[len(USUAL_WORDS.texts) :])}. An empty list: none.",
+        json_schema_extra={
+            "items": {"type": "string", "minLength": 1, "not": {"pattern": _NUMBER}},
+            "uniqueItems": True,
+        },
+    )
     slots: Annotated[tuple[str, ...], BeforeValidator(_slot_names)] | None = Field(
         default=None,
         description="For `format: clicks`: the slots that are features, in the network's order: a list, or text with one a line.",
@@ -303,9 +315,25 @@ class Data(Section):
             raise ValueError(f"{name!r} is not a time zone of the IANA list, such as UTC or Asia/Shanghai") from unknown
         return name
 
+    @field_validator("missing")
+    @classmethod
+    def _words(cls, words: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for word in words or ():
+            if not word or (words or ()).count(word) > 1:
+                raise ValueError(f"the word {word!r} is empty or comes twice; an empty cell is missing anyway")
+            if re.search(_NUMBER, word):
+                raise ValueError(
+                    f"the word {word!r} is a number, which a request would send as one; leave such cells empty in the data"
+                )
+        return words
+
+    @property
+    def missing_words(self) -> MissingWords:
+        return USUAL_WORDS if self.missing is None else MissingWords(self.missing, self.missing)
+
     @model_validator(mode="after")
     def _format_is_described(self) -> "Data":
-        of_rows = {name: getattr(self, name) for name in ("label", "shows", "columns", "reader")}
+        of_rows = {name: getattr(self, name) for name in ("label", "shows", "columns", "reader", "missing")}
         if self.format == "clicks":
             if self.slots is None:
                 raise ValueError("slots is missing; list those that are features, or give `format` and `features`")

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.values_file import sentences
+from elastic_ctr.features.missing_words import NO_WORDS, MissingWords
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.transforms.transformer import Transformer
 
@@ -26,9 +27,13 @@ class FeatureDocument(BaseModel):
 
     features: Features
     statistics: Statistics | None = None
+    missing: MissingWords | None = None
+    """None: of releases that knew no words."""
 
     def to_json(self) -> bytes:
-        return self.model_dump_json(by_alias=True).encode() + b"\n"
+        # Versions of earlier releases keep their digests.
+        left_out = {"missing"} if self.missing is None else None
+        return self.model_dump_json(by_alias=True, exclude=left_out).encode() + b"\n"
 
     @property
     def digest(self) -> str:
@@ -36,7 +41,7 @@ class FeatureDocument(BaseModel):
 
     def transformer(self) -> Transformer:
         """Raises NeedsStatistics, ValueError, OSError."""
-        return transformer_of(self.features, self.statistics)
+        return transformer_of(self.features, self.statistics, self.missing or NO_WORDS)
 
 
 def read_features(data: bytes, digest: str) -> FeatureDocument:

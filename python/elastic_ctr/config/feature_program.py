@@ -23,6 +23,7 @@ from elastic_ctr.config.features import (
 )
 from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.keys import Keys
+from elastic_ctr.features.missing_words import NO_WORDS, MissingWords
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics.document import NumberStatistics, Statistics, series_of
 from elastic_ctr.features.transforms import formulas
@@ -50,9 +51,9 @@ class NeedsStatistics(ValueError):
         super().__init__(f"features.{feature} needs the statistics of the data; `elastic-ctr analyze` computes them")
 
 
-def transformer_of(features: Features, statistics: Statistics | None) -> Transformer:
+def transformer_of(features: Features, statistics: Statistics | None, missing: MissingWords = NO_WORDS) -> Transformer:
     """Raises NeedsStatistics, and ValueError for a vocabulary of numbers that has something else."""
-    return _Compiler(features, statistics).compiled()
+    return _Compiler(features, statistics).compiled(missing)
 
 
 def compiled_steps(steps: Iterable[Step], measured: NumberStatistics | None) -> list[tuple[float, float, float]]:
@@ -90,7 +91,7 @@ class _Compiler:
         self._missing: list[float] = []
         self._places: list[int] = []
 
-    def compiled(self) -> Transformer:
+    def compiled(self, missing: MissingWords) -> Transformer:
         for name, feature in self._features.root.items():
             if isinstance(feature, Numeric):
                 self._add_number(name, feature)
@@ -112,7 +113,7 @@ class _Compiler:
             np.array(self._steps, np.float64).reshape(-1, t.STEP_WIDTH),
             np.array(self._missing, np.float32),
         )
-        inputs = Inputs(tuple(self._texts), tuple(self._numbers))
+        inputs = Inputs(tuple(self._texts), tuple(self._numbers), missing)
         return Transformer(inputs, SlotList(self._slots), self._features.numeric, program)
 
     def _measured(self, name: str, series: str) -> NumberStatistics:
@@ -208,7 +209,7 @@ class _Compiler:
         return list(dict.fromkeys(found))
 
 
-def measured_inputs(features: Features) -> tuple[Inputs, Series]:
+def measured_inputs(features: Features, missing: MissingWords = NO_WORDS) -> tuple[Inputs, Series]:
     """The inputs that statistics are collected of: every text and number column, and numbers after the steps before a scaling."""
     transformer = transformer_of(features.without_statistics(), None)
     read = transformer.inputs
@@ -224,4 +225,4 @@ def measured_inputs(features: Features) -> tuple[Inputs, Series]:
                 steps.append(compiled_steps(before, None))
     ends = np.cumsum([0, *map(len, steps)], dtype=np.int64)
     flat = np.array([each for of in steps for each in of], np.float64).reshape(-1, t.STEP_WIDTH)
-    return Inputs(read.texts, tuple(names)), Series(np.array(sources, np.int64), ends, flat)
+    return Inputs(read.texts, tuple(names), missing), Series(np.array(sources, np.int64), ends, flat)

@@ -1,8 +1,8 @@
 """Cells: the columns of many rows as features read them, whatever file or request they came from.
 
 A cell is read in one of two ways. A *text* cell is UTF-8; of whole numbers it is their decimals, of a truth value `true` or
-`false`, of a list its values with the input's separator between. An empty one is missing. A *number* cell is a float64; NaN is a
-missing one, and no other is not finite. Readers of files and of requests fill cells by these rules alone, and the same cells give
+`false`, of a list its values with the input's separator between. An empty one is missing, and so is a word of `Inputs.missing`. A
+*number* cell is a float64; NaN is a missing one, and no other is not finite. Readers of files and of requests fill cells by these rules alone, and the same cells give
 the same keys and numbers.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.inputs import Inputs
+from elastic_ctr.features.word_cells import empty_texts, word_table
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
@@ -55,6 +56,17 @@ def cells_of(rows: Sequence[tuple[Sequence[bytes], Sequence[float]]], inputs: In
     sizes = np.array([len(text) for text in texts], np.int64).reshape(ends.shape)
     numbers = np.array([numbers for _, numbers in rows], np.float64).reshape(len(rows), len(inputs.numbers))
     return Cells(np.frombuffer(b"".join(texts), np.uint8), ends - sizes, ends, numbers)
+
+
+def without_words(cells: Cells, missing: tuple[str, ...]) -> Cells:
+    """The cells, with the texts empty that are words for a missing value."""
+    if not missing or not cells.begins.size:
+        return cells
+    ends = cells.ends.copy()
+    # One type of array, or the loop is compiled once for each.
+    data = cells.data if cells.data.flags.writeable else cells.data.copy()
+    empty_texts(data, cells.begins, ends, word_table(missing))
+    return Cells(data, cells.begins, ends, cells.numbers)
 
 
 def joined_cells(parts: Sequence[Cells]) -> Cells:

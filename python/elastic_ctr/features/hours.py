@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -30,6 +31,12 @@ class HoursRefused(ValueError):
 def hour_name(hour: datetime) -> str:
     """`YYYYMMDD/HH` of the hour that a time is in."""
     return f"{hour.year:04d}{hour:%m%d/%H}"
+
+
+def split_start(time: datetime, minutes: int) -> datetime:
+    """The start of the split that a time is in; splits divide a day."""
+    day = time.replace(hour=0, minute=0, second=0, microsecond=0)
+    return day + timedelta(minutes=minutes) * ((time - day) // timedelta(minutes=minutes))
 
 
 def parse_hour(text: str) -> datetime:
@@ -62,18 +69,27 @@ def folders_of(out: Path) -> list[Path]:
 class HourTree(AbstractContextManager["HourTree"]):
     """Collects files of many hours in a staging folder with little memory, and publishes them hour by hour.
 
-    Nothing is seen of a tree that was not published; leaving the context removes what was staged.
+    Nothing is seen of a tree that was not published; leaving the context removes what was staged. A full disk is HoursRefused.
 
     Args:
         out: the folder of the tree.
         force: replace a tree that is there; other files beside it are kept.
         append: add hours after those that are there; nothing that is there is changed.
+        minutes: of the folders that are there; None: there are none.
 
     Raises:
         HoursRefused: `out` holds something and `force` is not given, or it is not a folder.
     """
 
-    def __init__(self, out: Path, *, force: bool = False, append: bool = False, held_bytes: int = _HELD_BYTES) -> None:
+    def __init__(
+        self,
+        out: Path,
+        *,
+        force: bool = False,
+        append: bool = False,
+        minutes: int | None = None,
+        held_bytes: int = _HELD_BYTES,
+    ) -> None:
         if out.exists() and not out.is_dir():
             raise HoursRefused(f"{out} is not a folder; name another one.")
         if out.is_dir() and not (force or append) and any(path.name != _STAGING for path in out.iterdir()):
@@ -84,6 +100,7 @@ class HourTree(AbstractContextManager["HourTree"]):
             raise HoursRefused(f"{out} has no {VALUES}: --append needs a folder that was imported before.")
         self._out = out
         self._append = append
+        self.minutes = minutes
         self._hours = sorted(f"{hour.parent.name}/{hour.name}" for hour in out.glob(_HOUR_FOLDERS))
         self.deleted = [] if append else self._hours
         self._staging = out / _STAGING
@@ -99,15 +116,17 @@ class HourTree(AbstractContextManager["HourTree"]):
         if self._held_bytes >= self._limit:
             self._stage()
 
-    def publish(self, slots: SlotList | None, first: datetime, last: datetime, values: str | None = None) -> int:
-        """Make the tree visible: all hours from first to last, each with its donefile when it is complete.
+    def publish(
+        self, slots: SlotList | None, first: datetime, last: datetime, values: str | None = None, minutes: int = 60
+    ) -> int:
+        """Make the tree visible: all splits from first to last, each with its donefile when it is complete.
 
-        An hour without files gets an empty one. `values` is the text of the values file, which lines of `slots` need not
-        be given. Returns the number of hours. Raises HoursRefused when the tree cannot be added to the one that is there.
+        A split has the files of its hours; `minutes` are 60, or as many as divide a day. One without files gets an empty one. `values` is the text of the values file, which lines of `slots` need not
+        be given. Returns the number of splits. Raises HoursRefused when the tree cannot be added to the one that is there.
         """
         if self._append:
             self._stage()
-            return self._publish_hours(self._after_those_there(slots, first), last)
+            return self._publish_splits(self._after_those_there(slots, first, minutes), last, minutes)
         if slots is not None:
             self.append(SLOT_CONF, slots.text().encode())
             values = values or values_text(slots, hour_name(first), hour_name(last))
@@ -119,10 +138,10 @@ class HourTree(AbstractContextManager["HourTree"]):
         for name in (SLOT_CONF, VALUES, TRUTH):
             if (self._staging / name).exists():
                 (self._staging / name).rename(self._out / name)
-        return self._publish_hours(first, last)
+        return self._publish_splits(first, last, minutes)
 
-    def _after_those_there(self, slots: SlotList | None, first: datetime) -> datetime:
-        """The hour after the last one that is there: those between it and the first one of these are empty."""
+    def _after_those_there(self, slots: SlotList | None, first: datetime, minutes: int) -> datetime:
+        """The split after the last one that is there: those between it and the first one of these are empty."""
         if slots is not None:
             if not (self._out / SLOT_CONF).exists():
                 raise HoursRefused(f"{self._out} has no {SLOT_CONF}: it holds no lines of feasigns, as these are.")
@@ -132,28 +151,36 @@ class HourTree(AbstractContextManager["HourTree"]):
                     f"{self._out / SLOT_CONF} has the slots {', '.join(there)}, and these rows {', '.join(slots)}; "
                     "they must be the same."
                 )
-        last = parse_hour(self._hours[-1]) if self._hours else first - HOUR
+        step = timedelta(minutes=minutes)
+        last = parse_hour(self._hours[-1]) if self._hours else first - step
         if first <= last:
             raise HoursRefused(
                 f"the rows begin in {hour_name(first)}, and {self._out} has hours up to {hour_name(last)}; --append adds later ones."
             )
-        return last + HOUR
+        return last + step
 
-    def _publish_hours(self, first: datetime, last: datetime) -> int:
-        hours = (last - first) // HOUR + 1
-        for number in range(hours):
-            name = hour_name(first + HOUR * number)
-            folder, staged = self._out / name, self._staging / name
+    def _publish_splits(self, first: datetime, last: datetime, minutes: int) -> int:
+        step = timedelta(minutes=minutes)
+        splits = (last - first) // step + 1
+        for number in range(splits):
+            start = first + step * number
+            folder = self._out / hour_name(start)
             folder.mkdir(parents=True)
-            for part in sorted(staged.iterdir()) if staged.exists() else []:
-                part.rename(folder / part.name)
-            if not staged.exists():
+            hours = [self._staging / hour_name(start + HOUR * hour) for hour in range(step // HOUR)]
+            parts = [part for staged in hours if staged.exists() for part in sorted(staged.iterdir())]
+            for place, part in enumerate(parts):
+                part.rename(folder / f"part-{place:05d}")
+            if not parts:
                 (folder / "part-00000").touch()
             (folder / DONEFILE).touch()
-        return hours
+        return splits
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         shutil.rmtree(self._staging, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise HoursRefused(
+                f"{self._out}: the disk is full ({error.strerror}); free some space, or name a folder on another disk."
+            ) from error
 
     def _stage(self) -> None:
         for path, pieces in self._held.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from elastic_ctr.features.missing_words import NO_WORDS, MissingWords
+
 
 class TextInput(NamedTuple):
     """A column that is read as text. `separator` is empty, or the one ASCII character between the values of a cell."""
@@ -15,10 +17,14 @@ class TextInput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The columns that features read of a row, in the order of the cells. A column may be read in more ways than one."""
+    """The columns that features read of a row, in the order of the cells. A column may be read in more ways than one.
+
+    A cell whose text is one of the words `missing` is empty.
+    """
 
     texts: tuple[TextInput, ...]
     numbers: tuple[str, ...]
+    missing: MissingWords = NO_WORDS
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ from elastic_ctr.features.cells import Cells, cells_of
 from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.line import Reason
 
-# JSON programs read numbers as float64: from here on whole numbers are rounded on the way.
-_EXACT = 2**53
+# A column that is read as a number, too, is a float64, which is exact below this.
+_EXACT = 2.0**53
+_LEAST, _LIMIT = -(2**63), 2**64
 _SHOWN = 60
 
 Row = tuple[list[bytes], list[float]]
@@ -35,7 +36,12 @@ class CellRefused(ValueError):
 def row_of(given: Mapping[str, Any], inputs: Inputs) -> Row:
     """The text and the number cells of one object; a column that it lacks is missing. Raises CellRefused."""
     texts = [text_cell(given.get(each.column), each) for each in inputs.texts]
-    return texts, [number_cell(given.get(column), column) for column in inputs.numbers]
+    numbers = [number_cell(given.get(column), column, inputs.missing.numbers) for column in inputs.numbers]
+    for _, place in inputs.in_both_ways if inputs.numbers else ():
+        if abs(numbers[place]) >= _EXACT:
+            detail = f"is {given[inputs.numbers[place]]}; read as a number and as text it must be below 2^53"
+            raise CellRefused(inputs.numbers[place], Reason.NOT_A_VALUE, detail)
+    return texts, numbers
 
 
 def unknown_column(given: Mapping[str, Any], known: Collection[str]) -> str | None:
@@ -89,10 +95,10 @@ def _scalar(value: Any, column: str) -> bytes:
     if isinstance(value, bool):
         return b"true" if value else b"false"
     if isinstance(value, int):
-        if abs(value) < _EXACT:
+        if _LEAST <= value < _LIMIT:
             return b"%d" % value
         raise CellRefused(
-            column, Reason.NOT_A_VALUE, f"is {value}; JSON programs round numbers from 2^53 on, write it as text"
+            column, Reason.NOT_A_VALUE, f"is {shown(value)}, which has more than 64 bits; write it as text"
         )
     if isinstance(value, float) and abs(value) >= _EXACT:
         # JSON readers give whole numbers from 2^64 on as float64.
@@ -105,9 +111,9 @@ def _scalar(value: Any, column: str) -> bytes:
     raise CellRefused(column, Reason.NOT_A_VALUE, f"is {kind}; a value is text, a whole number, true or false")
 
 
-def number_cell(value: Any, column: str) -> float:
-    """A value as a number cell. Raises CellRefused."""
-    if value is None:
+def number_cell(value: Any, column: str, missing: Collection[str] = ()) -> float:
+    """A value as a number cell; null and the words `missing` are missing. Raises CellRefused."""
+    if value is None or (isinstance(value, str) and (not value or value in missing)):
         return math.nan
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:

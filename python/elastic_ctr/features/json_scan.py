@@ -31,9 +31,10 @@ _SMALL_E, _LARGE_E, _BACKSLASH, _SPACE, _TAB, _CR = 101, 69, 92, 32, 9, 13
 _INSTANCES, _TRUE, _FALSE, _NULL = (
     np.frombuffer(word, np.uint8) for word in (b'"instances"', b"true", b"false", b"null")
 )
-# Kinds of values. BIG: a whole number from 2^53 on, or -0: no category.
+# Kinds of values. BIG: a whole number from 2^53 on, or -0.
 _TEXT, _WHOLE, _BIG, _DECIMAL, _YES, _NO, _NOTHING = range(7)
 _EXACT = np.uint64(1 << 53)
+_LEAST = -(2.0**63)
 _TEN, _8, _64 = np.uint64(10), np.uint64(8), np.uint64(64)
 _ENDLESS = 1 << 20
 _LOWS, _HIGHS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
@@ -368,7 +369,8 @@ def _fill(data: Any, at: Any, end: Any, line_end: Any, columns: Any, column: Any
     for use in range(first, last):
         place = columns.uses[use]
         if place < texts:
-            if kind in (_BIG, _DECIMAL):
+            # Below -2^63 parsers give float64; and a column that is read as a number, too, has whole numbers below 2^53.
+            if kind == _DECIMAL or (kind == _BIG and (number <= _LEAST or columns.uses[last - 1] >= texts)):
                 return np.int64(NOT_READ)
             cells.begins[row, place] = begin
             cells.ends[row, place] = stop

@@ -124,7 +124,7 @@ class RowReader:
         self._copied = len(copied)
         # Behind the features' own, whose places the transformer knows.
         texts = (*transformer.inputs.texts, *(TextInput(column, "") for column in copied))
-        self._wanted = Wanted(Inputs(texts, transformer.inputs.numbers), label, shows)
+        self._wanted = Wanted(Inputs(texts, transformer.inputs.numbers, transformer.inputs.missing), label, shows)
         self._max_line_bytes = max_line_bytes
 
     def blocks(self, raw: BinaryIO, path: str, start: int, stop: int) -> Iterator[Records]:

@@ -19,7 +19,9 @@ from elastic_ctr.versions.pinned_statistics import read_statistics
 
 def feature_document(settings: TrainingMember, statistics: Statistics | None) -> FeatureDocument | None:
     """None where records hold feasigns."""
-    return None if settings.features is None else FeatureDocument(features=settings.features, statistics=statistics)
+    if settings.features is None:
+        return None
+    return FeatureDocument(features=settings.features, statistics=statistics, missing=settings.data.missing_words)
 
 
 def format_of(data: Data) -> Format:
@@ -46,9 +48,10 @@ def conversion_of(settings: TrainingMember, document: FeatureDocument | None) ->
 
 def reader_of(data: Data, features: Features) -> RowReader:
     """Reads rows for their statistics, which the features need not have yet."""
-    read = transformer_of(features.without_statistics(), None).inputs
+    missing = data.missing_words
+    read = transformer_of(features.without_statistics(), None, missing).inputs
     wanted = Wanted(read, data.label, data.shows, data.stream.late_clicks)
-    return RowReader(format_of(data), wanted, data.max_line_bytes, Measurement(*measured_inputs(features)))
+    return RowReader(format_of(data), wanted, data.max_line_bytes, Measurement(*measured_inputs(features, missing)))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import MAX_RESULT
-from elastic_ctr.features.cells import Cells
+from elastic_ctr.features.cells import Cells, without_words
 from elastic_ctr.features.inputs import Inputs
 from elastic_ctr.features.readers.batches import Format, RowBatch, Wanted
 from elastic_ctr.features.readers.rows import rows_in_range
@@ -35,7 +35,8 @@ class Measurement:
     def collected(self, rows: Iterable[Cells]) -> bytes:
         """The part that `features.collector.merged` takes. Raises StatisticsTooLarge."""
         collector = Collector(self.inputs)
-        for cells in rows:
+        for given in rows:
+            cells = without_words(given, self.inputs.missing.texts)
             collector.add(Cells(cells.data, cells.begins, cells.ends, self.series.of(cells.numbers)))
         found = collector.to_bytes()
         if len(found) > MOST_BYTES:

@@ -192,6 +192,16 @@ def test_hours_without_rows_make_no_statistics(values: Path, tmp_path: Path) -> 
     assert "the hours have no row" in done.stderr
 
 
+def test_rows_that_are_all_refused_are_not_none(values: Path, tmp_path: Path) -> None:
+    hour(tmp_path, "20200401/05", "click,price,device\n1,dear,phone\n")
+
+    done = call(changed(values, "data", maxRefusedShare=1), "--hours", "20200401/05")
+
+    assert done.exit_code == 1
+    assert "every row was refused" in done.stderr
+    assert "the column 'price' is 'dear'" in done.stderr
+
+
 def test_feasigns_have_no_columns_to_analyze(values: Path) -> None:
     given = yaml.safe_load(values.read_text())
     del given["features"], given["data"]["format"], given["data"]["label"]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from typer.testing import CliRunner, Result
 from elastic_ctr.cli.import_data import app
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import read_yaml
+from elastic_ctr.features.hours import HourTree
 
 
 def call(*arguments: str | Path) -> Result:
@@ -292,7 +295,7 @@ def test_a_damaged_gz_file_ends_with_1_and_its_name(tmp_path: Path) -> None:
     assert "in.csv.gz is damaged or cut off" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["csv", "criteo", "libfm"])
+@pytest.mark.parametrize("command", ["csv", "tsv", "jsonl", "parquet", "criteo", "libfm", "libffm"])
 def test_every_option_is_explained(command: str) -> None:
     done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
 
@@ -309,7 +312,7 @@ def test_a_guess_that_may_surprise_is_told_beside_the_summary(tmp_path: Path) ->
     again = call("csv", tmp_path / "out", "--label", "click", "--force")
 
     notes = [
-        "note: the column 'price' became a category because 1 of its 21 values, such as 'NaN', are no numbers; leave them empty to make it a number.",
+        "note: the column 'price' has 'NaN' (1 times), which stands for a missing value; data.missing lists such words.",
         "note: the column 'new' is read as text, and a request must send its texts as they are: 'False' in quotes, not false.",
     ]
     assert done.stderr.splitlines()[-2:] == notes
@@ -325,3 +328,72 @@ def test_a_file_whose_every_name_is_beyond_ascii_is_imported_whole(tmp_path: Pat
         "价格",
         "年龄",
     }
+
+
+def test_what_each_column_became_and_the_next_command_are_told(tmp_path: Path) -> None:
+    rows = "".join(f"{row % 2},u{row % 3},{row}.5,{row}\n" for row in range(30))
+    file, out = written(tmp_path, "a.csv", "y,user,price,id\n" + rows), tmp_path / "my hours"
+
+    done = call("csv", file, out, "--label", "y", "--rows-per-hour", "15")
+
+    assert "  user: type: categorical (3 different values)\n" in done.stdout
+    assert "  price: type: numeric (numbers from 0.5 to 29.5)\n" in done.stdout
+    assert "  id: left out, 30 of 30 values differ, as ids of rows do" in done.stdout
+    assert "training makes 2 passes of about 15 rows" in done.stdout
+    assert f"next: elastic-ctr local up -f '{out}/values.yaml'" in done.stdout
+
+
+def test_rows_that_are_added_are_trained_by_the_command_that_is_told(tmp_path: Path) -> None:
+    file, out = written(tmp_path, "a.csv", "y,a\n1,x\n"), tmp_path / "hours"
+    call("csv", file, out, "--label", "y")
+
+    done = call("csv", file, out, "--label", "y", "--append", "--start", "20200401/05")
+    [command] = [line.removeprefix("next: ") for line in done.stdout.splitlines() if line.startswith("next: ")]
+    move, then = command.split(" && ")
+    subprocess.run(["bash", "-c", move], check=True)
+
+    assert load_values([out / "values.yaml"], None).data.end == "20200401/05"
+    assert then == f"elastic-ctr local up -f {out}/values.yaml"
+
+
+def test_json_lines_and_tabs_have_commands_of_their_own(tmp_path: Path) -> None:
+    lines = written(tmp_path, "a.jsonl", '{"y": "yes", "a": 18446744073709551615}\n{"y": "no", "a": 7}\n')
+    tabs = written(tmp_path, "a.tsv", "y\ta\n1\tcaf\u00e9\n")
+
+    for command, file, options in (("jsonl", lines, ["--positive", "yes"]), ("tsv", tabs, ["--encoding", "utf-8"])):
+        done = call(command, file, tmp_path / command, "--label", "y", *options)
+        assert done.exit_code == 0, done.output
+        assert load_values([tmp_path / command / "values.yaml"], None).data.format == command
+
+
+def test_folders_of_json_lines_get_a_values_file(tmp_path: Path) -> None:
+    hour = tmp_path / "hours" / "20200401" / "00"
+    hour.mkdir(parents=True)
+    written(hour, "part-0", '{"y": 1, "a": "x"}\n')
+
+    done = call("jsonl", tmp_path / "hours", "--label", "y")
+
+    assert done.exit_code == 0, done.output
+    assert load_values([tmp_path / "hours" / "values.yaml"], None).data.format == "jsonl"
+
+
+def test_a_disk_that_is_full_is_named_with_the_way_out(
+    clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(HourTree, "_stage", full)
+
+    done = call("csv", clicks, tmp_path / "out", "--label", "y", "--fields", "app")
+
+    assert done.exit_code == 1
+    assert f"{tmp_path / 'out'}: the disk is full (No space left on device); free some space" in done.stderr
+    assert "name a folder on another disk" in done.stderr
+
+
+def test_a_file_instead_of_a_folder_is_named(clicks: Path) -> None:
+    done = call("csv", clicks, "--label", "y")
+
+    assert done.exit_code == 1
+    assert "clicks.csv is a file; name the folder to write behind it, such as hours" in done.stderr

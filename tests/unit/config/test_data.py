@@ -50,3 +50,34 @@ def test_the_schema_says_that_slots_are_a_list_or_text() -> None:
 
     assert schema["properties"]["slots"]["type"] == ["array", "string", "null"]
     assert schema["additionalProperties"] is False
+
+
+def rows(**settings: object) -> Data:
+    given = {"source": {"url": "file:///x"}, "start": "20200401/00", "format": "csv", "label": "y"}
+    return Data.model_validate({**given, **settings})
+
+
+def test_the_usual_words_are_missing_unless_others_are_listed() -> None:
+    assert {"\\N", "NULL", "NaN", "None"} <= set(rows().missing_words.texts)
+    assert "NA" in set(rows().missing_words.numbers) - set(rows().missing_words.texts)
+    assert rows(missing=["x"]).missing_words == (("x",), ("x",))
+    assert rows(missing=[]).missing_words == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-999"], "the word '-999' is a number, which a request would send as one"),
+        (["a", "a"], "the word 'a' is empty or comes twice"),
+        ([""], "the word '' is empty or comes twice"),
+        ([None], "valid string"),
+    ],
+)
+def test_a_word_that_cannot_be_missing_is_refused(words: list[object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        rows(missing=words)
+
+
+def test_lines_of_feasigns_have_no_words() -> None:
+    with pytest.raises(ValueError, match="missing is for rows of columns"):
+        rows(format="clicks", label=None, slots=["1"], missing=["x"])

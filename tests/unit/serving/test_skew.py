@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
+from elastic_ctr.features.cells import cells_of
+from elastic_ctr.features.json_rows import row_of
+from elastic_ctr.features.missing_words import USUAL_WORDS
 from elastic_ctr.features.readers.batches import Format, Kind, Wanted
 from elastic_ctr.features.readers.rows import rows_in_range
-from elastic_ctr.features.transforms.transformer import Transformed
+from elastic_ctr.features.transforms.transformer import Transformed, Transformer
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema
@@ -39,18 +43,18 @@ FEATURES = Features.model_validate(
         "user": {"type": "categorical"},
     }
 )
-TRANSFORMER = transformer_of(FEATURES, None)
+TRANSFORMER = transformer_of(FEATURES, None, USUAL_WORDS)
 SCHEMA = Schema(TRANSFORMER.slots, TRANSFORMER, "d" * 64)
 ROWS = 40  # of an example; 250 examples are 10,000 rows
 
 # Lines of a CSV file are rows, and its text is of no separator.
 text = st.text(st.characters(exclude_characters="\n\r\t|", codec="utf-8"), max_size=12)
-words = text | st.sampled_from(["", " ", '"', ',"', "nan", "-0", "007", "é" * 300, "NULL"])
+words = text | st.sampled_from(["", " ", '"', ',"', "nan", "-0", "007", "é" * 300, *USUAL_WORDS.texts, "NA"])
 row = st.fixed_dictionaries(
     {},
     optional={
         "user": words,
-        "item": st.integers(-(2**53) + 1, 2**53 - 1),
+        "item": st.integers(-(2**63), 2**63 - 1),
         "flag": st.booleans(),
         "price": st.floats(allow_nan=False, allow_infinity=False)
         | st.sampled_from([-0.0, 1e308, 5e-324, 0.1, 2.0**53]),
@@ -165,8 +169,47 @@ def test_files_and_requests_give_the_same_bits(rows: list[Row]) -> None:
     assert of_instances(inference_of(message, 1000).instances(SCHEMA, 1000)) == wanted
 
 
-@given(st.lists(st.sampled_from([math.nan, math.inf, -math.inf, 1.0]), min_size=1, max_size=6))
-def test_a_number_that_is_not_finite_is_refused_in_every_format(prices: list[float]) -> None:
+@pytest.mark.parametrize("word", USUAL_WORDS.numbers)
+def test_a_word_for_a_missing_value_is_one_in_files_and_requests(word: str) -> None:
+    empty: Row = {"user": None}
+    given_: Row = {"label": 0, "user": word, "price": word}
+    if word not in USUAL_WORDS.texts:
+        empty["user"] = given_["user"] = "u"
+    due = of_instances(parse_rows(json.dumps({"instances": [{"user": empty["user"]}]}).encode(), SCHEMA, 1))
+
+    lines: dict[Kind, str] = {
+        "csv": f"label,user,price\n0,{given_['user']},{word}\n",
+        "tsv": f"label\tuser\tprice\n0\t{given_['user']}\t{word}\n",
+        "jsonl": json.dumps(given_) + "\n",
+    }
+    features = Features.model_validate({"user": {"type": "categorical"}, "price": {"type": "numeric", "missing": -1}})
+    transformer = transformer_of(features, None, USUAL_WORDS)
+    asked = bits(*_arrays(transformer, [row_of({"user": empty["user"]}, transformer.inputs)]))
+    assert bits(*_arrays(transformer, [row_of(given_, transformer.inputs)])) == asked
+    for kind, text in lines.items():
+        [batch] = rows_in_range(
+            io.BytesIO(text.encode()), f"rows.{kind}", Format(kind), Wanted(transformer.inputs, "label")
+        )
+        found = transformer.transform(batch.cells)
+        assert bits(found.keys, found.lengths, found.numbers) == asked, kind
+    request = {"instances": [{key: value for key, value in given_.items() if key != "label"}]}
+    assert of_instances(parse_rows(json.dumps(request).encode(), SCHEMA, 1)) == due
+
+
+def _arrays(transformer: Transformer, rows: list[Any]) -> tuple[Any, Any, Any]:
+    found = transformer.transform(cells_of(rows, transformer.inputs))
+    return found.keys, found.lengths, found.numbers
+
+
+def test_nan_of_parquet_is_a_missing_number_where_it_is_such_a_word() -> None:
+    [found] = trained("parquet", as_parquet([{"user": "u", "price": math.nan}]))
+
+    asked = of_instances(parse_rows(b'{"instances": [{"user": "u"}]}', SCHEMA, 1))
+    assert bits(found.keys, found.lengths, found.numbers) == asked
+
+
+@given(st.lists(st.sampled_from([math.inf, -math.inf, 1.0]), min_size=1, max_size=6))
+def test_an_infinite_number_is_refused_in_every_format(prices: list[float]) -> None:
     rows = [{"price": each, "user": "u"} for each in prices]
     good = [number for number, each in enumerate(prices) if math.isfinite(each)]
     nan_is_missing = pa.array(prices, pa.float64())

@@ -1,5 +1,7 @@
 """From the settings of a trainer to the records of the engine."""
 
+import hashlib
+import json
 from contextlib import closing
 from pathlib import Path
 
@@ -8,8 +10,10 @@ import xxhash
 
 from credentials import tokens
 from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.feature_document import FeatureDocument, read_features
 from elastic_ctr.config.features import Features
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.features.missing_words import NO_WORDS
 from elastic_ctr.features.transforms.transformer import MOST_OF_BATCH
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.streams.open import open_stream
@@ -48,6 +52,43 @@ def test_the_same_rows_are_the_same_records_whoever_reads_them(
     keys = [max(xxhash.xxh3_64_intdigest(b"user\0" + user), 1) for user in (b"u1", b"u2")]
     assert (tmp_path / "out.txt").read_text() == f"1 1 1 1 1 {keys[0]}\n1 1 1 0 1 {keys[1]}\n"
     assert sorted(conversion.sample([each.line for each in result.samples]).keys.tolist()) == sorted(keys)
+
+
+def test_the_document_of_a_version_has_the_words_that_its_rows_were_read_with(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("label,user\n1,gone\n0,NULL\n")
+    data = Data.model_validate(
+        {
+            "source": {"url": f"file://{tmp_path}"},
+            "start": "20200401/00",
+            "label": "label",
+            "format": "csv",
+            "missing": ["gone"],
+        }
+    )
+    settings = settings_of(tmp_path).model_copy(update={"data": data, "features": FEATURES})
+    document = feature_document(settings, None)
+    assert document is not None
+
+    convert_task(
+        FileSource(tmp_path),
+        control.Task(id="t", path="log"),
+        conversion_of(settings, document),
+        tmp_path / "out.txt",
+    )
+
+    key = xxhash.xxh3_64_intdigest(b"user\0NULL")
+    assert (tmp_path / "out.txt").read_text() == f"1 1 1 1 1 0\n1 1 1 0 1 {key}\n"
+    read = read_features(document.to_json(), document.digest)
+    assert read.transformer().inputs.missing == (("gone",), ("gone",))
+
+
+def test_a_document_of_an_earlier_release_keeps_its_digest_and_knows_no_words() -> None:
+    text = FeatureDocument(features=FEATURES).to_json()
+    assert json.loads(text).keys() == {"features", "statistics"}
+
+    read = read_features(text, hashlib.sha256(text).hexdigest())
+
+    assert read.transformer().inputs.missing == NO_WORDS
 
 
 def test_rows_that_make_many_keys_are_converted_in_pieces(tmp_path: Path) -> None:

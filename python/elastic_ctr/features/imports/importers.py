@@ -1,11 +1,10 @@
-"""Click logs of other systems as hours that can be trained on: rows of CSV as they are, lines of libFM as clicks.
+"""Click logs of other systems as hours that can be trained on, whatever the format of their files.
 
 Rows that make no sense are counted with examples, never dropped unseen.
 """
 
 from __future__ import annotations
 
-import codecs
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,13 +15,12 @@ from typing import Protocol
 
 import xxhash
 
-from elastic_ctr.features.blocks import open_lines
-from elastic_ctr.features.hours import HOUR, HourTree, hour_name, values_text
+from elastic_ctr.features.hours import HOUR, HourTree, hour_name, split_start
+from elastic_ctr.features.imports.proposal import Proposed
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.slots import SlotList
 
 EXAMPLES = 5
-LIBFM_SLOT = "features"
 
 _REPORT_ROWS = 100_000
 _TRUTH = {"true": 1.0, "false": 0.0}
@@ -68,11 +66,15 @@ class Importer(Protocol):
     def header(self) -> bytes:
         """The first line of each file that is written, or nothing."""
 
-    def rows(self, lines: Iterator[bytes], name: str) -> Rows:
-        """The rows of one file."""
+    @property
+    def columns(self) -> list[Proposed]:
+        """What each column became, as far as there are columns."""
 
-    def values(self, start: str, end: str) -> str:
-        """The values file of hours from `start` to `end`. Raises ImportRefused where the rows cannot be added to those there."""
+    def file_rows(self, path: Path) -> Rows:
+        """The rows of one file, or why they are none. Raises ImportRefused for a file that cannot be read."""
+
+    def values(self, start: str, end: str, interval: int, splits: int) -> str:
+        """The values file of splits from `start` to `end`, of `interval` minutes, `splits` a pass. Raises ImportRefused where the rows cannot be added to those there."""
 
 
 @dataclass
@@ -89,6 +91,9 @@ class Summary:
     hours: int = 0
     start: str | None = None
     end: str | None = None
+    split_interval: int = 60
+    splits_per_pass: int = 1
+    passes: int = 0
 
     @property
     def refused_share(self) -> float:
@@ -111,14 +116,32 @@ class Summary:
         if self.refused_share <= max_refused_share:
             return
         counted = ", ".join(f"{count} for {reason}" for reason, count in self.refused.most_common())
-        hint = "; --time-format says how times are written" if "time" in self.refused else ""
+        hint = "".join(f"; {way_out}" for reason, way_out in _WAYS_OUT.items() if reason in self.refused)
         raise ImportRefused(
             f"{self.refused.total()} of {self.rows} rows were refused ({counted}), more than the share of "
-            f"{max_refused_share:g}; nothing was written. First: {self.examples[0]}{hint}."
+            f"{max_refused_share:g}; nothing was written. First: {self.examples[0]}{hint}; mend the rows, or raise --max-refused-share."
         )
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self) | {"refused": dict(self.refused), "refusedShare": self.refused_share}
+
+
+_WAYS_OUT = {
+    "time": "--time-format says how times are written",
+    "label": "--positive says which labels are clicks, such as --positive yes or --positive '>=4'",
+    "not_utf8": "--encoding says how the file is written, such as --encoding latin-1",
+}
+
+ROWS_OF_A_PASS = 5_000
+"""So many rows a pass are proposed: fewer teach little beside the fixed cost of a pass."""
+_FEW_ROWS, _LONG_HOURS, _DAY = 200, 48, 24 * 60
+
+
+def splits_of(records: int, hours: int) -> tuple[int, int]:
+    """(minutes of a folder, folders of a pass) of rows with times, so that a pass has some thousands."""
+    interval = _DAY if hours > _LONG_HOURS and records < _FEW_ROWS * hours else 60
+    folders = math.ceil(hours * 60 / interval)
+    return interval, min(max(round(ROWS_OF_A_PASS * folders / max(records, 1)), 1), folders)
 
 
 def feasign_of(slot: str, value: str) -> int:
@@ -133,56 +156,6 @@ def clicked(label: str) -> int:
     if number not in {1.0, 0.0, -1.0}:
         raise RowRefused("label", f"the label {label!a:.120} is not 1, 0, -1, true or false")
     return int(number == 1.0)
-
-
-@dataclass(frozen=True)
-class LibfmFormat:
-    """Lines `label index:value …`.
-
-    Attributes:
-        fields: how many features each line has, if the n-th of them is always of the n-th field: each gets a slot then.
-            Otherwise all features are in one slot, `features`.
-    """
-
-    fields: int | None = None
-
-    @property
-    def slots(self) -> SlotList:
-        """The slot `features`, or one a field: 0, 1, …"""
-        return SlotList.parse([LIBFM_SLOT] if self.fields is None else list(range(self.fields)))
-
-    @property
-    def features(self) -> int:
-        return len(self.slots)
-
-    header = b""
-
-    def values(self, start: str, end: str) -> str:
-        return values_text(self.slots, start, end)
-
-    def rows(self, lines: Iterator[bytes], name: str) -> Rows:  # noqa: ARG002 - as Importer.rows
-        for number, line in enumerate(lines, 1):
-            try:
-                yield self._row(line.decode("utf-8", "surrogateescape").split())
-            except RowRefused as refused:  # noqa: PERF203 (one row, not the file)
-                yield RowRefused(refused.reason, f"line {number}: {refused}")
-
-    def _row(self, tokens: list[str]) -> Row:
-        if not tokens:
-            raise RowRefused("empty", "the line holds nothing")
-        click = clicked(tokens[0])
-        if self.fields is not None and len(tokens) - 1 != self.fields:
-            raise RowRefused("columns", f"{len(tokens) - 1} features instead of {self.fields}")
-        features = []
-        for place, token in enumerate(tokens[1:]):
-            index, colon, value = token.partition(":")
-            number = _float(value)
-            if not colon or not index or not math.isfinite(number):
-                raise RowRefused("not_a_number", f"{token!a:.120} is not index:value")
-            if number:  # a zero is how a sparse format says that there is nothing
-                slot = LIBFM_SLOT if self.fields is None else str(place)
-                features.append(_feature(slot, index if number == 1 else f"{index}:{number:.9g}"))
-        return Row(1, click, None, b" ".join((b"1 %d" % click, *features)))
 
 
 def import_files(
@@ -214,12 +187,13 @@ def import_files(
     summary = Summary()
     first = last = None
     begun: set[datetime] = set()
+    timed = False
     for name, row in _read(files, importer, report):
         if isinstance(row, RowRefused):
             summary.count(name, row)
             continue
         if row.time is not None:
-            hour = row.time.replace(minute=0, second=0, microsecond=0)
+            hour, timed = row.time.replace(minute=0, second=0, microsecond=0), True
         else:
             hour = start + HOUR * (summary.records // rows_per_hour if rows_per_hour else 0)
         first = hour if first is None else min(first, hour)
@@ -238,31 +212,30 @@ def import_files(
             f"{max_hours}; is the time format right? Nothing was written."
         )
     summary.features = importer.features
-    summary.start, summary.end = hour_name(first), hour_name(last)
-    summary.hours = tree.publish(importer.slots, first, last, importer.values(summary.start, summary.end))
+    _publish(summary, importer, tree, first, last, splits_of(summary.records, hours) if timed else (60, 1))
     return summary
+
+
+def _publish(
+    summary: Summary, importer: Importer, tree: HourTree, first: datetime, last: datetime, proposed: tuple[int, int]
+) -> None:
+    minutes, splits = tree.minutes or proposed[0], proposed[1]
+    first, last = split_start(first, minutes), split_start(last, minutes)
+    summary.start, summary.end = hour_name(first), hour_name(last)
+    summary.split_interval, summary.splits_per_pass = minutes, splits
+    values = importer.values(summary.start, summary.end, minutes, splits)
+    summary.hours = tree.publish(importer.slots, first, last, values, minutes)
+    summary.passes = math.ceil(summary.hours / splits)
 
 
 def _read(
     files: Sequence[Path], importer: Importer, report: Callable[[str], None]
 ) -> Iterator[tuple[str, Row | RowRefused]]:
     for path in files:
-        for number, row in enumerate(importer.rows(lines_of_file(path), str(path)), 1):
+        for number, row in enumerate(importer.file_rows(path), 1):
             if number % _REPORT_ROWS == 0:
                 report(f"{number:,} rows of {path} are read")
             yield str(path), row
-
-
-def lines_of_file(path: Path) -> Iterator[bytes]:
-    """The lines of a file, decompressed, without BOM and line ends."""
-    with open_lines(path) as stream:
-        for number, line in enumerate(stream):
-            text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
-            yield text.removesuffix(b"\n").removesuffix(b"\r")
-
-
-def _feature(slot: str, value: str) -> bytes:
-    return f"{feasign_of(slot, value)}:{slot}".encode("ascii")
 
 
 def _float(text: str) -> float:

@@ -289,7 +289,7 @@ def _is_whole(data: Any, at: Any, end: Any) -> Any:
 def check_both(
     data: Any, begins: Any, ends: Any, text: Any, numbers: Any, number: Any, codes: Any, details: Any
 ) -> None:
-    """Give fine rows NOT_BOTH and the number where a text that is read as a number, too, is neither empty nor a whole number.
+    """Give fine rows NOT_BOTH and the number where a text that is read as a number, too, is neither missing nor a whole number.
 
     Args:
         data: u8
@@ -306,6 +306,7 @@ def check_both(
         if (
             codes[row] == _FINE
             and begin < end
+            and not np.isnan(numbers[row, number])
             and not (abs(numbers[row, number]) < _EXACT and _is_whole(data, begin, end))
         ):
             codes[row] = _NOT_BOTH

@@ -8,10 +8,13 @@ from elastic_ctr.features.cells import Bytes, Numbers, Places
 from elastic_ctr.features.readers import refusals
 from elastic_ctr.features.readers.loops import HARD, copy_spans, read_numbers
 from elastic_ctr.features.readers.refusals import Codes
+from elastic_ctr.features.word_cells import accept_numbers, word_table
 
 
-def numbers_of_texts(data: Bytes, spans: Places, codes: Codes) -> tuple[Numbers, Codes | None]:
-    """f64[n, numbers] of the texts at `spans`, i64[n, numbers, 2]; an empty one is NaN.
+def numbers_of_texts(
+    data: Bytes, spans: Places, codes: Codes, missing: tuple[str, ...] = ()
+) -> tuple[Numbers, Codes | None]:
+    """f64[n, numbers] of the texts at `spans`, i64[n, numbers, 2]; an empty one is NaN, and so are the words `missing`.
 
     Also the code of each number, or None if all are fine: NOT_A_NUMBER, or NOT_FINITE for what is named so or rounds to
     infinity. Of rows that are not fine there are none.
@@ -20,6 +23,8 @@ def numbers_of_texts(data: Bytes, spans: Places, codes: Codes) -> tuple[Numbers,
     cells = np.empty(spans.shape[:2], np.uint8)
     if not read_numbers(data, spans, codes, numbers, cells):
         return numbers, None
+    if missing:
+        accept_numbers(data, spans, cells, word_table(missing), refusals.NOT_A_NUMBER, refusals.FINE)
     hard = cells == HARD
     if hard.any():
         numbers[hard] = _exact(data, spans[hard])

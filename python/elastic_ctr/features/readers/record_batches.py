@@ -1,7 +1,7 @@
 """Record batches of pyarrow to cells: for Parquet, and for readers of the user's own.
 
-A text cell is text or bytes as they are, a whole number in decimal, `true` or `false`, or the values of a list with the separator
-between; a number cell is a whole or floating-point number. Null is missing, and so is an empty text, also as the value of a list.
+A text cell is text or bytes as they are, a whole number in decimal, a date as `2020-04-01`, `true` or `false`, or the values of a list
+with the separator between; a number cell is a whole, decimal or floating-point number. Null is missing, and so is an empty text, also as the value of a list.
 """
 
 from __future__ import annotations
@@ -37,17 +37,19 @@ def check_schema(schema: Any, wanted: Wanted, path: str) -> None:
         kind = schema.field(names.index(column)).type
         of = _class(kind)
         if of == "list" and separator:
-            of = {"list": "nested", "floating": "nested"}.get(_class(kind.value_type), _class(kind.value_type))
-        if of not in ("text", "whole", "truth", "null"):
+            of = {"list": "nested", "floating": "vector", "decimal": "vector"}.get(
+                _class(kind.value_type), _class(kind.value_type)
+            )
+        if of not in ("text", "whole", "date", "truth", "null"):
             raise ColumnsRefused(f"{path}: the column {column!r} {_NO_TEXT.get(of, _UNREADABLE).format(kind)}")
     for column in wanted.inputs.numbers:
         kind = schema.field(names.index(column)).type
         of = _class(kind)
-        if of not in ("whole", "floating", "null"):
+        if of not in ("whole", "floating", "decimal", "null"):
             raise ColumnsRefused(f"{path}: the column {column!r} {_NO_NUMBER.get(of, _UNREADABLE).format(kind)}")
     for column in wanted.counts:
         kind = schema.field(names.index(column)).type
-        if _class(kind) not in ("whole", "floating", "null", "truth"):
+        if _class(kind) not in ("whole", "floating", "decimal", "null", "truth"):
             way_out = "0 and 1, or as true and false" if wanted.shows is None else "whole numbers"
             says = "number of shows" if column == wanted.shows else "label"
             raise ColumnsRefused(f"{path}: the {says} {column!r} has the type {kind}; write it as {way_out}.")
@@ -57,11 +59,15 @@ _UNREADABLE = "has the type {}, which cannot be read; write it as text or as a n
 _NO_TEXT = {
     "floating": "is used as a category and holds floating-point numbers ({}); give `round`, or make the feature numeric.",
     "list": "holds lists ({}); give the feature a `separator`.",
+    "decimal": "is used as a category and holds numbers with a point ({}); give `round`, or make the feature numeric.",
+    "vector": "holds vectors ({}), which are no categories; `elastic-ctr import parquet` makes a column of each number.",
+    "time": "holds times ({}), which are no categories; leave the column out, or name it with `elastic-ctr import parquet --time`.",
     "nested": "has the type {}, which cannot be read; a list holds texts or whole numbers.",
 }
 _NO_NUMBER = {
     "text": "has turned into text ({}), and a number is wanted; write it as a number, or make the feature categorical.",
     "truth": "holds true and false ({}), and a number is wanted; write 0 and 1, or make the feature categorical.",
+    "date": "holds dates ({}), and a number is wanted; make the feature categorical.",
     "list": "holds lists ({}), and a number is wanted; make the feature categorical, with a `separator`.",
 }
 
@@ -71,6 +77,8 @@ def _class(kind: Any) -> str:
 
     if types.is_dictionary(kind):
         return _class(kind.value_type)
+    if types.is_decimal(kind):
+        return "decimal" if kind.scale else "whole"
     classes = {
         "text": (
             *(types.is_string, types.is_large_string, types.is_string_view),
@@ -79,6 +87,8 @@ def _class(kind: Any) -> str:
         "whole": (types.is_integer,),
         "floating": (types.is_floating,),
         "truth": (types.is_boolean,),
+        "date": (types.is_date,),
+        "time": (types.is_timestamp,),
         "null": (types.is_null,),
         "list": (types.is_list, types.is_large_list, types.is_fixed_size_list),
     }
@@ -129,7 +139,7 @@ def cells_of_record_batch(
     number_columns = (*wanted.counts, *inputs.numbers)
     numbers, cells = np.empty((len(batch), len(number_columns))), np.zeros((len(batch), len(number_columns)), np.uint8)
     for place, column in enumerate(number_columns):
-        numbers[:, place], cells[:, place] = _numbers(batch.column(column))
+        numbers[:, place], cells[:, place] = _numbers(batch.column(column), inputs.missing.numbers)
     counted = len(wanted.counts)
     shows, clicks = judge_counts(wanted, numbers[:, :counted], cells[:, :counted], codes, details)
     for place in range(counted, len(number_columns)):
@@ -185,8 +195,8 @@ def _excerpt(rows: Cells, row: int, wanted: Wanted, counts: list[str]) -> bytes:
 _MOST = EXCERPT_BYTES // 2
 
 
-def _numbers(array: Any) -> tuple[Numbers, Codes]:
-    """Null is NaN; the code of NaN and infinity is NOT_FINITE."""
+def _numbers(array: Any, missing: tuple[str, ...]) -> tuple[Numbers, Codes]:
+    """Null is NaN, and the code of infinity is NOT_FINITE; so is that of NaN where it is no word for a missing value."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -198,12 +208,15 @@ def _numbers(array: Any) -> tuple[Numbers, Codes]:
         array = array.cast(pa.uint8())
     # Numbers above 2^53 are rounded to the nearest float64.
     numbers: Numbers = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    bad = ~np.isfinite(numbers)
+    bad = np.isinf(numbers) if _NAN in missing else ~np.isfinite(numbers)
     if bad.any() and array.null_count:
         null = array.is_null().to_numpy(zero_copy_only=False)
         bad &= ~null
         numbers = np.where(null, np.nan, numbers)
     return numbers, np.where(bad, refusals.NOT_FINITE, refusals.FINE).astype(np.uint8)
+
+
+_NAN = "NaN"
 
 
 class _Texts(NamedTuple):
@@ -239,7 +252,9 @@ def _texts(array: Any) -> _Texts:
     if types.is_null(array.type) or not len(array):
         nothing = np.zeros(len(array), np.int64)
         return _Texts(np.empty(0, np.uint8), nothing, nothing)
-    if types.is_integer(array.type) or types.is_boolean(array.type):
+    if types.is_date64(array.type):
+        array = array.cast(pa.date32())
+    if _class(array.type) in ("whole", "truth", "date"):
         array = array.cast(pa.string())
     if types.is_string_view(array.type) or types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())

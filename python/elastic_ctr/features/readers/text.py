@@ -127,7 +127,7 @@ class _Splitter:
     def _batch(self, offset: int, block: bytes, data: Bytes, plain: bool, found: _Found) -> RowBatch:
         codes, details = found.codes, found.details
         counted = len(self._wanted.counts)
-        numbers, cells = numbers_of_texts(data, found.spans, codes)
+        numbers, cells = numbers_of_texts(data, found.spans, codes, self._wanted.inputs.missing.numbers)
         none_bad = np.zeros((1, counted), np.uint8) if cells is None else cells[:, :counted]
         shows, clicks = judge_counts(self._wanted, numbers[:, :counted], none_bad, codes, details)
         if cells is not None and cells[:, counted:].any():

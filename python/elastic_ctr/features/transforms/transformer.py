@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.cells import Cells
+from elastic_ctr.features.cells import Cells, without_words
 from elastic_ctr.features.inputs import Inputs
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
@@ -184,6 +184,7 @@ class Transformer:
 
     def transform(self, cells: Cells) -> Transformed:
         """Raises TooManyKeys, never for one row."""
+        cells = without_words(cells, self.inputs.missing.texts)
         rows, slots = len(cells), len(self.slots)
         # One type of array, or the loop is compiled once for each.
         data = cells.data if cells.data.flags.writeable else cells.data.copy()

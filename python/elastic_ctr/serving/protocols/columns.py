@@ -51,7 +51,7 @@ def instances_of_columns(tensors: Mapping[str, Tensor], schema: Schema, max_inst
             other = tensors[column]
             raise BadRequest(f"{other.input} has {other.shape[0]} rows and {first.input} {rows}; they must be as many")
     texts = [_texts(tensors.get(each.column), each, rows) for each in inputs.texts]
-    numbers = [_numbers(tensors.get(column), column, rows) for column in inputs.numbers]
+    numbers = [_numbers(tensors.get(column), column, rows, inputs.missing.numbers) for column in inputs.numbers]
     flat = [text for row in zip(*texts, strict=True) for text in row]
     sizes = np.array([len(text) for text in flat], np.int64).reshape(rows, len(texts))
     ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
@@ -87,7 +87,7 @@ def _texts(tensor: Tensor | None, of: TextInput, rows: int) -> list[bytes]:
     return found
 
 
-def _numbers(tensor: Tensor | None, column: str, rows: int) -> npt.NDArray[np.float64]:
+def _numbers(tensor: Tensor | None, column: str, rows: int, missing: tuple[str, ...]) -> npt.NDArray[np.float64]:
     if tensor is None:
         return np.full(rows, np.nan)
     _typed(tensor, OF_NUMBERS, "read as a number")
@@ -102,7 +102,7 @@ def _numbers(tensor: Tensor | None, column: str, rows: int) -> npt.NDArray[np.fl
         return found
     try:
         given = [_of_datatype(value, tensor, place) for place, value in enumerate(tensor.data)]
-        return np.array([number_cell(value, column) for value in given], np.float64)
+        return np.array([number_cell(value, column, missing) for value in given], np.float64)
     except CellRefused as refused:
         raise BadRequest(f"{tensor.where}: {refused}") from None
 

@@ -20,6 +20,7 @@ from elastic_ctr.features.cells import Cells, cells_of
 from elastic_ctr.features.inputs import Inputs
 from elastic_ctr.features.json_rows import CellRefused, Row, row_of, unknown_column
 from elastic_ctr.features.json_scan import RowScanner
+from elastic_ctr.features.missing_words import USUAL_WORDS
 from elastic_ctr.features.transforms.transformer import MOST_KEYS, TooManyKeys, Transformer
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats
@@ -83,7 +84,7 @@ def listed(names: tuple[str, ...]) -> str:
 def warm_rows() -> None:
     """Compile now, not under the first request."""
     features = Features.model_validate({"user": {"type": "categorical"}, "price": {"type": "numeric", "missing": 0}})
-    transformer = transformer_of(features, None)
+    transformer = transformer_of(features, None, USUAL_WORDS)
     cells = RowScanner(transformer.inputs, 1, skips=False).read(b'{"instances":[{"user":"a","price":1}]}')
     assert cells is not None
     transformer.transform(cells)

@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from elastic_ctr.config.load import read_yaml
 from elastic_ctr.features.hours import HourTree, parse_hour
+from elastic_ctr.features.imports.delimited_files import CsvFormat, CsvImport
 from elastic_ctr.features.imports.importers import (
     Importer,
     ImportRefused,
-    LibfmFormat,
     RowRefused,
     Summary,
     clicked,
     feasign_of,
     import_files,
+    splits_of,
 )
+from elastic_ctr.features.imports.sparse_files import SparseFormat, SparseImport
 
 START = parse_hour("20200401/00")
 
@@ -33,6 +36,13 @@ def run_text(kind: Importer, tmp_path: Path, text: str | bytes, **options: float
     tmp_path.mkdir(exist_ok=True)
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     return run(kind, tmp_path / "out", file, **options)
+
+
+def run_libfm(tmp_path: Path, text: str, form: SparseFormat | None = None, **options: float) -> Summary:
+    tmp_path.mkdir(exist_ok=True)
+    file = tmp_path / "in.txt"
+    file.write_text(text)
+    return run(SparseImport.scanned(form or SparseFormat(), [file]), tmp_path / "out", file, **options)
 
 
 def hours(out: Path) -> dict[str, list[bytes]]:
@@ -94,7 +104,7 @@ def test_other_labels_are_refused(text: str) -> None:
 def test_bad_rows_are_counted_with_the_first_examples(tmp_path: Path) -> None:
     text = "1 3:1\n1 x\nmaybe 3:1\n\n" + "2 3:1\n" * 10 + "0 4:1\n"
 
-    summary = run_text(LibfmFormat(), tmp_path, text, max_refused_share=1)
+    summary = run_libfm(tmp_path, text, max_refused_share=1)
 
     assert (summary.rows, summary.records) == (15, 2)
     assert summary.refused == {"not_a_number": 1, "empty": 1, "label": 11}
@@ -110,13 +120,13 @@ def test_too_many_bad_rows_write_nothing(tmp_path: Path) -> None:
     with pytest.raises(
         ImportRefused, match=r"1 of 50 rows were refused \(1 for label\), more than the share of 0.01; nothing"
     ):
-        run_text(LibfmFormat(), tmp_path, "1 3:1\n" * 49 + "? 3:1\n")
+        run_libfm(tmp_path, "1 3:1\n" * 49 + "? 3:1\n")
 
     assert not list((tmp_path / "out").rglob("*"))
 
 
 def test_rows_without_a_time_fill_hours_one_after_the_other(tmp_path: Path) -> None:
-    run_text(LibfmFormat(), tmp_path, "0 3:1\n" * 5, rows_per_hour=2)
+    run_libfm(tmp_path, "0 3:1\n" * 5, rows_per_hour=2)
 
     assert {hour: len(lines) for hour, lines in hours(tmp_path / "out").items()} == {
         "20200401/00": 2,
@@ -128,28 +138,60 @@ def test_rows_without_a_time_fill_hours_one_after_the_other(tmp_path: Path) -> N
 def test_gzipped_files_are_unzipped(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"1 3:1\n"))
 
-    assert run(LibfmFormat(), tmp_path / "out", tmp_path / "a.txt.gz").records == 1
+    kind = SparseImport.scanned(SparseFormat(), [tmp_path / "a.txt.gz"])
+    assert run(kind, tmp_path / "out", tmp_path / "a.txt.gz").records == 1
 
 
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImportRefused, match="there is no row in"):
-        run_text(LibfmFormat(), tmp_path, "")
+        run_libfm(tmp_path, "")
 
 
-def test_libfm_features_are_in_one_slot(tmp_path: Path) -> None:
-    summary = run_text(LibfmFormat(), tmp_path, "1 3:1 7:0.5 9:0\n-1 3:1.0\n0\n3 1:1\n1 x\n", max_refused_share=1)
+@pytest.mark.parametrize(
+    ("records", "hours_", "due"),
+    [
+        (100_000, 20, (60, 1)),
+        (5_000, 10, (60, 10)),
+        (30_000, 24, (60, 4)),
+        (1_000, 4_919, (1_440, 205)),
+        (100_000, 4_919, (1_440, 10)),
+        (1, 1, (60, 1)),
+    ],
+)
+def test_passes_of_some_thousands_of_rows_are_proposed(records: int, hours_: int, due: tuple[int, int]) -> None:
+    assert splits_of(records, hours_) == due
 
-    slot = "features"
-    assert hours(tmp_path / "out")["20200401/00"] == [
-        b"1 1 %d:features %d:features" % (feasign_of(slot, "3"), feasign_of(slot, "7:0.5")),
-        b"1 0 %d:features" % feasign_of(slot, "3"),
-        b"1 0",
-    ]
-    assert summary.refused == {"label": 1, "not_a_number": 1}
+
+def test_rows_of_months_are_folders_of_days(tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text(
+        "y,a,t\n"
+        + "".join(
+            f"1,{day % 3},2020-{1 + day // 28:02}-{1 + day % 28:02}T{hour:02}:30\n"
+            for day in range(84)
+            for hour in (3, 7)
+        )
+    )
+
+    summary = run(CsvImport(CsvFormat(label="y", time="t")), tmp_path / "out", file)
+
+    assert (summary.split_interval, summary.hours, summary.passes) == (1440, 88, 1)
+    assert (summary.start, summary.end) == ("20200101/00", "20200328/00")
+    day = tmp_path / "out" / "20200105" / "00"
+    assert [part.name for part in sorted(day.iterdir())] == ["donefile", "part-00000", "part-00001"]
+    assert read_yaml(tmp_path / "out" / "values.yaml")["data"]["splitsPerPass"] == 88
 
 
-def test_libfm_lines_with_a_fixed_number_of_fields_have_a_slot_each(tmp_path: Path) -> None:
-    summary = run_text(LibfmFormat(2), tmp_path, "1 3:1 7:1\n0 3:1\n", max_refused_share=1)
+def test_rows_that_are_added_to_folders_of_days_make_folders_of_days(tmp_path: Path) -> None:
+    file, more = tmp_path / "in.csv", tmp_path / "more.csv"
+    file.write_text("y,a,t\n" + "".join(f"1,x,2020-01-{day:02}T03:30\n" for day in range(1, 29)))
+    more.write_text("y,a,t\n1,x,2020-01-30T23:00\n")
+    form = CsvFormat(label="y", time="t", fields=("a",))
+    run(CsvImport(form), tmp_path / "out", file)
 
-    assert hours(tmp_path / "out")["20200401/00"] == [b"1 1 %d:0 %d:1" % (feasign_of("0", "3"), feasign_of("1", "7"))]
-    assert summary.refused == {"columns": 1}
+    with HourTree(tmp_path / "out", append=True, minutes=1440) as tree:
+        added = CsvImport(form, read_yaml(tmp_path / "out" / "values.yaml"))
+        summary = import_files([more], added, tree, start=START)
+
+    assert (summary.hours, summary.end) == (2, "20200130/00")
+    assert list(hours(tmp_path / "out"))[-2:] == ["20200129/00", "20200130/00"]

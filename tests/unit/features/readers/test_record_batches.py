@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -49,6 +51,16 @@ def test_a_text_is_its_bytes_and_null_is_empty(kind: Any) -> None:
     values = ["dropped", "", None, " é√😀 ", 'a"b,', "x" * 1000, "dropped"]
 
     assert texts_of(pa.array(values, kind)[1:-1]) == [as_text(value) for value in values[1:-1]]
+
+
+def test_a_decimal_is_a_number_and_a_date_is_its_text() -> None:
+    decimals = [Decimal("12.50"), None, Decimal("-0.01")]
+    dates = [date(2020, 4, 1), None]
+
+    assert numbers_of(pa.array(decimals, pa.decimal128(9, 2))) == [(12.5).hex(), "nan", (-0.01).hex()]
+    assert texts_of(pa.array([Decimal(2**63), None], pa.decimal128(38, 0))) == [b"9223372036854775808", b""]
+    for kind in (pa.date32(), pa.date64()):
+        assert texts_of(pa.array(dates, kind)) == [b"2020-04-01", b""]
 
 
 @pytest.mark.parametrize("kind", WHOLE, ids=str)
@@ -140,8 +152,8 @@ def test_a_list_of_fixed_size_is_a_list() -> None:
             wanted_of(["x|"]),
             pa.array([[1.5]]),
             (
-                "part: the column 'x' has the type list<item: double>, which cannot be read; a list holds texts or whole "
-                "numbers."
+                "part: the column 'x' holds vectors (list<item: double>), which are no categories; `elastic-ctr import parquet` "
+                "makes a column of each number."
             ),
         ),
         (
@@ -155,7 +167,10 @@ def test_a_list_of_fixed_size_is_a_list() -> None:
         (
             wanted_of(["x"]),
             pa.array([0], pa.timestamp("us")),
-            "part: the column 'x' has the type timestamp[us], which cannot be read; write it as text or as a number.",
+            (
+                "part: the column 'x' holds times (timestamp[us]), which are no categories; leave the column out, or name it with "
+                "`elastic-ctr import parquet --time`."
+            ),
         ),
         (
             wanted_of(["x"]),
@@ -165,7 +180,10 @@ def test_a_list_of_fixed_size_is_a_list() -> None:
         (
             wanted_of(["x"]),
             pa.array([None], pa.decimal128(5, 2)),
-            "part: the column 'x' has the type decimal128(5, 2), which cannot be read; write it as text or as a number.",
+            (
+                "part: the column 'x' is used as a category and holds numbers with a point (decimal128(5, 2)); give `round`, or make "
+                "the feature numeric."
+            ),
         ),
         (
             wanted_of(numbers=["x"]),

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.features.imports.csv_import import CRITEO, CsvFormat, CsvImport
+from elastic_ctr.features.imports.criteo import CRITEO, CriteoImport
+from elastic_ctr.features.imports.delimited_files import CsvFormat, CsvImport
 from elastic_ctr.features.imports.importers import ImportRefused, Summary
 from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.readers.batches import Format, Wanted
@@ -66,10 +67,11 @@ def test_the_values_file_says_what_the_columns_are(tmp_path: Path) -> None:
             "end": "20200401/05",
             "format": "csv",
             "label": "clicked?",
+            "splitsPerPass": 6,
         },
         "features": {
             "user_id": {"type": "categorical", "column": "user id"},
-            "price": {"type": "numeric", "missing": 0},
+            "price": {"type": "numeric"},
         },
     }
     found["data"]["source"]["url"] = "file:///out"
@@ -166,7 +168,8 @@ def test_rows_refused_for_one_reason_are_one_short_sentence(tmp_path: Path) -> N
 
     assert str(refused.value) == (
         "50 of 50 rows were refused (50 for time), more than the share of 0.01; nothing was written. First: "
-        f"{tmp_path / 'in.txt'}: line 2: the time '2014-10-21' is not epoch; --time-format says how times are written."
+        f"{tmp_path / 'in.txt'}: line 2: the time '2014-10-21' is not epoch; --time-format says how times are written; mend the "
+        "rows, or raise --max-refused-share."
     )
 
 
@@ -180,7 +183,13 @@ def test_rows_refused_for_one_reason_are_one_short_sentence(tmp_path: Path) -> N
         ("y,a\n1,x\n", CsvFormat(label="y", delimiter=";"), "not separated by ';', which --delimiter changes"),
         ("y,a,a\n1,x,z\n", LABELLED, "has 2 columns 'a'; its columns are: y, a, a; give each its own name"),
         ("y\n1\n", LABELLED, "has no column beside the label and the time"),
-        ('y,"a\n1,b"\n1,x\n', LABELLED, "in.txt: line 1: it is not CSV"),
+        ('y,"a\n1,b\n1,x\n', LABELLED, "in.txt: line 1: it is not CSV"),
+        (b"y,\xe9\n1,x\n", LABELLED, "is not UTF-8; --encoding, --delimiter and --quote say how it is written"),
+        (b"y\0,a\0\n\0", LABELLED, "line 1 has bytes 0; is it UTF-16? Say --encoding utf-16-le"),
+        ("y,a\n1,x\n", CsvFormat(label="y", encoding="klingon"), "--encoding klingon is none that Python knows"),
+        (b"y,a\n1,\x81\n", CsvFormat(label="y", encoding="cp1252"), "in.txt is not cp1252"),
+        ("y,a\nyes,x\n", LABELLED, "--positive says which labels are clicks, such as --positive yes"),
+        (b"y,a\n1,\xe9\n", LABELLED, "--encoding says how the file is written, such as --encoding latin-1"),
         ("1,x\n", CsvFormat(label="y", header=False), "has no column 'y'; its columns are: 0, 1; --columns names them"),
         ("y,a\n", LABELLED, "there is no row in"),
         ("", LABELLED, "there is no row in"),
@@ -352,3 +361,109 @@ def test_avazu_rows_are_the_same_with_and_without_header_and_with_crlf(tmp_path:
     assert both[1] <= both[0]
     kinds = yaml.safe_load((tmp_path / "a" / "values.yaml").read_text())["features"]
     assert {each["type"] for each in kinds.values()} == {"categorical"}
+
+
+@pytest.mark.parametrize(
+    ("positive", "labels", "clicks"),
+    [
+        ("yes", ["yes", "no", "maybe", " yes "], [1, 0, 0, 1]),
+        ("yes,sure", ["yes", "sure", "no"], [1, 1, 0]),
+        (">=4", ["5", "4.0", "3.9", "-1"], [1, 1, 0, 0]),
+        ("<2", ["1", "2"], [1, 0]),
+    ],
+)
+def test_labels_in_words_and_above_a_threshold_become_0_and_1(
+    positive: str, labels: list[str], clicks: list[int], tmp_path: Path
+) -> None:
+    text = "y,a\n" + "".join(f"{label},x\n" for label in labels)
+
+    imported(CsvFormat(label="y", positive=positive), tmp_path, text)
+
+    assert rows(tmp_path) == [b"y,a", *(b"%d,x" % click for click in clicks)]
+
+
+def test_a_label_that_is_no_number_is_refused_where_a_threshold_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ImportRefused, match="the label 'good' is no number to compare with >=4"):
+        imported(CsvFormat(label="y", positive=">=4"), tmp_path, "y,a\ngood,x\n")
+    with pytest.raises(ImportRefused, match="compares with no number"):
+        CsvFormat(label="y", positive=">=high")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "written", "ends"),
+    [
+        (None, "utf-8-sig", "\r\n"),
+        (None, "utf-16", "\r\n"),
+        (None, "utf-8", "\r"),
+        ("latin-1", "latin-1", "\n"),
+        ("cp1252", "cp1252", "\r"),
+        ("utf-16-le", "utf-16-le", "\n"),
+    ],
+)
+def test_rows_are_written_in_utf_8_whatever_the_encoding_and_the_line_ends(
+    encoding: str | None, written: str, ends: str, tmp_path: Path
+) -> None:
+    text = ends.join(["y,città", "1,Zürich", "0,Genève", ""]).encode(written)
+
+    summary = imported(CsvFormat(label="y", encoding=encoding), tmp_path, text)
+
+    assert summary.refused == {}
+    assert [row.decode() for row in rows(tmp_path)] == ["y,città", "1,Zürich", "0,Genève"]
+
+
+def test_a_record_with_line_breaks_in_quotes_is_one_row(tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_bytes(b'y,a,b\n1,"two\r\nlines, ""quoted""",x\n0,"5"" screen",y\n0,a "quote,z\n')
+    kind = CsvImport(LABELLED)
+
+    summary = run(kind, tmp_path / "out", file)
+
+    assert summary.refused == {}
+    assert rows(tmp_path)[1:] == [b'1,"two lines, ""quoted""",x', b'0,"5"" screen",y', b'0,a "quote,z']
+    assert "1 rows had line breaks within quotes" in kind.notes[-1]
+
+
+def test_a_quote_that_is_never_closed_takes_no_other_row_with_it(tmp_path: Path) -> None:
+    text = 'y,a\n1,"open\n' + "0,x\n0,z\n" * 250
+
+    summary = imported(LABELLED, tmp_path, text)
+
+    assert (summary.records, summary.refused) == (500, {"not_csv": 1})
+
+
+def test_a_column_without_a_name_is_left_out_with_a_note(tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text(",y,a,\n0,1,x,\n1,0,z,\n")
+    kind = CsvImport(LABELLED)
+
+    run(kind, tmp_path / "out", file)
+
+    assert values(tmp_path)["features"] == {"a": {"type": "categorical"}}
+    assert (
+        str(kind.columns[0]) == '"": left out, it has no name; name it in the header, or by --no-header and --columns'
+    )
+    assert "Values" in type(Values.model_validate(values(tmp_path) | {"data": _absolute(tmp_path)})).__name__
+
+
+def _absolute(tmp_path: Path) -> dict[str, Any]:
+    return {**values(tmp_path)["data"], "source": {"url": f"file://{tmp_path}"}}
+
+
+def test_a_file_in_which_nothing_can_be_learned_is_refused_by_column(tmp_path: Path) -> None:
+    text = "y,id,same\n" + "".join(f"{row % 2},u{row},x\n" for row in range(30))
+
+    with pytest.raises(
+        ImportRefused, match=r"no column is left to learn from .'id': 30 of 30 values differ.*--fields names"
+    ):
+        imported(LABELLED, tmp_path, text)
+    assert not (tmp_path / "out" / "values.yaml").exists()
+
+
+def test_the_test_set_of_criteo_is_refused_with_the_command_that_scores_it(tmp_path: Path) -> None:
+    for text, sentence in (
+        ("\t".join(["1"] * 39) + "\n", "it has no label, .* elastic-ctr predict .* --columns I1,I2"),
+        (",".join(["1"] * 40) + "\n", "has commas between its columns"),
+        ("\t".join(["label", *["1"] * 39]) + "\n", "has a header"),
+    ):
+        with pytest.raises(ImportRefused, match=sentence):
+            run_text(CriteoImport(CRITEO), tmp_path, text)

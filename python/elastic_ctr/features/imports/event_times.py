@@ -1,0 +1,75 @@
+"""The time of a row: ISO 8601, time since 1970 in a unit that its size tells, or as strptime takes it."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import date, datetime, timedelta, timezone
+from functools import lru_cache
+
+ISO = "iso"
+EPOCH = "epoch"
+_UNITS = {"epoch-s": 1, "epoch-ms": 10**3, "epoch-us": 10**6, "epoch-ns": 10**9}
+FORMATS = (ISO, EPOCH, *_UNITS)
+
+_ISO_TIME = re.compile(
+    r"(\d{4})-?(\d\d)-?(\d\d)(?:[Tt ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d{1,9}))?)?\s*(?:[Zz]|([+-])(\d\d):?(\d\d)?)?)?"
+)
+_EPOCH_TIME = re.compile(r"[0-9]{9,19}(\.[0-9]+)?")
+# A number is of the finest unit in which it lies before the year 5138.
+_LIMIT = 10**11
+_START = datetime(1970, 1, 1, tzinfo=timezone.utc)
+# Times that somebody would log, in seconds: 2001 to 2100.
+_LIKELY = range(10**9, 4_102_444_800)
+
+
+@lru_cache(maxsize=1 << 16)
+def parsed_time(text: str, time_format: str) -> datetime | None:
+    """None: it is not written so."""
+    try:
+        if time_format == EPOCH or (time_format == ISO and _EPOCH_TIME.fullmatch(text)):
+            return _since_epoch(text, None)
+        if time_format in _UNITS:
+            return _since_epoch(text, _UNITS[time_format])
+        if time_format == ISO:
+            return _iso_time(text)
+        time = datetime.strptime(text, time_format)  # noqa: DTZ007 - the zone is given below
+    except (ValueError, OverflowError, OSError):
+        return None
+    return utc(time)
+
+
+def utc(time: date) -> datetime:
+    """Of a time or a date; without a zone it is UTC."""
+    if not isinstance(time, datetime):
+        return datetime(time.year, time.month, time.day, tzinfo=timezone.utc)
+    return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time.astimezone(timezone.utc)
+
+
+def looks_like_time(text: str) -> bool:
+    """Whether a cell is a date with a time, or a whole number that is one in our days."""
+    if text.isascii() and text.isdigit():
+        return len(text) in {10, 13, 16, 19} and int(text[:10]) in _LIKELY
+    return ":" in text and (match := _ISO_TIME.fullmatch(text)) is not None and match[4] is not None
+
+
+def _since_epoch(text: str, per_second: int | None) -> datetime:
+    whole, _, fraction = text.partition(".")
+    number = int(whole) if whole.lstrip("+-").isdigit() else math.floor(float(text))
+    if per_second is None:
+        per_second = next((unit for unit in _UNITS.values() if abs(number) < _LIMIT * unit), 10**9)
+    micros = number * 10**6 // per_second
+    if per_second == 1 and fraction.isdigit():
+        micros += int(fraction.ljust(6, "0")[:6])
+    return _START + timedelta(microseconds=micros)
+
+
+def _iso_time(text: str) -> datetime | None:
+    """As `datetime.fromisoformat` of Python 3.11, which 3.10 does not have; without an offset it is UTC."""
+    if (match := _ISO_TIME.fullmatch(text)) is None:
+        return None
+    year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups(default="0")
+    offset = timedelta(hours=int(hours), minutes=int(minutes)) * (-1 if sign == "-" else 1)
+    return datetime(
+        int(year), int(month), int(day), int(hour), int(minute), int(second), int(fraction.ljust(6, "0")[:6]), timezone.utc
+    ) - offset  # fmt: skip
