@@ -19,6 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
+from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
@@ -126,10 +128,21 @@ def lines_of(features: list[list[tuple[int, str]]]) -> dict[str, Any]:
 
 
 def put_version(
-    store: FileStore, exported: Exported, *, off: float = 0.0, samples: int = 40, at: int | None = None
+    store: FileStore,
+    exported: Exported,
+    *,
+    off: float = 0.0,
+    samples: int = 40,
+    at: int | None = None,
+    columns: FeatureDocument | None = None,
 ) -> VersionManifest:
-    """Publish a version; `off` is added to the last published probability, `at` is its id if not its own."""
+    """Publish a version; `off` is added to the last published probability, `at` is its id if not its own. It takes rows of columns
+    where features are given, which are its slots then.
+    """
     version = at or exported.version
+    described = exported.folder / FEATURES_FILE
+    if columns is not None:
+        described.write_bytes(columns.to_json())
     lines = []
     for number in range(samples):
         features = features_of(number)
@@ -167,7 +180,9 @@ def put_version(
             publish(store, exported.folder / "network.pdmodel", f"{folder}/network.pdmodel"),
             publish(store, exported.folder / "network.pdiparams", f"{folder}/network.pdiparams"),
             publish(store, sample, layout.sample_file(version), samples),
+            *([] if columns is None else [publish(store, described, f"{folder}/{FEATURES_FILE}")]),
         ),
+        features=None if columns is None else columns.digest,
         samples=samples,
         auc_live=None,
         auc_published=None,
