@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -213,7 +214,8 @@ def memory_sentence(run: RunData, files: list[str], versions: list[int]) -> str:
             f"{which} was trained on these rows (hour {', '.join(learned)}): AUC is that of memory and says too much; "
             "ask for a later hour, or see `AUC before` in the status"
         )
-    return f"{which} was not trained on these rows: AUC is that of new rows"
+    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(until))
+    return f"{which} knows events until {at} and was not trained on these rows: AUC is that of new rows"
 
 
 class _Tally:

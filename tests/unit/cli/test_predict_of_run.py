@@ -130,7 +130,7 @@ def test_other_options_come_before_those_of_the_run(run: Run, tmp_path: Path) ->
     ("hour", "sentence"),
     [
         ("01", "version 7 was trained on these rows (hour 20200401/01): AUC is that of memory and says too much; ask for a later hour"),
-        ("02", "version 7 was not trained on these rows: AUC is that of new rows"),
+        ("02", "version 7 knows events until 2020-04-01 02:00 UTC and was not trained on these rows: AUC is that of new rows"),
     ],
 )  # fmt: skip
 def test_measures_say_whether_the_version_was_trained_on_the_rows(run: Run, hour: str, sentence: str) -> None:
