@@ -1,6 +1,7 @@
 """The Python clients against a serving process whose model takes rows of columns, with a real cube-server behind it."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ async def test_both_clients_ask_a_model_of_columns_for_the_probabilities_of_its_
 ) -> None:
     known, expected = of_columns(exports[FIRST])
     started_cube.load(known)
-    put_version(store, known, columns=FEATURES)
+    put_version(store, known, columns=FEATURES, rows=list(zip(map(json.dumps, TEXTS), expected, strict=True)))
     await transfer.publish(live=VERSION, wanted=(VERSION,), holders={VERSION: started_cube.holders()})
     async with serving(store, transfer, scratch, workers=2) as running:
         await running.until_version(VERSION)
