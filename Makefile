@@ -25,6 +25,9 @@ UNIT_JOBS ?= $(shell echo $$((3 * $$(nproc))))
 # A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
 HDFS_CONTEXT ?=
 
+# The values and the folder of `make demo`.
+DEMO = -f build/demo/data/values.yaml -f examples/demo.yaml --dir build/demo/run
+
 IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr
 CLUSTER_IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr-test
 LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
@@ -40,11 +43,17 @@ help: ## Show this help
 setup: ## Make .venv with the packages that run elastic-ctr (Python 3.10 to 3.12, locked)
 	@tools/setup
 
-demo: setup ## Train, publish and serve four hours of synthetic clicks (about two minutes); report in build/demo/report.json
+demo: setup ## Train, publish and serve four hours of synthetic clicks (about two minutes), and ask for one prediction; report in build/demo/report.json
 	@rm -rf build/demo
-	@$(BIN)/elastic-ctr synth --hours 4 --rows 200000 --seed 1 build/demo/data
-	@$(BIN)/elastic-ctr local run -f build/demo/data/values.yaml -f examples/demo.yaml --dir build/demo/run --report build/demo/report.json
+	@$(BIN)/elastic-ctr synth --hours 4 --rows 200000 --seed 1 build/demo/data 2> >(grep -v '^next: ' >&2)
+	@$(BIN)/elastic-ctr local run $(DEMO) --report build/demo/report.json
+	@$(BIN)/elastic-ctr local up $(DEMO) 2>build/demo/up.log || { cat build/demo/up.log >&2; exit 1; }
+	@head -1 build/demo/data/20200401/03/part-00000 | cut -d' ' -f3- >build/demo/line
+	@echo "asked: $$(cat build/demo/line)"
+	@echo "answer: $$($(BIN)/elastic-ctr predict build/demo/line --no-clicks --json --dir build/demo/run)"
+	@$(BIN)/elastic-ctr local down --dir build/demo/run
 	@echo "report: build/demo/report.json; logs: build/demo/run/logs"
+	@echo "next: $(BIN)/elastic-ctr local up $(DEMO)    # ask it yourself"
 
 stream-demo: setup ## A stream whose truth drifts, learned within seconds (under three minutes); report in build/stream/report.json
 	@$(BIN)/python -m bench.stream_demo

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
+from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
@@ -126,24 +128,30 @@ def lines_of(features: list[list[tuple[int, str]]]) -> dict[str, Any]:
 
 
 def put_version(
-    store: FileStore, exported: Exported, *, off: float = 0.0, samples: int = 40, at: int | None = None
+    store: FileStore,
+    exported: Exported,
+    *,
+    off: float = 0.0,
+    samples: int = 40,
+    at: int | None = None,
+    columns: FeatureDocument | None = None,
+    rows: Sequence[tuple[str, float]] = (),
 ) -> VersionManifest:
-    """Publish a version; `off` is added to the last published probability, `at` is its id if not its own."""
+    """Publish a version; `off` is added to the last published probability, `at` is its id if not its own. A model of columns has
+    features, which are its slots, and rows with their probabilities as its samples.
+    """
     version = at or exported.version
+    described = exported.folder / FEATURES_FILE
+    if columns is not None:
+        described.write_bytes(columns.to_json())
     lines = []
-    for number in range(samples):
-        features = features_of(number)
-        probability = exported.probability(features) + (off if number == samples - 1 else 0.0)
+    if not rows:
+        found = [features_of(number) for number in range(samples)]
+        rows = [(line_of(features), exported.probability(features)) for features in found]
+    for number, (line, known) in enumerate(rows):
+        probability = known + (off if number == len(rows) - 1 else 0.0)
         lines.append(
-            json.dumps(
-                {
-                    "line": line_of(features),
-                    "show": 2,
-                    "click": number % 2,
-                    "live": probability,
-                    "published": probability,
-                }
-            )
+            json.dumps({"line": line, "show": 2, "click": number % 2, "live": probability, "published": probability})
         )
     sample = exported.folder / f"sample-{version}.jsonl"
     sample.write_text("".join(f"{line}\n" for line in lines))
@@ -166,9 +174,11 @@ def put_version(
         model_files=(
             publish(store, exported.folder / "network.pdmodel", f"{folder}/network.pdmodel"),
             publish(store, exported.folder / "network.pdiparams", f"{folder}/network.pdiparams"),
-            publish(store, sample, layout.sample_file(version), samples),
+            publish(store, sample, layout.sample_file(version), len(lines)),
+            *([] if columns is None else [publish(store, described, f"{folder}/{FEATURES_FILE}")]),
         ),
-        samples=samples,
+        features=None if columns is None else columns.digest,
+        samples=len(lines),
         auc_live=None,
         auc_published=None,
     )

@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,9 +58,20 @@ class Installed(NamedTuple):
         )
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def interpreter(name: str) -> str | None:
+    """The newest Python of this machine above those that Paddle runs on, or this one."""
+    if name == "this":
+        return sys.executable
+    found = (shutil.which(f"python3.{minor}") for minor in (14, 13))
+    # A shim of pyenv may stand for a version that is not chosen.
+    return next((each for each in found if each and not subprocess.run([each, "-c", ""], check=False).returncode), None)
+
+
+@pytest.fixture(scope="module", params=["this", "newer"])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel with [client], from a registry."""
+    if (python := interpreter(request.param)) is None:
+        pytest.skip(needs("Python 3.13 or 3.14", "uv python install 3.14"))
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     # Building writes beside the sources.
@@ -72,7 +82,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
     subprocess.run(build, check=True, capture_output=True)
     [wheel] = folder.glob("elastic_ctr-*.whl")
-    venv.create(folder / "venv", with_pip=False)
+    subprocess.run([python, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, capture_output=True)
     target = ["--python", str(folder / "venv" / "bin" / "python"), "install", "--retries", "0", f"{wheel}[client]"]
     done = subprocess.run([*pip, *target], capture_output=True, text=True, check=False)
     if "Failed to establish a new connection" in done.stderr or "No matching distribution" in done.stderr:
@@ -81,15 +91,34 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(folder / "venv")
 
 
-def test_the_client_alone_is_small_and_encodes_instances(client: Installed) -> None:
-    program = (
-        "import sys; from elastic_ctr.serving.client import ServingClient;"
-        "assert not {'numba', 'paddle', 'grpc', 'uvicorn'} & set(sys.modules); print(ServingClient.__name__)"
-    )
+ASK = """
+import asyncio, sys
+from elastic_ctr.serving.client import AsyncServingClient, ServingClient, ServingUnavailable
 
-    done = client.run("python", "-c", program)
+assert not {"numba", "paddle", "grpc", "uvicorn", "pydantic", "typing_extensions"} & set(sys.modules)
+rows = [{"user": "u7", "price": 12.5, "tags": ["a", "b"]}, {}]
+try:
+    ServingClient("127.0.0.1:1", timeout_seconds=0.5).predict_rows(rows)
+except ServingUnavailable as failed:
+    print(failed)
 
-    assert (done.stdout, done.stderr) == ("ServingClient\n", "")
+
+async def ask():
+    async with AsyncServingClient(["127.0.0.1:1"], timeout_seconds=0.5) as client:
+        await client.predict_rows(rows)
+
+try:
+    asyncio.run(ask())
+except ServingUnavailable as failed:
+    print(failed)
+"""
+
+
+def test_the_client_alone_is_small_and_asks_for_predictions_with_numpy_alone(client: Installed) -> None:
+    done = client.run("python", "-W", "error", "-c", ASK)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.partition(": ")[0] for line in done.stdout.splitlines()] == ["127.0.0.1:1"] * 2
 
 
 def test_help_works_without_extras_and_an_absent_command_names_its_extra(client: Installed) -> None:

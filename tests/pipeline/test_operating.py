@@ -142,7 +142,8 @@ def test_up_says_where_predictions_are_and_status_says_where_everything_is(syste
     assert "is up already" in again.stderr
     for each in (local, whole):
         assert "20200401/00" in each.stdout
-        assert f"version {system.status()['live']} knows events until 2020-04-01 01:00 UTC" in each.stdout
+        assert f"live       version {system.status()['live']}" in each.stdout
+        assert "events until 2020-04-01 01:00 UTC" in each.stdout
     assert "127.0.0.1:1/status does not answer" in " ".join(partly.stdout.split())
 
 

@@ -12,7 +12,7 @@ import yaml
 from pipeline.running import values_for
 
 README = Path(__file__).parents[2] / "README.md"
-ROWS = 2000
+HOURS, ROWS = 3, 1000
 
 
 @pytest.mark.timeout(300)
@@ -23,9 +23,10 @@ def test_the_quick_start_with_ones_own_clicks_runs_as_it_is_written(tmp_path: Pa
     dice = random.Random(7)
     header, row = sample.splitlines()
     rows = [
-        row.replace("u7", f"u{dice.randrange(20)}").replace("i31", f"i{dice.randrange(20)}")[:-1]
-        + str(dice.randrange(2))
-        for _ in range(ROWS)
+        row.replace("T00", f"T{hour:02}").replace("u7", f"u{user}").replace("i31", f"i{dice.randrange(20)}")[:-1]
+        + str(int(dice.random() < user / 20))
+        for hour in range(HOURS)
+        for user in (dice.randrange(20) for _ in range(ROWS))
     ]
     (tmp_path / "clicks.csv").write_text("\n".join([header, *rows]) + "\n")
     (tmp_path / ".venv").symlink_to(sys.prefix)
@@ -52,8 +53,22 @@ def test_the_quick_start_with_ones_own_clicks_runs_as_it_is_written(tmp_path: Pa
         )
 
     assert [command.split()[1] for command in commands] == ["import", "local", "predict", "local"]
-    assert f"{ROWS} of {ROWS} rows are in 1 hours, 20200401/00 to 20200401/00" in said["import"].stdout
+    assert (
+        f"{HOURS * ROWS} of {HOURS * ROWS} rows are in {HOURS} hours, 20200401/00 to 20200401/02"
+        in said["import"].stdout
+    )
+    assert (
+        "next: .venv/bin/elastic-ctr predict hours/20200401/02    # probabilities and AUC of rows of an hour that was held"
+        in said["up"].stderr
+    )
+    assert "next: .venv/bin/elastic-ctr local down" in said["up"].stderr
     assert len(said["predict"].stdout.splitlines()) == ROWS
-    assert "AUC 0." in said["predict"].stderr
+    figures, honest = said["predict"].stderr.splitlines()
+    assert f"{ROWS} rows, {ROWS} shows" in figures
+    assert "AUC 0.8" in figures
+    assert re.fullmatch(
+        r"version \d+ knows events until \S+ 0[12]:00 UTC and was not trained on these rows: AUC is that of new rows",
+        honest,
+    )
     assert "processes of " in said["down"].stdout
     assert "nothing runs in" in down.stdout

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_ctr.cli.entrypoint import refuse
+from elastic_ctr.cli.next_step import each_of, print_next
 from elastic_ctr.cli.scoring import ScoringOptions, end_for_refused, refusals, score
 from elastic_ctr.cli.shared_options import Where, grouped
 from elastic_ctr.scoring.order import Order
@@ -57,6 +58,9 @@ def evaluate(
         Console(width=None if Console().is_terminal else _WIDTH).print(table_of(document))
     if document["total"]["refused"]:
         typer.echo(refusals(document["total"]), err=True)
+    if scoring.values and not as_json:
+        given = (*each_of("-f", scoring.values), *each_of("--set-file", scoring.set_file or []))
+        print_next("tune", *given, why="search for better settings")
     end_for_refused(document)
 
 

@@ -16,12 +16,15 @@ from rich.console import Console
 
 from elastic_ctr.cli.check import CheckFailed, verify_serving
 from elastic_ctr.cli.entrypoint import reason_of, refuse
+from elastic_ctr.cli.next_step import dir_option, each_of, print_next, shown
 from elastic_ctr.cli.status import status
+from elastic_ctr.config.data import split_time
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.own_network import read_source
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import learned, table
+from elastic_ctr.local.run_data import RunData
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running, write_json
 from elastic_ctr.local.run_view import following, stage
 from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, find_ports_free, status_and_release
@@ -40,6 +43,15 @@ SetFile = Annotated[
     typer.Option(
         "--set-file",
         help="KEY=FILE: the file's text as a value, as helm takes it; for data.slots=slot.conf and model.network.source=my_network.py.",
+    ),
+]
+Last = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="YYYYMMDD/HH",
+        show_default="data.end",
+        help="The last hour to train: later ones are held back, to see how well they are predicted.",
     ),
 ]
 _GRACE_SECONDS = 30
@@ -90,8 +102,8 @@ def _read_text(file: Path) -> str:
     return found.decode("utf-8")
 
 
-def load_values(files: list[Path], set_files: list[str] | None) -> Values:
-    """Raises ConfigRefused."""
+def load_values(files: list[Path], set_files: list[str] | None, end: str | None = None) -> Values:
+    """`end`: instead of data.end. Raises ConfigRefused."""
     parts: dict[str, dict[str, object]] = {str(file): _read_values(file) for file in files}
     for each in set_files or []:
         key, equals, file_name = each.partition("=")
@@ -106,6 +118,8 @@ def load_values(files: list[Path], set_files: list[str] | None) -> Values:
         for step in reversed(steps):
             part = {step: part}
         parts[f"--set-file {each}"] = part
+    if end is not None:
+        parts["--to"] = {"data": {"end": end}}
     given: dict[str, object] = {}
     for part in parts.values():
         given = _merged(given, part)
@@ -116,10 +130,10 @@ def load_values(files: list[Path], set_files: list[str] | None) -> Values:
     return settings(Values, given, " + ".join(map(str, files)), parts)
 
 
-def _places(files: list[Path], set_files: list[str] | None, folder: Path) -> Places:
+def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: str | None) -> Places:
     """Ends with a sentence for each thing wrong with the values, or with the folder."""
     try:
-        places = Places(folder.resolve(), load_values(files, set_files))
+        places = Places(folder.resolve(), load_values(files, set_files, last))
         RunFolder(places.folder).create()
     except ConfigRefused as wrong:
         refuse(str(wrong))
@@ -136,6 +150,7 @@ def run(
     folder: Folder = DEFAULT_FOLDER,
     report: Annotated[Path | None, typer.Option("--report", help="Write the report here as JSON.")] = None,
     set_file: SetFile = None,
+    last: Last = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Go on serving, also after the last hour and with problems, until Ctrl-C.")
     ] = False,
@@ -147,7 +162,7 @@ def run(
     Exit codes: 0 the last version is live; 1 the run cannot reach its end (the reason is printed); 2 the values or this
     machine do not allow it; 130 stopped by Ctrl-C.
     """
-    places = _places(values, set_file, folder)
+    places = _places(values, set_file, folder, last)
     configure("local", "WARNING")
     console = Console(stderr=True)
     try:
@@ -176,6 +191,15 @@ def run(
                 code = 2 if isinstance(failed, RoleRefused) else 1
     except (OSError, StoreError, ValueError) as failed:
         refuse(reason_of(failed))
+    if code == 0 and not keep:
+        again = (
+            "local",
+            "up",
+            *each_of("-f", values),
+            *each_of("--set-file", set_file or []),
+            *each_of("--to", filter(None, [last])),
+        )
+        print_next(*again, *dir_option(folder), why="answer predictions with what was trained")
     raise typer.Exit(code)
 
 
@@ -198,19 +222,19 @@ def _stop_without_up(stop: threading.Event) -> None:
 
 
 @app.command()
-def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = None) -> None:
+def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = None, last: Last = None) -> None:
     """Start everything in the background and return once predictions are answered.
 
     Exit codes: 0 serving answers with the live version; 1 no prediction can be answered until the problem that is printed
     is mended, and everything else goes on; 2 nothing runs (the reason is printed).
     """
-    places = _places(values, set_file, folder)
+    places = _places(values, set_file, folder, last)
     run_folder = RunFolder(places.folder)
     if run_folder.runner() is not None:
         refuse(f"{places.folder} is up already; `elastic-ctr local down --dir {folder}` ends it")
     try:
         find_ports_free(places)
-        process = _started(values, set_file, run_folder)
+        process = _started(values, set_file, last, run_folder)
         try:
             _follow_start(process, places, run_folder)
         except KeyboardInterrupt:
@@ -223,7 +247,9 @@ def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = 
         refuse(reason_of(failed))
 
 
-def _started(values: list[Path], set_file: list[str] | None, run_folder: RunFolder) -> "subprocess.Popen[bytes]":
+def _started(
+    values: list[Path], set_file: list[str] | None, last: str | None, run_folder: RunFolder
+) -> "subprocess.Popen[bytes]":
     """The runner in the background. It ends with this process until it is told to go on."""
     program = str(Path(sys.executable).parent / "elastic-ctr")
     command = [program, "local", "run", "--keep", "--dir", str(run_folder.path)]
@@ -232,6 +258,7 @@ def _started(values: list[Path], set_file: list[str] | None, run_folder: RunFold
     for each in set_file or []:
         key, _, name = each.partition("=")
         command += ["--set-file", f"{key}={Path(name).resolve()}"]
+    command += each_of("--to", filter(None, [last]))
     environment = {**os.environ, _STARTED_BY_UP: "1"}
     with run_folder.private(), run_folder.runner_log.open("ab") as out:
         return subprocess.Popen(
@@ -277,6 +304,7 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
             with suppress(CheckFailed):
                 if all(verify_serving(each, model).facts["version"] == live for each in predictions):
                     console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
+                    _print_next_of_up(places)
                     return
         if problems:
             _go_on(process)
@@ -287,6 +315,17 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
             )
         time.sleep(0.5)
     refuse(run_folder.absence())
+
+
+def _print_next_of_up(places: Places) -> None:
+    where = dir_option(places.folder)
+    data = RunData(places.data, places.store)
+    if (newest := data.newest_split()) is not None:
+        held_back = places.data.end is not None and split_time(newest) > split_time(places.data.end)
+        rows = "rows of an hour that was held back" if held_back else "rows that it was trained on"
+        print_next("predict", shown(Path(data.folder or "", newest)), *where, why=f"probabilities and AUC of {rows}")
+    print_next("status", "--watch", *where, why="passes, versions, freshness")
+    print_next("local", "down", *where, why="end it; versions stay")
 
 
 @app.command()

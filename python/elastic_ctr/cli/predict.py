@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -16,14 +17,16 @@ import typer
 from elastic_ctr.cli.cluster import target_of
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import KubectlFailed
+from elastic_ctr.cli.next_step import command
 from elastic_ctr.cli.predict_stored import StoredOptions, predict_stored
-from elastic_ctr.cli.prediction_rows import RowOptions, Sample, samples_of_rows
+from elastic_ctr.cli.prediction_rows import RowOptions, Sample, names_of, samples_of_rows
 from elastic_ctr.cli.scoring import ScoringOptions
 from elastic_ctr.cli.shared_options import PREDICTIONS, ModelName, PredictionsAddress, Where, grouped
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import LineRefused, parse_features, parse_line
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.local import endpoints
+from elastic_ctr.local.run_data import RunData
 from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 from elastic_ctr.store.temporary import appearing
 
@@ -53,7 +56,8 @@ def predict(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE|-", help="Lines or rows as in training; - is standard input. With -f: files, else hours."
+            metavar="FILE|FOLDER|-",
+            help="Lines or rows as in training; of a folder its files; - is standard input. With -f: files, else hours.",
         ),
     ] = None,
     output: Annotated[
@@ -68,9 +72,7 @@ def predict(
     served: ServedOptions = ServedOptions(),
     no_clicks: Annotated[
         bool,
-        typer.Option(
-            "--no-clicks", help="Of lines: they have no show and click. With -f, of rows: their label is not read."
-        ),
+        typer.Option("--no-clicks", help="Of lines: they have no show and click. Of rows: their label is not read."),
     ] = False,
     rows: RowOptions = RowOptions(),
     as_json: Annotated[
@@ -84,11 +86,12 @@ def predict(
     """Print one probability of a click for each line or row, by a running serving; or write them, by a version in the store.
 
     A model of columns takes rows: csv, tsv, jsonl or parquet, csv and tsv with a header or with --columns; .gz and .zst
-    are decompressed. Columns that no feature reads are left out, and one that the file lacks is named.
+    are decompressed. Columns that no feature reads are left out, and one that the file lacks is named. Format and label of a run
+    on this machine are known.
 
-    With show and click in the lines, or with --label, AUC and logloss weighted by them are printed on standard error. A
-    bad line is named by its number, gets `nan` (null with --json) so that the lines of the answer stay those of the file,
-    and makes the exit code 1; 2 means that serving did not answer.
+    With show and click in the lines, or a label in the rows, AUC and logloss weighted by them are printed on standard error, and
+    whether the version has been trained on them. A bad line is named by its number, gets `nan` (null with --json) so that the lines
+    of the answer stay those of the file, and makes the exit code 1; 2 means that serving did not answer.
 
     With -f VALUES --output DIR no serving is needed: hours of data.source (--from, --to) or files are scored with a version in the
     store. Each row gets one row of output, in its order; a refused one has no probability but its reason. An interrupted command
@@ -103,14 +106,16 @@ def predict(
         refuse(
             f"{option} is for a version in the store: say -f VALUES, the values file of its training, as well; or --pods N"
         )
-    if files is None or len(files) != 1:
-        refuse("name one FILE, or - for standard input; several files, and hours, are for -f VALUES --output DIR")
+    if not files or ("-" in files and len(files) > 1):
+        refuse(
+            "name a FILE, the folder of an hour, or - alone for standard input; all hours are for -f VALUES --output DIR"
+        )
     to = None if output is None else Path(output)
-    _predict_served(files[0], to, served, rows, where, no_clicks=no_clicks, as_json=as_json)
+    _predict_served(files, to, served, rows, where, no_clicks=no_clicks, as_json=as_json)
 
 
 def _predict_served(
-    file: str,
+    given: list[str],
     output: Path | None,
     served: ServedOptions,
     rows: RowOptions,
@@ -120,65 +125,147 @@ def _predict_served(
     as_json: bool,
 ) -> None:
     target = target_of(where, {"--address": served.address})
+    # At an address of its own there may be another run's serving.
+    run = RunData.of(target.run) if target.run is not None and served.address is None else None
     try:
+        files = _files_of(given, run)
         with (
-            nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as lines,
             # The file appears when all is written.
             nullcontext(sys.stdout.buffer) if output is None else appearing(output) as out,
             target.reached(PREDICTIONS, served.address) as found,
         ):
             serving, name = found.removeprefix("http://"), target.model(served.model)
             endpoints.ready(serving, name)
-            found_inputs = endpoints.metadata(serving, name)
-            if found_inputs.slots:
-                tally, samples = _Tally("line"), _lines(lines, found_inputs.slots, rows, no_clicks=no_clicks)
-            else:
-                tally, samples = _Tally("row"), _rows(lines, file, found_inputs.columns, rows, no_clicks=no_clicks)
-            while asked := list(itertools.islice(samples, served.batch or _BATCH)):
-                for sample, probability, version in _ask(serving, name, asked):
-                    tally.add(sample, probability, version)
-                    out.write(_written(tally.kind, sample, probability, version, as_json=as_json).encode())
-                out.flush()
+            inputs = endpoints.metadata(serving, name)
+            tally = _Tally("line" if inputs.slots else "row")
+            for file in files:
+                with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
+                    tally.file = file if len(files) > 1 else ""
+                    if inputs.slots:
+                        samples, tally.labelled = _lines(stream, inputs.slots, rows, no_clicks=no_clicks), not no_clicks
+                    else:
+                        options = _of_run(stream, file, rows, run, no_clicks=no_clicks)
+                        samples, tally.labelled = (
+                            _rows(stream, file, inputs.columns, options),
+                            options.label is not None,
+                        )
+                    while asked := list(itertools.islice(samples, served.batch or _BATCH)):
+                        for sample, probability, version in _ask(serving, name, asked):
+                            tally.add(sample, probability, version)
+                            out.write(tally.written(sample, probability, version, as_json=as_json).encode())
+                        out.flush()
     except BrokenPipeError:
         # The reader has closed the pipe, as in `… | head`: click ends the command without a message.
         raise
     except (KubectlFailed, OSError, ValueError) as failed:
         refuse(reason_of(failed))
-    tally.report(with_clicks=not no_clicks if tally.kind == "line" else rows.label is not None)
+    if tally.report() and run is not None:
+        typer.echo(memory_sentence(run, files, tally.versions), err=True)
     if tally.bad:
         raise typer.Exit(1)
+
+
+def _files_of(given: list[str], run: RunData | None) -> list[str]:
+    """Of a folder the files that training would read. Raises ValueError, OSError."""
+    donefile = "donefile" if run is None else run.data.donefile
+    found: list[str] = []
+    for name in given:
+        path = Path(name)
+        if not path.is_dir():
+            found.append(name)
+            continue
+        inside = sorted(path.iterdir())
+        values = path / "values.yaml"
+        if not inside or any(each.is_dir() for each in inside):
+            way = command("predict", "-f", values if values.exists() else "VALUES", "--output", "DIR")
+            raise ValueError(
+                f"{name} is not the folder of one hour: name one, or a file; `{way}` scores all hours with a version in the store"
+            )
+        found += [str(each) for each in inside if each.name != donefile and not each.name.startswith((".", "_"))]
+    return found
+
+
+def _of_run(stream: BinaryIO, file: str, rows: RowOptions, run: RunData | None, *, no_clicks: bool) -> RowOptions:
+    """The options of a file of rows, with what the run knows of it. Raises ValueError."""
+    if no_clicks and (rows.label or rows.shows):
+        raise ValueError("--no-clicks reads no label, and --label or --shows names one: leave one out")
+    if run is None:
+        return rows
+    options = rows.completed(run.data, file)
+    if no_clicks or options.file_format is None:
+        return options
+    return options.labelled(run.data, names_of(stream, file, options.format_of(file)))
+
+
+def memory_sentence(run: RunData, files: list[str], versions: list[int]) -> str:
+    """Whether the versions that answered have been trained on the rows of the files: AUC is that of memory then."""
+    splits = [run.split_of(Path(file)) for file in files if file != "-"]
+    until = max((moment for version in versions if (moment := run.learned_until(version)) is not None), default=None)
+    which = f"version {versions[-1]}" if len(versions) == 1 else "one of the versions"
+    if any(run.follows(Path(file)) for file in files if file != "-"):
+        return (
+            f"the run follows these files, so {which} may have been trained on these rows: AUC is that of memory then"
+        )
+    if until is None or not splits or None in splits:
+        return "these rows are in no hour of the run: if they were trained, AUC is that of memory and says too much"
+    learned = sorted({split for split in splits if split is not None and run.has_learned(split, until)})
+    if learned:
+        return (
+            f"{which} was trained on these rows (hour {', '.join(learned)}): AUC is that of memory and says too much; "
+            "ask for a later hour, or see `AUC before` in the status"
+        )
+    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(until))
+    return f"{which} knows events until {at} and was not trained on these rows: AUC is that of new rows"
 
 
 class _Tally:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.bad = 0
+        # Of the file that is read: its name where there are several, and whether its clicks are known.
+        self.file = ""
+        self.labelled = False
         self._answers: list[tuple[float, int, int]] = []
         self._versions: Counter[int | None] = Counter()
+
+    @property
+    def versions(self) -> list[int]:
+        return sorted(version for version in self._versions if version is not None)
 
     def add(self, sample: Sample, probability: float, version: int | None) -> None:
         if sample.text is None:
             self.bad += 1
             if self.bad <= _SHOWN:
-                typer.echo(f"{self.kind} {sample.number}: {sample.reason}", err=True)
+                of_file = f"{self.file} " if self.file else ""
+                typer.echo(f"{of_file}{self.kind} {sample.number}: {sample.reason}", err=True)
             return
-        self._answers.append((probability, sample.click, sample.show))
         self._versions[version] += 1
+        if self.labelled:
+            self._answers.append((probability, sample.click, sample.show))
 
-    def report(self, *, with_clicks: bool) -> None:
+    def written(self, sample: Sample, probability: float, version: int | None, *, as_json: bool) -> str:
+        if not as_json:
+            return f"{probability:.9g}\n"
+        of_file = {"file": self.file} if self.file else {}
+        found = None if sample.text is None else probability
+        return json.dumps({**of_file, self.kind: sample.number, "probability": found, "version": version}) + "\n"
+
+    def report(self) -> bool:
+        """Print what all answers have together; whether measures were among it."""
         if self.bad > _SHOWN:
             typer.echo(f"… and {self.bad - _SHOWN} more bad {self.kind}s", err=True)
         if len(self._versions) > 1:
             shares = ", ".join(f"{version} ({count} {self.kind}s)" for version, count in self._versions.items())
             typer.echo(f"the live version changed meanwhile; answers are of versions {shares}", err=True)
-        if not with_clicks or not self._answers:
-            return
+        if not self._answers:
+            return False
         probabilities, clicks, shows = zip(*self._answers, strict=True)
         auc = weighted_auc(probabilities, clicks, shows)
         told = "none (it takes a click and a show without one)" if auc is None else f"{auc:.6f}"
         loss = weighted_logloss(probabilities, clicks, shows)
         counts = f"{len(self._answers)} {self.kind}s, {sum(shows)} shows, {sum(clicks)} clicks"
         typer.echo(f"{counts}: AUC {told}, logloss {loss:.6f}", err=True)
+        return True
 
 
 def _lines(stream: BinaryIO, slots: list[str], rows: RowOptions, *, no_clicks: bool) -> Iterator[Sample]:
@@ -189,12 +276,8 @@ def _lines(stream: BinaryIO, slots: list[str], rows: RowOptions, *, no_clicks: b
     return (_read(number, line, known, no_clicks=no_clicks) for number, line in enumerate(stream, 1))
 
 
-def _rows(
-    stream: BinaryIO, file: str, columns: dict[str, str], rows: RowOptions, *, no_clicks: bool
-) -> Iterator[Sample]:
+def _rows(stream: BinaryIO, file: str, columns: dict[str, str], rows: RowOptions) -> Iterator[Sample]:
     """Raises ValueError."""
-    if no_clicks:
-        raise ValueError("--no-clicks is for lines of feasigns, and this model takes rows; --label names their label")
     if file != "-":
         return samples_of_rows(stream, file, columns, rows)
     if rows.file_format in {None, "parquet"}:
@@ -235,10 +318,3 @@ def _ask(serving: str, model: str, samples: list[Sample]) -> Iterator[tuple[Samp
         break
     for sample in samples:
         yield sample, *((float("nan"), None) if sample.text is None else next(answers))
-
-
-def _written(kind: str, sample: Sample, probability: float, version: int | None, *, as_json: bool) -> str:
-    if not as_json:
-        return f"{probability:.9g}\n"
-    found = None if sample.text is None else probability
-    return json.dumps({kind: sample.number, "probability": found, "version": version}) + "\n"

@@ -32,7 +32,7 @@ class StoredOptions:
     ] = None  # fmt: skip
 
     dump: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--dump", metavar="keys,pooled", rich_help_panel=PANEL,
             help="For finding errors: columns with each slot's keys, or its pooled values (and the numbers) that the network gets.",
@@ -60,9 +60,9 @@ class StoredOptions:
 
     def dumps(self) -> tuple[Dump, ...]:
         """Ends with a sentence."""
-        dumps = tuple(self.dump.split(",")) if self.dump else ()
+        dumps = tuple(each for given in self.dump or () for each in given.split(","))
         if strange := [each for each in dumps if each not in get_args(Dump) or dumps.count(each) > 1]:
-            refuse(f"--dump {self.dump}: {strange[0]!r} is neither keys nor pooled, or is named twice")
+            refuse(f"--dump {','.join(dumps)}: {strange[0]!r} is neither keys nor pooled, or is named twice")
         return cast("tuple[Dump, ...]", dumps)
 
 

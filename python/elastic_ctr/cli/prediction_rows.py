@@ -1,14 +1,18 @@
 """Rows of a file as `elastic-ctr predict` asks for them: read as trainers read them, and written as JSON."""
 
+import csv
+import io
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import merge
 from pathlib import PurePath
 from typing import Annotated, BinaryIO, NamedTuple, get_args
 
 import typer
 
+from elastic_ctr.config.data import Data
+from elastic_ctr.features.blocks import open_lines
 from elastic_ctr.features.cells import Cells
 from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.json_rows import json_of_row
@@ -37,10 +41,16 @@ class RowOptions:
 
     file_format: Annotated[
         str | None,
-        typer.Option("--format", help=f"Of rows: {', '.join(_KINDS)}. By default it is what the file's name ends in."),
+        typer.Option(
+            "--format",
+            help=f"Of rows: {', '.join(_KINDS)}. By default it is what the file's name ends in, or else that of the run.",
+        ),
     ] = None
     label: Annotated[
-        str | None, typer.Option(help="Of rows: the column of the label, 0 or 1, for AUC and logloss.")
+        str | None,
+        typer.Option(
+            help="Of rows: the column of the label, 0 or 1, for AUC and logloss. By default that of the run, if it is there."
+        ),
     ] = None
     shows: Annotated[
         str | None, typer.Option(help="Of rows: the column of impressions; --label is that of clicks then.")
@@ -68,6 +78,59 @@ class RowOptions:
         """An option that was given, by its name."""
         given = {"--format": self.file_format, "--label": self.label, "--shows": self.shows, "--columns": self.columns}
         return next((option for option, value in given.items() if value is not None), None)
+
+    def completed(self, data: Data, name: str) -> "RowOptions":
+        """With the format and the columns of a run, where neither the options nor the name of the file say them."""
+        if data.format not in _KINDS:
+            return self
+        stem = name.removesuffix(".gz").removesuffix(".zst")
+        named = PurePath(stem).suffix.removeprefix(".")
+        kind = self.file_format or (named if named in _KINDS else data.format)
+        columns = self.columns
+        if columns is None and data.columns is not None and kind == data.format:
+            columns = ",".join(data.columns)
+        return replace(self, file_format=kind, columns=columns)
+
+    def labelled(self, data: Data, names: Sequence[str]) -> "RowOptions":
+        """With the label and shows of a run, where no label is named and the file has these columns."""
+        wanted = [column for column in (data.label, data.shows) if column is not None]
+        if self.label is not None or self.shows is not None or not wanted or not set(wanted) <= set(names):
+            return self
+        return replace(self, label=data.label, shows=data.shows)
+
+
+def names_of(stream: BinaryIO, name: str, form: Format) -> list[str]:
+    """The columns of a file, by its beginning, which stays unread; none where that does not say them. Raises DamagedFile."""
+    if form.columns is not None:
+        return list(form.columns)
+    if form.kind == "parquet":
+        import pyarrow.parquet as pq
+
+        try:
+            return list(pq.read_schema(stream).names)
+        except (OSError, ValueError):
+            # Read again, and refused, with its rows.
+            return []
+        finally:
+            stream.seek(0)
+    first = _first_line(stream, name).decode(errors="replace").strip("\ufeff\r\n")
+    if form.kind == "tsv":
+        return first.split("\t")
+    try:
+        return list(json.loads(first)) if form.kind == "jsonl" else next(csv.reader([first]), [])
+    except (ValueError, TypeError, csv.Error, RecursionError):
+        return []
+
+
+def _first_line(stream: BinaryIO, name: str) -> bytes:
+    if stream.seekable():
+        try:
+            return open_lines(stream, name).readline(1 << 20)
+        finally:
+            stream.seek(0)
+    # Of a pipe: as far as it has come.
+    head = stream.peek(1 << 16) if isinstance(stream, io.BufferedReader) else b""
+    return head.partition(b"\n")[0]
 
 
 def samples_of_rows(stream: BinaryIO, name: str, columns: Mapping[str, str], options: RowOptions) -> Iterator[Sample]:

@@ -13,6 +13,7 @@ from rich.live import Live
 
 from elastic_ctr.cli.cluster import PortForwards, Target, port_forwards, target_of
 from elastic_ctr.cli.kubectl import KubectlFailed, ending_in_order
+from elastic_ctr.cli.next_step import dir_option, print_next
 from elastic_ctr.cli.shared_options import (
     MASTER_STATUS,
     SERVING_ADMIN,
@@ -24,7 +25,7 @@ from elastic_ctr.cli.shared_options import (
     Where,
     grouped,
 )
-from elastic_ctr.cli.status_text import stages
+from elastic_ctr.cli.status_text import screen, stages
 from elastic_ctr.local.endpoints import EndpointUnavailable, role_status
 
 WATCH_SECONDS = 2.0
@@ -72,6 +73,8 @@ def status(
         typer.echo(_json(seen))
     else:
         _console().print(stages(*seen), highlight=False)
+        if target.run is not None and (seen.answers.get("run") or {}).get("problems"):
+            print_next("logs", "--tail", "20", *dir_option(target.run.path), why="what the roles say of it")
     some = seen.answers.keys() & _ENDPOINTS.keys()
     raise typer.Exit(0 if not seen.errors else 1 if some else 2)
 
@@ -133,8 +136,7 @@ def _watch(look: Look, *, as_json: bool) -> NoReturn:
             time.sleep(WATCH_SECONDS)
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            # The oldest passes are left out where the screen is too small.
-            live.update(stages(*look(), passes=max(3, console.height - 35)), refresh=True)
+            live.update(screen(*look(), console), refresh=True)
             time.sleep(WATCH_SECONDS)
 
 

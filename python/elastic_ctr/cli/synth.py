@@ -10,8 +10,9 @@ import numpy as np
 import typer
 
 from elastic_ctr.cli.entrypoint import reason_of, refuse
+from elastic_ctr.cli.next_step import print_next
 from elastic_ctr.cli.shared_options import grouped
-from elastic_ctr.features.hours import HOUR, TRUTH, HoursRefused, HourTree, hour_name, parse_hour
+from elastic_ctr.features.hours import HOUR, TRUTH, VALUES, HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.features.synthetic import PRESETS, Truth, parts, probability_text
 from elastic_ctr.features.synthetic_numbers import NumbersTruth
 from elastic_ctr.features.synthetic_sequence import SequenceTruth
@@ -112,3 +113,6 @@ def synth(
         f"  the truth's AUC {auc}, logloss {summary['logloss']:.5f} "
         f"(of the click rate alone {summary['loglossOfTheRate']:.5f})"
     )
+    held_back = ("--to", hour_name(last - HOUR)) if hours > 1 else ()
+    why = "train all hours but the last, and answer predictions" if hours > 1 else "train it, and answer predictions"
+    print_next("local", "up", "-f", out / VALUES, *held_back, why=why)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.local import SetFile, ValuesFile, load_values
+from elastic_ctr.cli.next_step import each_of, print_next
 from elastic_ctr.cli.progress import progress_of
 from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import ConfigRefused
@@ -346,3 +347,5 @@ def _write(
             f"{output} is written, but the values files before it are not those of the search any more; put them back and call again"
         )
     _say(f"{output} is written; give it as the last -f")
+    given = (*each_of("-f", [*files, output]), *each_of("--set-file", set_files or []))
+    print_next("local", "up", *given, "--dir", "elastic-ctr-tuned", why="another model needs a folder of its own")

@@ -1,5 +1,6 @@
 """The report of a local run, as JSON and as a table."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -141,6 +142,15 @@ def total(counts: Iterable[int | None]) -> int | None:
     """None if one of them is not known."""
     found = list(counts)
     return None if any(each is None for each in found) else sum(each or 0 for each in found)
+
+
+def dated(version: int) -> str:
+    """A version with the time of this machine at which it was begun; its id is that in unix seconds."""
+    if version < 1_000_000_000:
+        return str(version)
+    begun, today = time.localtime(version), time.localtime()
+    form = "%H:%M:%S" if begun[:3] == today[:3] else "%Y-%m-%d %H:%M:%S"
+    return f"{version} · {time.strftime(form, begun)}"
 
 
 def number(value: float | None) -> str:

@@ -1,9 +1,17 @@
 """The head of the page: the figures of the last pass, and what an operator must know."""
 
-from elastic_ctr.report.document import Quality, Report, Training
+from elastic_ctr.report.document import Quality, Release, Report, Training
 from elastic_ctr.report.html import Html, element, moment, number
 
 _MOST_PROBLEMS = 20
+
+
+def _of_live(release: Release | None) -> str:
+    """When the live version was begun, which is its id, and whether it stays."""
+    if release is None:
+        return ""
+    begun = "" if release.live is None else f"of {moment(release.live)} UTC"
+    return ", ".join(filter(None, [begun, "promotion is paused" if release.promotion_paused else ""]))
 
 
 def summary(report: Report) -> Html:
@@ -29,7 +37,7 @@ def summary(report: Report) -> Html:
         (
             "live version",
             "unknown" if release is None else "none" if release.live is None else str(release.live),
-            "promotion is paused" if release is not None and release.promotion_paused else "",
+            _of_live(release),
         ),
         ("recoveries", f"{len(training.recoveries):,}", f"generation {training.generation}"),
     ]

@@ -1,99 +1,152 @@
-"""A blocking client of serving: the Open Inference Protocol's binary tensors over one HTTP connection.
+"""Python clients of serving, blocking and with asyncio. They need numpy alone.
 
     with ServingClient("127.0.0.1:8400") as client:
-        feasigns, lengths = client.encode([{"0": [17241709254077376921], "7": [5, 6]}])
-        prediction = client.predict(feasigns, lengths)
+        prediction = client.predict_rows([{"user": "u7", "price": 12.5, "tags": ["sport", "news"]}])
         prediction.probabilities, prediction.version
 
-A connection that was lost is made again at the next request. A request whose connection is lost may be asked again:
-predictions change nothing.
+A model of feasigns is asked in the Open Inference Protocol's binary tensors, the fastest way:
+
+    feasigns, lengths = client.encode([{"0": [17241709254077376921], "7": [5, 6]}])
+    prediction = client.predict(feasigns, lengths)
+
+A connection that was lost is made again at the next request. A request whose connection is lost, or whose server cannot answer now
+(503), is asked again, of another address where there are several: predictions change nothing.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import asyncio
+import http
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.client_attempts import Addresses, PredictionRefused, Question, ServingUnavailable
+from elastic_ctr.serving.client_connections import (
+    Address,
+    AnswerBroken,
+    AsyncConnection,
+    Connection,
+    Response,
+    request_bytes,
+)
+from elastic_ctr.serving.client_messages import (
+    JSON_LENGTH,
+    Instance,
+    Keys,
+    Lengths,
+    ModelInputs,
+    Prediction,
+    Row,
+    as_text,
+    checked,
+    encoded,
+    has_large_numbers,
+    inputs_of,
+    prediction_of,
+    rows_prediction_of,
+    rows_request,
+    tensor_request,
+)
 
-Keys = npt.NDArray[np.uint64]
-Lengths = npt.NDArray[np.integer[Any]]
-JSON_LENGTH = "Inference-Header-Content-Length"
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
+__all__ = [
+    "JSON_LENGTH",
+    "AsyncServingClient",
+    "Prediction",
+    "PredictionRefused",
+    "ServingClient",
+    "ServingUnavailable",
+    "prediction_of",
+    "tensor_request",
+]
 
-class ServingUnavailable(ConnectionError):
-    """Serving cannot be reached, was silent for too long, or sent no reply of its protocol."""
-
-
-class PredictionRefused(ValueError):
-    """Serving answered with a refusal: its HTTP status and its sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
-class Prediction(NamedTuple):
-    """Probabilities f32 [rows] of a click, and the model version that they are of."""
-
-    probabilities: npt.NDArray[np.float32]
-    version: int
-
-
-def tensor_request(feasigns: Keys, lengths: Lengths, slots: SlotList) -> tuple[bytes, int]:
-    """The body of a prediction, and the length of the JSON in it. Raises ValueError when the two do not fit together."""
-    if feasigns.ndim != 1 or feasigns.dtype != np.uint64 or lengths.shape[1:] != (len(slots),):
-        raise ValueError(
-            f"feasigns are {feasigns.dtype}{list(feasigns.shape)} and lengths {list(lengths.shape)}; uint64[n] and whole "
-            f"numbers [rows, {len(slots)}] are needed"
-        )
-    low, high = (int(lengths.min()), int(lengths.max())) if lengths.size else (0, 0)
-    if low < 0 or high > 0xFFFFFFFF or int(lengths.sum()) != feasigns.size:
-        raise ValueError(f"the lengths do not add up to the {feasigns.size} feasigns, or one of them is negative")
-    datatype, dtype = ("UINT32", "<u4") if high > 0xFFFF else ("UINT16", "<u2")
-    tensors = (
-        ("feasigns", "UINT64", feasigns.astype("<u8", copy=False)),
-        ("lengths", datatype, lengths.astype(dtype, copy=False)),
-    )
-    document = {
-        "inputs": [
-            {"name": name, "shape": list(values.shape), "datatype": kind, "parameters": {"binary_data_size": values.nbytes}}
-            for name, kind, values in tensors
-        ],
-        "outputs": [{"name": "probability", "parameters": {"binary_data": True}}],
-        "parameters": {"slot_list_check": slots.check()},
-    }  # fmt: skip
-    head = json.dumps(document, separators=(",", ":")).encode()
-    return b"".join((head, *(values.tobytes() for _, _, values in tensors))), len(head)
+T = TypeVar("T")
+C = TypeVar("C", Connection, AsyncConnection)
+_JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 
 
-def prediction_of(body: bytes, json_length: int) -> Prediction:
-    """The answer to such a body. Raises ValueError, KeyError, TypeError of any other."""
-    answer = json.loads(body[:json_length])
-    [output] = answer["outputs"]
-    [rows] = output["shape"]
-    probabilities = np.frombuffer(body, "<f4", rows, json_length).astype(np.float32)
-    return Prediction(probabilities, int(answer["model_version"]))
+class _Asker(Generic[C]):
+    """What both clients share: addresses, paths, settings, and the inputs of the model once they are known."""
+
+    def __init__(
+        self,
+        address: str | Sequence[str],
+        *,
+        model: str = "ctr",
+        timeout_seconds: float = 10.0,
+        retries: int = 2,
+    ) -> None:
+        """Nothing is sent before the first request.
+
+        Args:
+            address: host:port of the HTTP frontend; several of them take turns, and stand in for one another.
+            model: the name that serving gives its model.
+            timeout_seconds: the longest that a call takes, its retries included.
+            retries: of one call, at most. Of all calls at most a tenth is asked again, once ten were.
+
+        Raises:
+            ServingUnavailable: an address is none.
+        """
+        self._addresses = Addresses([address] if isinstance(address, str) else list(address))
+        self._model = f"/v2/models/{model}"
+        self._rows = f"/v1/models/{model}:predict"
+        self._timeout = timeout_seconds
+        self._retries = retries
+        self._inputs: ModelInputs | None = None
+        self._idle: dict[Address, list[C]] = {each: [] for each in self._addresses.all}
+
+    def forget_slots(self) -> None:
+        """Ask for the inputs of the model again at the next request, as after a refusal with status 409."""
+        self._inputs = None
+
+    def _question(self) -> Question:
+        return Question(self._addresses, self._timeout, self._retries)
+
+    def _close_idle(self) -> None:
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+
+    def _keep(self, address: Address, connection: C, method: str) -> None:
+        """For the next request. The native frontend leaves a connection that asks for anything but predictions to the slower one."""
+        if method == "GET":
+            connection.close()
+        elif connection.is_open:
+            self._idle[address].append(connection)
+
+    def _slots(self, inputs: ModelInputs) -> SlotList:
+        if inputs.slots is None:
+            raise PredictionRefused(http.HTTPStatus.BAD_REQUEST, inputs.feasigns_refused())
+        return inputs.slots
 
 
-class ServingClient:
-    """One connection. Not for several threads at once."""
+def _read(address: Address, response: Response, read: Callable[[Response], T], what: str = "answer") -> T:
+    """Raises ServingUnavailable for an answer of another protocol."""
+    try:
+        return read(response)
+    except (ValueError, LookupError, TypeError) as wrong:
+        raise ServingUnavailable(f"{address.text}: its {what} cannot be read: {wrong}") from wrong
 
-    def __init__(self, address: str, *, model: str = "ctr", timeout_seconds: float = 10.0) -> None:
-        """`address` is host:port of the HTTP frontend. Nothing is sent before the first request."""
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ServingUnavailable(f"{address!r} is no address: write host:port")
-        self.address = address
-        self._path = f"/v2/models/{model}"
-        self._connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_seconds)
-        self._slots: SlotList | None = None
+
+def _inputs_of(response: Response) -> ModelInputs | None:
+    return inputs_of(response.body)
+
+
+def _prediction_of(response: Response) -> Prediction:
+    length = response.headers.get(JSON_LENGTH.lower(), "")
+    return prediction_of(response.body, int(length) if length.isdecimal() else len(response.body))
+
+
+class ServingClient(_Asker[Connection]):
+    """A blocking client, with one connection to each address. Not for several threads at once."""
 
     def __enter__(self) -> Self:
         return self
@@ -102,46 +155,24 @@ class ServingClient:
         self.close()
 
     def close(self) -> None:
-        self._connection.close()
+        self._close_idle()
 
     def slots(self) -> SlotList:
-        """The slot list of the live version, asked for once. Raises PredictionRefused while there is none."""
-        if self._slots is None:
-            self._ask("GET", f"{self._path}/ready")
-            body, _ = self._ask("GET", self._path)
-            try:
-                # One input of lines, then two of each slot.
-                self._slots = SlotList(tuple(each["name"] for each in json.loads(body)["inputs"][1::2]))
-            except (ValueError, KeyError, TypeError) as wrong:
-                raise self._broken(f"its metadata cannot be read: {wrong}") from wrong
-            # The native frontend leaves a connection that asks for anything but predictions to the slower one.
-            self.close()
-        return self._slots
+        """The slot list of the live version, asked for once. Raises PredictionRefused where there is none: of a model of columns,
+        and before the first version is live.
+        """
+        return self._slots(self._known())
 
-    def forget_slots(self) -> None:
-        """Ask for the slot list again at the next request, as after a refusal with status 409."""
-        self._slots = None
+    def columns(self) -> dict[str, str]:
+        """The columns that a model of columns reads, with the datatype of each; empty of a model of feasigns."""
+        return dict(self._known().columns)
 
-    def encode(self, instances: Sequence[Mapping[str, Iterable[int]]]) -> tuple[Keys, npt.NDArray[np.int64]]:
+    def encode(self, instances: Sequence[Instance]) -> tuple[Keys, npt.NDArray[np.int64]]:
         """(feasigns u64[n], lengths i64[rows, slots]) of instances given as slot name to feasigns.
 
-        Raises ValueError for a slot that the model does not have, or a feasign outside 0 … 2^64-1.
+        Raises ValueError for a slot that the model does not have, or a feasign outside 0 … 2^64-1; what `slots` raises.
         """
-        slots = self.slots()
-        lengths = np.zeros((len(instances), len(slots)), np.int64)
-        feasigns: list[int] = []
-        for row, instance in enumerate(instances):
-            for name in instance:
-                if name not in slots:
-                    raise ValueError(f"instance {row} has the slot {name!r}, which the model does not have")
-            for column, name in enumerate(slots):
-                values = list(instance.get(name, ()))
-                lengths[row, column] = len(values)
-                feasigns += values
-        try:
-            return np.array(feasigns, np.uint64), lengths
-        except OverflowError as wrong:
-            raise ValueError("a feasign is not below 2^64, or is negative") from wrong
+        return encoded(instances, self.slots())
 
     def predict(self, feasigns: Keys, lengths: Lengths) -> Prediction:
         """Ask and wait.
@@ -157,35 +188,143 @@ class ServingClient:
         """
         body, length = tensor_request(feasigns, lengths, self.slots())
         try:
-            answer, answer_length = self._ask("POST", f"{self._path}/infer", body, {JSON_LENGTH: str(length)})
+            address, found = self._ask("POST", f"{self._model}/infer", body, {JSON_LENGTH: str(length)})
         except PredictionRefused as refused:
-            if refused.status == http.client.CONFLICT:
+            if refused.status == http.HTTPStatus.CONFLICT:
                 self.forget_slots()
             raise
+        return _read(address, found, _prediction_of)
+
+    def predict_rows(self, rows: Sequence[Row]) -> Prediction:
+        """Ask a model of columns, and wait.
+
+        Args:
+            rows: each a value by column: text, a number of any size, True or False, or a list of these. A column that is absent or
+                None is missing.
+
+        Raises:
+            PredictionRefused: serving says why, naming row and column.
+            ServingUnavailable: see there.
+            ValueError: a value can stand in no request, such as NaN.
+        """
+        rows = checked(rows)
+        # The columns are asked for where it matters: most rows have no such number.
+        body = rows_request(as_text(rows, self.columns()) if has_large_numbers(rows) else rows)
         try:
-            return prediction_of(answer, answer_length)
-        except (ValueError, KeyError, TypeError) as wrong:
-            raise self._broken(f"its answer cannot be read: {wrong}") from wrong
+            address, found = self._ask("POST", self._rows, body, _JSON)
+        except PredictionRefused as refused:
+            if refused.status == http.HTTPStatus.BAD_REQUEST and self._known().slots is not None:
+                raise PredictionRefused(refused.status, self._known().rows_refused()) from None
+            raise
+        return _read(address, found, lambda response: rows_prediction_of(response.body, len(rows)))
+
+    def _known(self) -> ModelInputs:
+        while self._inputs is None:
+            address, found = self._ask("GET", self._model)
+            self._inputs = _read(address, found, _inputs_of, "metadata")
+            if self._inputs is None:
+                # Refused with the stage that training has reached, unless a version went live just now.
+                self._ask("GET", f"{self._model}/ready")
+        return self._inputs
 
     def _ask(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> tuple[bytes, int]:
-        """The body of the answer, and the length of the JSON in it."""
-        try:
-            self._connection.request(method, path, body, headers or {})
-            response = self._connection.getresponse()
-            answer = response.read()
-        except (OSError, http.client.HTTPException) as failed:
-            raise self._broken(str(failed) or type(failed).__name__) from failed
-        if response.status != http.client.OK:
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> tuple[Address, Response]:
+        question = self._question()
+        while True:
+            attempt = question.attempt()
+            if attempt.pause:
+                time.sleep(attempt.pause)
+            idle = self._idle[attempt.address]
+            connection = idle.pop() if idle else Connection(attempt.address)
+            reused = connection.is_open
             try:
-                sentence = str(json.loads(answer)["error"])
-            except (ValueError, KeyError, TypeError):
-                sentence = f"{method} {path} was answered with status {response.status}"
-            raise PredictionRefused(response.status, sentence)
-        length = response.getheader(JSON_LENGTH, "")
-        return answer, int(length) if length.isdecimal() else len(answer)
+                request = request_bytes(method, attempt.address, path, body, headers or {})
+                response = connection.exchange(request, attempt.until)
+            except (OSError, AnswerBroken) as failed:
+                question.failed(attempt, failed, reused=reused)
+                continue
+            self._keep(attempt.address, connection, method)
+            if question.settled(attempt, response, f"{method} {path}"):
+                return attempt.address, response
 
-    def _broken(self, reason: str) -> ServingUnavailable:
-        self.close()
-        return ServingUnavailable(f"{self.address}: {reason}")
+
+class AsyncServingClient(_Asker[AsyncConnection]):
+    """The same with asyncio, for any number of calls at once in one event loop: each has a connection of its own meanwhile."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self._close_idle()
+        # Transports close at the next turn of the loop.
+        await asyncio.sleep(0)
+
+    async def slots(self) -> SlotList:
+        """As that of ServingClient."""
+        return self._slots(await self._known())
+
+    async def columns(self) -> dict[str, str]:
+        """As that of ServingClient."""
+        return dict((await self._known()).columns)
+
+    async def encode(self, instances: Sequence[Instance]) -> tuple[Keys, npt.NDArray[np.int64]]:
+        """As that of ServingClient."""
+        return encoded(instances, await self.slots())
+
+    async def predict(self, feasigns: Keys, lengths: Lengths) -> Prediction:
+        """As that of ServingClient."""
+        body, length = tensor_request(feasigns, lengths, await self.slots())
+        try:
+            address, found = await self._ask("POST", f"{self._model}/infer", body, {JSON_LENGTH: str(length)})
+        except PredictionRefused as refused:
+            if refused.status == http.HTTPStatus.CONFLICT:
+                self.forget_slots()
+            raise
+        return _read(address, found, _prediction_of)
+
+    async def predict_rows(self, rows: Sequence[Row]) -> Prediction:
+        """As that of ServingClient."""
+        rows = checked(rows)
+        body = rows_request(as_text(rows, await self.columns()) if has_large_numbers(rows) else rows)
+        try:
+            address, found = await self._ask("POST", self._rows, body, _JSON)
+        except PredictionRefused as refused:
+            if refused.status == http.HTTPStatus.BAD_REQUEST and (await self._known()).slots is not None:
+                raise PredictionRefused(refused.status, (await self._known()).rows_refused()) from None
+            raise
+        return _read(address, found, lambda response: rows_prediction_of(response.body, len(rows)))
+
+    async def _known(self) -> ModelInputs:
+        while self._inputs is None:
+            address, found = await self._ask("GET", self._model)
+            self._inputs = _read(address, found, _inputs_of, "metadata")
+            if self._inputs is None:
+                await self._ask("GET", f"{self._model}/ready")
+        return self._inputs
+
+    async def _ask(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> tuple[Address, Response]:
+        question = self._question()
+        while True:
+            attempt = question.attempt()
+            if attempt.pause:
+                await asyncio.sleep(attempt.pause)
+            idle = self._idle[attempt.address]
+            connection = idle.pop() if idle else AsyncConnection(attempt.address)
+            reused = connection.is_open
+            try:
+                request = request_bytes(method, attempt.address, path, body, headers or {})
+                response = await connection.exchange(request, attempt.until)
+            except (OSError, AnswerBroken) as failed:
+                question.failed(attempt, failed, reused=reused)
+                continue
+            self._keep(attempt.address, connection, method)
+            if question.settled(attempt, response, f"{method} {path}"):
+                return attempt.address, response

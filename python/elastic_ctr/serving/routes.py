@@ -32,6 +32,7 @@ PREDICTIONS, OPEN_INFERENCE, ROWS, EXPLANATIONS = "elastic_ctr", "open_inference
 """What predictions are counted as."""
 
 _BINARY_TYPE = b"content-type: application/octet-stream\r\n"
+_TEXT_TYPE = b"content-type: text/plain; charset=utf-8\r\n"
 # A larger body is parsed on a thread beside the loop, one at a time, so that small requests are still answered.
 PARSED_INLINE = 128 << 10
 
@@ -75,6 +76,7 @@ class Routes:
         self.infer_path = f"{model}/infer"
         self.rows_path = f"/v1/models/{model_name}:predict"
         self._routes = {
+            "/": _Route("metadata", _GET, lambda _, reply, __: reply(200, self._front_page().encode(), _TEXT_TYPE)),
             SOURCE_PATH: _Route(PREDICTIONS, _POST, self._inference),
             "/v2": _Route("metadata", _GET, lambda _, reply, __: reply(200, open_inference.server_metadata(version))),
             "/v2/health/live": _Route("health", _GET, lambda _, reply, __: reply(200, b'{"live":true}')),
@@ -131,6 +133,12 @@ class Routes:
         return f"{path[:80]!r} is not a path of this server; predictions are at {SOURCE_PATH}, {self.rows_path} and /v2"
 
     # -- small answers
+
+    def _front_page(self) -> str:
+        """For a person who opens the address in a browser."""
+        live = "no version is live yet" if self.version() is None else f"version {self.version()} is live"
+        paths = "".join(f"{each.methods[0]:<4} {path}\n" for path, each in self._routes.items())
+        return f"elastic-ctr {self.package_version} answers predictions here: {live}.\n\n{paths}"
 
     def model_metadata(self) -> dict[str, Any]:
         try:

@@ -43,3 +43,15 @@ def test_hours_need_a_first_one(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigRefused, match="start earliest is of streams, and file:///logs is none"):
         load_values([tmp_path / "values.yaml"], None)
+
+
+HOURS = "data:\n  source: {url: 'file:///logs'}\n  start: 20200401/00\n  end: 20200401/03\n  slots: [0]\n"
+
+
+def test_the_last_hour_to_train_may_be_said_beside_the_values_file(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(HOURS)
+
+    assert load_values([tmp_path / "values.yaml"], None, "20200401/01").data.end == "20200401/01"
+    assert load_values([tmp_path / "values.yaml"], None).data.end == "20200401/03"
+    with pytest.raises(ConfigRefused, match="end 20200331/23 is before start 20200401/00"):
+        load_values([tmp_path / "values.yaml"], None, "20200331/23")

@@ -210,7 +210,7 @@ def test_with_json_each_row_says_its_number_and_version(tmp_path: Path) -> None:
         (ROWS, ["--format", "reader"], "--format reader is none of csv"),
         (ROWS, ["--format", "parquet", "--columns", "a"], "--columns is for csv and tsv"),
         (ROWS, ["--format", "parquet"], "rows.csv is damaged or cut off"),
-        (ROWS, ["--no-clicks"], "--no-clicks is for lines of feasigns, and this model takes rows"),
+        (ROWS, ["--no-clicks", "--label", "click"], "--no-clicks reads no label, and --label or --shows names one"),
     ],
 )
 def test_a_file_that_cannot_be_asked_is_refused_with_a_sentence(

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from cli.fake_kubectl import FakeKubectl
 from elastic_ctr.cli import kubernetes_job
 from elastic_ctr.cli.main import build
+from elastic_ctr.cli.predict_stored import StoredOptions
 from elastic_ctr.scoring.order import Order
 
 
@@ -36,8 +37,8 @@ def values(tmp_path: Path) -> Path:
     [
         (["--version", "7", "x"], "--version is for a version in the store: say -f VALUES"),
         (["--copy", "a", "x"], "--copy is for a version in the store: say -f VALUES"),
-        ([], "name one FILE, or - for standard input; several files, and hours, are for -f VALUES"),
-        (["a", "b"], "name one FILE"),
+        ([], "name a FILE, the folder of an hour, or - alone for standard input; all hours are for -f VALUES"),
+        (["a", "-"], "name a FILE"),
         (["-f", "V", "--address", "x:1"], "--address is for a running serving, and -f or --pods for a version in the store"),
         (["-f", "V", "--label", "click"], "--label is for a running serving"),
         (["-f", "V"], "say --output DIR: with -f the predictions are files"),
@@ -45,6 +46,7 @@ def values(tmp_path: Path) -> Path:
         (["-f", "V", "-o", "out", "--output-format", "xml"], "--output-format xml is neither csv nor parquet"),
         (["-f", "V", "-o", "out", "--copy", "a,reason"], "'reason' is empty, named twice, or a column of the predictions' own"),
         (["-f", "V", "-o", "out", "--dump", "keys,all"], "'all' is neither keys nor pooled, or is named twice"),
+        (["-f", "V", "-o", "out", "--dump", "keys", "--dump", "keys"], "'keys' is neither keys nor pooled, or is named twice"),
         (["-f", "V", "-o", "out", "--from", "20200401/00", "x"], "name either files, or hours by --from and --to"),
         (["-f", "V", "-o", "out", "--from", "2020"], "'2020' is not YYYYMMDD/HH"),
         (["-f", "V", "-o", "out", "--from", "20200402/00"], "end 20200401/01 is before start 20200402/00"),
@@ -235,3 +237,11 @@ def test_more_refused_rows_than_a_training_takes_are_an_error_after_the_report(c
     assert "20 of 1,000 rows were refused: empty 20 (such as the line holds nothing.)" in done.stderr
     assert "more rows were refused than data.maxRefusedShare 0.01 of them" in done.stderr
     assert "0.750000" in done.stdout
+
+
+def test_each_dump_that_is_named_is_made() -> None:
+    assert (
+        StoredOptions(dump=["keys", "pooled"]).dumps()
+        == StoredOptions(dump=["keys,pooled"]).dumps()
+        == ("keys", "pooled")
+    )

@@ -51,10 +51,10 @@ def test_what_is_at_addresses_and_in_a_cluster_looks_the_same(release: FakeKubec
     in_cluster = call("--namespace", "ns")
 
     assert (by_address.exit_code, in_cluster.exit_code) == (0, 0)
-    pods, rest = in_cluster.stdout.split("\n", 1)
+    [pods] = [line for line in in_cluster.stdout.splitlines() if line.startswith("pods ")]
     assert pods.split() == ["pods", "cube", "1/1,", "cube-transfer", "1/1,", "master", "1/1,", "serving", "1/1"]
-    assert rest == by_address.stdout
-    assert f"{DELTA} is live" in rest
+    assert in_cluster.stdout.replace(f"{pods}\n", "") == by_address.stdout
+    assert by_address.stdout.startswith(f"live       version {DELTA}")
 
 
 def test_json_is_the_roles_own_answers_and_the_pods(release: FakeKubectl) -> None:
@@ -186,8 +186,8 @@ def test_a_watch_without_a_terminal_prints_look_after_look(
     watch.send_signal(signal.SIGINT)
     watch.communicate(timeout=60)
 
-    assert said[0].startswith("pods ")
-    assert said[1].startswith("training ")
+    assert said[0].startswith("live ")
+    assert said[1].startswith("freshness ")
 
 
 def test_a_watch_on_a_terminal_redraws(release: FakeKubectl) -> None:

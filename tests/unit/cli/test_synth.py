@@ -30,6 +30,10 @@ def test_hours_lines_and_their_true_probabilities_are_written(tmp_path: Path) ->
 
     assert done.exit_code == 0, done.output
     assert "1000 lines with" in done.output
+    assert (
+        f"next: elastic-ctr local up -f {tmp_path}/out/values.yaml --to 20200402/00    # train all hours but the last"
+        in done.stderr
+    )
     names = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").glob("20*/*/*"))
     hours = ["20200401/23", "20200402/00", "20200402/01"]
     assert names == [f"{hour}/{name}" for hour in hours for name in ("donefile", "part-00000", "part-00001")]

@@ -134,7 +134,9 @@ def test_values_files_that_were_changed_during_the_search_are_one_sentence(
         )
         assert Path("elastic-ctr-tune").exists(), "the search is kept"
     else:
-        assert (done.exit_code, sentence) == (0, "tuned.yaml is written; give it as the last -f")
+        *_, written, following = done.stderr.strip().splitlines()
+        assert (done.exit_code, written) == (0, "tuned.yaml is written; give it as the last -f")
+        assert following.startswith(f"next: elastic-ctr local up -f {values} -f tuned.yaml --dir elastic-ctr-tuned")
         assert load_values([values, Path("tuned.yaml")], None).model.network.name == "lr"
 
 

@@ -137,7 +137,7 @@ async def test_open_inference_answers_with_the_version() -> None:
     [
         ("GET", SOURCE_PATH, 405),
         ("DELETE", INFER, 405),
-        ("GET", "/", 404),
+        ("GET", "/docs", 404),
         ("GET", "/v2/models/x", 404),
         ("PUT", "/v2", 405),
     ],
@@ -148,6 +148,15 @@ async def test_other_paths_and_methods_are_refused_in_a_sentence(method: str, pa
 
     assert answered == status
     assert answer["error"]
+
+
+async def test_a_browser_at_the_address_sees_the_paths_and_the_live_version() -> None:
+    async with service() as it:
+        status, body, headers = await it.request(Request("GET", "/", b""))
+
+    assert (status, headers) == (200, b"content-type: text/plain; charset=utf-8\r\n")
+    assert b"version 7 is live" in body
+    assert b"POST /v1/models/ctr:predict" in body.splitlines()
 
 
 async def test_before_the_first_version_predictions_and_readiness_are_503_and_liveness_is_not() -> None:
