@@ -255,10 +255,10 @@ class Data(Section):
         "their impressions. Empty: none.",
         json_schema_extra=SLOT_NAME,
     )
-    shuffle: bool | None = Field(
-        default=None,
-        description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. Absent: those of passes of "
-        "more than one file are.",
+    shuffle: bool = Field(
+        default=True,
+        description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. `false` keeps the order of the "
+        "files. Streams are trained in their order.",
     )
     stream: MicroPass = MicroPass()
     task_bytes: int = Field(

@@ -5,7 +5,7 @@ import logging
 import re
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count, islice, pairwise
@@ -214,14 +214,17 @@ def ranges(files: dict[str, int], task_bytes: int, seed: str | None = None) -> l
     return found
 
 
-def is_shuffled(data: Data, files: Collection[str]) -> bool:
-    """Whether a pass of these files is trained in another order than theirs."""
-    return len(files) > 1 if data.shuffle is None else data.shuffle
+def order_of_tasks(data: Data, seed: int, pass_id: str) -> str | None:
+    """The seed of the order of a pass's tasks; None: that of its files."""
+    return f"{seed} {pass_id}" if data.shuffle else None
 
 
-def shuffle_seed(seed: int, path: str, start: int) -> int:
-    """The seed of the order of a task's records: the same whenever and wherever it is converted. Never 0."""
-    return zlib.crc32(f"{seed} {path} {start}".encode()) or 1
+def order_of_records(data: Data, seed: int, path: str, start: int) -> int:
+    """The seed of the order of a task's records, the same whenever and wherever it is converted; 0: that of its files.
+
+    A stream's is the order in which things happened, and its tasks are small.
+    """
+    return zlib.crc32(f"{seed} {path} {start}".encode()) or 1 if data.shuffle and not data.is_stream else 0
 
 
 class Schedule:

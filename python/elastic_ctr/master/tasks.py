@@ -27,7 +27,7 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.ledger_touched import Touched
 from elastic_ctr.master.recovery import Part
-from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
+from elastic_ctr.master.schedule import order_of_records
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, sample_of
@@ -92,7 +92,6 @@ class Tasks(Part):
             self._store.expect_published()
         pass_records = sum(task.records for task in tasks)
         samples = -(-2 * self._config.samples // max(1, len(tasks)))
-        shuffled = is_shuffled(self._settings.data, {task.path for task in tasks})
         return control.Task(
             id=row.id,
             attempt=attempt,
@@ -108,7 +107,7 @@ class Tasks(Part):
             samples=min(self._config.samples, max(samples, 8)),
             epoch=current.epoch,
             pass_id=current.id,
-            shuffle_seed=shuffle_seed(self._settings.model.seed, row.path, row.start) if shuffled else 0,
+            shuffle_seed=order_of_records(self._settings.data, self._settings.model.seed, row.path, row.start),
             collect=current.state == "checking"
             and self._collects(current, [task.id for task in tasks].index(row.id), len(tasks)),
             group=self._settings.data.group,

@@ -162,3 +162,13 @@ def test_totals_only_grow_whatever_is_read_or_trained_again(tmp_path: Path) -> N
         "files": 4, "records": 6 * RECORDS, "refused": 1, "trained": 5 * RECORDS, "repeated": 0, "rolled_back": RECORDS,
     }  # fmt: skip
     assert one.ledger.passes()[-1].auc_before == 0.5
+
+
+def test_the_records_of_a_pass_of_one_file_come_in_another_order_the_same_in_every_phase(tmp_path: Path) -> None:
+    one = world(tmp_path, files=("one",))
+
+    one.finish()
+
+    seeds = {(task.path, task.shuffle_seed) for task in one.tasks if task.phase in (control.CHECK, control.TRAIN)}
+    assert len(seeds) == 2
+    assert all(seed for _, seed in seeds)

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.config.data import split_end
+from elastic_ctr.config.data import Source, split_end
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.ledger_rows import Pass
 from elastic_ctr.master.schedule import (
     SavePlan,
     cut,
-    is_shuffled,
     look,
+    order_of_records,
+    order_of_tasks,
     passes,
     pick_samples,
     ranges,
     save_plan,
-    shuffle_seed,
     splits,
     splits_there,
 )
@@ -413,20 +413,18 @@ def test_tasks_are_shuffled_by_a_seed_and_none_is_lost() -> None:
     assert in_order != shuffled != ranges(files, 10, "1 20200401/01")
 
 
-@pytest.mark.parametrize(
-    ("given", "files", "shuffled"), [(None, 1, False), (None, 2, True), (True, 1, True), (False, 2, False)]
-)
-def test_passes_of_several_files_are_shuffled_unless_told_otherwise(
-    given: bool | None, files: int, shuffled: bool
-) -> None:
-    data = DATA.model_copy(update={"shuffle": given})
+def test_tasks_and_records_are_shuffled_unless_told_otherwise_and_those_of_a_stream_are_not() -> None:
+    stream = DATA.model_copy(update={"source": Source(url="kafka://broker:9092/clicks")})
 
-    assert is_shuffled(data, [f"part-{number}" for number in range(files)]) is shuffled
-
-
-def test_a_task_has_the_same_order_of_records_wherever_it_is_converted() -> None:
-    assert shuffle_seed(1, "a", 0) == shuffle_seed(1, "a", 0) != 0
-    assert len({shuffle_seed(seed, path, start) for seed in (1, 2) for path in "ab" for start in (0, 8)}) == 8
+    assert order_of_tasks(DATA, 1, "20200401/00") == order_of_tasks(DATA, 1, "20200401/00")
+    assert len({order_of_tasks(DATA, seed, one) for seed in (1, 2) for one in ("20200401/00", "20200401/01")}) == 4
+    # The same wherever a task is converted.
+    assert order_of_records(DATA, 1, "a", 0) == order_of_records(DATA, 1, "a", 0) != 0
+    seeds = {order_of_records(DATA, seed, path, start) for seed in (1, 2) for path in "ab" for start in (0, 8)}
+    assert len(seeds) == 8
+    in_order = DATA.model_copy(update={"shuffle": False})
+    assert (order_of_tasks(in_order, 1, "20200401/00"), order_of_records(in_order, 1, "a", 0)) == (None, 0)
+    assert order_of_records(stream, 1, "a", 0) == 0
 
 
 def test_the_splits_that_are_there_lie_on_the_grid_and_between_start_and_end(tmp_path: Path) -> None:
