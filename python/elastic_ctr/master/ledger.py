@@ -13,6 +13,7 @@ from elastic_ctr.features.statistics.collector import Part as CollectedPart
 from elastic_ctr.features.statistics.collector import part_name
 from elastic_ctr.master.ledger_counts import LedgerCounts, total_of
 from elastic_ctr.master.ledger_learning import LedgerLearning
+from elastic_ctr.master.ledger_left_out import LedgerLeftOut
 from elastic_ctr.master.ledger_quality import LedgerQuality
 from elastic_ctr.master.ledger_rows import (
     Columns,
@@ -36,12 +37,12 @@ _KEPT = "state, trained, repeated, positives, negatives"
 # Tables with the content of a pass that goes when it is listed anew.
 _OF_PASS = (
     *("files", "tasks", "refusals", "sample_lines", "collected", "collected_series", "drifts"),
-    *("learning", "held_out", "qualities", "table_rows", "touched"),
+    *("learning", "held_out", "qualities", "table_rows", "touched", "left_out"),
 )
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerSamples, LedgerTable, LedgerTouched):
+class Ledger(LedgerCounts, LedgerLearning, LedgerLeftOut, LedgerQuality, LedgerSamples, LedgerTable, LedgerTouched):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
 
     # -- passes ----------------------------------------------------------------------------------------------------
@@ -79,7 +80,9 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerSamples, LedgerT
 
     def _empty_pass(self, ordinal: int) -> None:
         for table in _OF_PASS:
-            self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
+            # What an operator skips stays skipped.
+            but = " and task != ''" if table == "left_out" else ""
+            self._db.execute(f"delete from {table} where pass = ?{but}", (ordinal,))
 
     def set_pass(self, ordinal: int, /, **columns: Any) -> None:
         self._update("passes", columns, "ordinal = ?", ordinal)

@@ -113,6 +113,7 @@ class Tasks(Part):
             group=self._settings.data.group,
             group_rows=max(GROUP_ROWS // len(tasks), _LEAST_GROUP_ROWS),
             touched=self._settings.data.is_stream,
+            left_out=self._ledger.left_out(row, {row.path}),
         )
 
     def _batch_size(self, current: PassRow, records: int) -> int:
@@ -198,6 +199,7 @@ class Tasks(Part):
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
             samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
             self._ledger.checked(task, counts, refused, samples, histograms, collected)
+            self._ledger.set_unpredictable(task, result.unpredictable)
             if result.gone:
                 log.error(
                     "%d offsets of task %s were lost before they were read: let the stream keep them for longer",

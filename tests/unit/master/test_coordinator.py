@@ -123,6 +123,38 @@ def test_a_pass_that_was_stopped_is_retried_without_a_restart(tmp_path: Path) ->
     assert one.coordinator.retry("20200401/01") == "no pass is stopped; every pass is done"
 
 
+def test_records_that_a_check_cannot_predict_and_an_operator_skips_are_left_out_by_every_task_of_their_file(
+    tmp_path: Path,
+) -> None:
+    one = world(tmp_path, config={"max_failures": 1})
+    path = "20200401/00/one"
+
+    def left_out(task: control.Task | None) -> list[tuple[str, str, list[int]]]:
+        assert task is not None
+        return [(each.path, each.reason, list(each.offsets)) for each in task.left_out]
+
+    trainer = one.until_phase(control.CHECK)
+    assert trainer.task is not None
+    assert trainer.task.path == path
+    trainer.report(unpredictable=[control.LeftOut(path=path, offsets=[7, 3], reason="unpredictable")])
+    trainer = one.until_phase(control.TRAIN)
+    assert left_out(trainer.task) == [(path, "unpredictable", [3, 7])]
+    trainer.report(error="broken")
+
+    assert one.coordinator.retry("20200401/00", [("20200401/00/three", 1)]) == (
+        "pass 20200401/00 has no 20200401/00/three; it has 20200401/00/one, 20200401/00/two"
+    )
+    assert one.reason() != ""
+    assert one.coordinator.retry("20200401/00", [(path, 12)]) == ""
+    before = len(one.tasks)
+    one.finish()
+
+    # What the check had found is found again, or not: the files may have been mended.
+    left = {task.path: left_out(task) for task in one.tasks[before:] if task.phase in (control.CHECK, control.TRAIN)}
+    assert left.pop(path) == [(path, "skipped", [12])]
+    assert not any(left.values())
+
+
 def test_a_pass_that_was_stopped_in_training_is_retried_from_the_checkpoint_before_it(tmp_path: Path) -> None:
     one = world(tmp_path, config={"max_failures": 1})
     one.until(lambda: len(one.ledger.checkpoints()) == 1)

@@ -314,6 +314,7 @@ class Trainer:
         table_unchanged: bool = False,
         store_unavailable: bool = False,
         columns_refused: bool = False,
+        unpredictable: Sequence[control.LeftOut] = (),
     ) -> control.Acknowledgement:
         task = self.task
         if task is None:
@@ -325,6 +326,7 @@ class Trainer:
         result = control.TaskResult(
             trainer_id=self.id, generation=self.generation, task_id=task.id, attempt=task.attempt, error=error,
             table_unchanged=table_unchanged, store_unavailable=store_unavailable, columns_refused=columns_refused,
+            unpredictable=unpredictable,
         )  # fmt: skip
         if not error:
             self.world.fill(task, result)
