@@ -293,17 +293,17 @@ def _convert_pieces(
 ) -> tuple[control.TaskResult, Quarantined]:
     result, refusals = control.TaskResult(), Refusals()
     samples: list[control.Sample] = []
-    for lines in pieces_of(source, task):
+    for path, lines in pieces_of(source, task):
         result.gone += lines.gone
         with lines.raw:
-            for block in conversion.blocks(lines, task.path, left_out_of(task, task.path, lines)):
+            for block in conversion.blocks(lines, path, left_out_of(task, path, lines)):
                 with on_scratch(Path(out.name)):
                     out.write(block.text)
                 for name in ("records", "shows", "clicks", "ignored", "padding"):
                     setattr(result, name, getattr(result, name) + getattr(block, name))
-                refusals.add(block.refused, lines.offset_of)
+                refusals.add(path, block.refused, lines.offset_of)
                 if suspects is not None and block.suspects:
-                    suspects.add(task.path, [(lines.offset_of(each.place), each) for each in block.suspects])
+                    suspects.add(path, [(lines.offset_of(each.place), each) for each in block.suspects])
                 if sample is not None and block.cells is not None:
                     sample.add(block.cells)
                 samples.extend(block.offer(task.samples))

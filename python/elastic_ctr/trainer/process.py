@@ -263,6 +263,7 @@ class TrainerProcess:
             trainer_id=self._trainer_id,
             generation=self._generation,
             converted=self._work.converted_tasks(),
+            reads_further=True,
         )
 
     def _do_tasks(self) -> None:

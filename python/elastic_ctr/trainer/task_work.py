@@ -181,8 +181,9 @@ class TaskWork:
                     f"{task.path} has dropped {counts.gone} offsets since they were checked: say `elastic-ctr pass retry`, and the pass begins "
                     "with what is left; let the stream keep them for longer"
                 )
+            others = f" with {len(task.further)} more files" if task.further else ""
             raise RuntimeError(
-                f"{task.path} has {counts.records} good lines where its check found {task.all_records}: it was changed"
+                f"{task.path}{others} has {counts.records} good lines where its check found {task.all_records}: it was changed"
             )
 
     def round(self, task: control.Task, dataset: Any) -> control.TaskResult:

@@ -204,3 +204,29 @@ def test_the_records_of_a_pass_of_one_file_come_in_another_order_the_same_in_eve
     seeds = {(task.path, task.shuffle_seed) for task in one.tasks if task.phase in (control.CHECK, control.TRAIN)}
     assert len(seeds) == 2
     assert all(seed for _, seed in seeds)
+
+
+def test_a_task_of_several_files_names_them_and_no_trainer_of_an_earlier_release_is_given_it(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_failures": 1})
+    one.until(lambda: one.coordinator.found.wants_hours() is not None)
+    wanted = one.coordinator.found.wants_hours()
+    assert wanted is not None
+    parts = [(f"20200401/00/{name}", 0, 0) for name in ("one", "two", "three")]
+    one.coordinator.found.hours_found(wanted, {path: 100 for path, *_ in parts}, [parts])
+    trainer = one.trainers[0]
+    one.until(lambda: trainer.task is None and one.coordinator.initialised and trainer.generation)
+    request = control.LeaseRequest(trainer_id=trainer.id, generation=trainer.generation)
+
+    assert one.coordinator.lease(request).verdict == control.LeaseReply.WAIT
+    request.reads_further = True
+    given = one.coordinator.lease(request)
+    assert [(each.path, each.start, each.end) for each in given.task.further] == parts[1:]
+    result = control.TaskResult(
+        trainer_id=trainer.id, generation=trainer.generation, task_id=given.task.id, attempt=given.task.attempt,
+        records=1, shows=2, clicks=1, refused=[control.Refusal(reason="no_colon", lines=5, examples=["1 0 17"])],
+        refused_of={"20200401/00/one": 1, "20200401/00/three": 4},
+    )  # fmt: skip
+    one.coordinator.report(result)
+
+    assert "most of them are in 20200401/00/three (4)" in one.reason()
+    assert one.coordinator.counted()["files"] == 3

@@ -21,6 +21,7 @@ from elastic_ctr.master.schedule import (
     save_plan,
     splits,
     splits_there,
+    tasks_of,
 )
 from elastic_ctr.store.source import FileSource
 from master.world import data_of
@@ -400,6 +401,27 @@ def test_tasks_are_ranges_of_files_in_order_and_an_empty_file_has_none() -> None
         ("d.gz", 0, 0),
         ("e.zst", 0, 0),
     ]
+
+
+def test_small_files_share_a_task_up_to_a_size_and_every_part_is_in_one_task() -> None:
+    megabytes = {"a": 1, "b": 3, "c": 4, "d": 1, "e": 20, "f": 150, "g.gz": 3, "h": 5}
+    files = {name: size << 20 for name, size in megabytes.items()}
+    parts = ranges(files, 64 << 20)
+
+    tasks = tasks_of(parts, files, 64 << 20)
+
+    assert [part for task in tasks for part in task] == parts
+    assert [[path for path, *_ in task] for task in tasks] == [
+        ["a", "b", "c"],
+        ["d"],
+        ["e"],
+        *[["f"]] * 3,
+        ["g.gz", "h"],
+    ]
+    # No larger than a task may be.
+    assert all(len(task) == 1 for task in tasks_of(ranges(files, 1 << 20), files, 1 << 20))
+    many = {f"part-{number:03}": 40_000 for number in range(333)}
+    assert [len(task) for task in tasks_of(ranges(many, 64 << 20), many, 64 << 20)] == [209, 124]
 
 
 def test_tasks_are_shuffled_by_a_seed_and_none_is_lost() -> None:

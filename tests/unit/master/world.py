@@ -498,7 +498,7 @@ class World:
         wanted = self.coordinator.found.wants_hours()
         if wanted is not None:
             paths = [f"{split}/{file}" for split in wanted.splits for file in self.files]
-            self.coordinator.found.hours_found(wanted, dict.fromkeys(paths, 100), [(path, 0, 0) for path in paths])
+            self.coordinator.found.hours_found(wanted, dict.fromkeys(paths, 100), [[(path, 0, 0)] for path in paths])
 
     def turn(self) -> None:
         """One round of everybody."""

@@ -240,6 +240,31 @@ def test_a_message_that_is_left_out_is_left_out_with_all_its_lines(tmp_path: Pat
     assert [each["offset"] for each in found.quarantined] == [2, 2]
 
 
+def test_a_task_of_several_files_has_the_records_of_all_and_names_the_file_of_each_refused_line(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"1 0 1:a\nbad\n")
+    (tmp_path / "b.gz").write_bytes(gzip.compress(b"1 1 2:a\n1 0 3:a\n"))
+    (tmp_path / "c").write_bytes(b"0 0 4:a\n1 0 5:a\nworse\n2 1 6:b")
+    one = task(end=20)
+    one.further.extend([control.Part(path="b.gz"), control.Part(path="c", start=1, end=0)])
+    # Offsets are of their file.
+    one.left_out.append(control.LeftOut(path="b.gz", offsets=[8], reason="skipped"))
+    store = FileStore(tmp_path / "store")
+
+    found, text = convert(tmp_path, one)
+    quarantine(store, one, found.quarantined)
+
+    assert text == b"".join(
+        b"1 %d 1 %d 1 %d 1 %d\n" % each for each in ((1, 0, 1, 0), (1, 1, 2, 0), (1, 0, 5, 0), (2, 1, 0, 6))
+    )
+    assert found.result.records == 4
+    assert dict(found.result.refused_of) == {"log": 1, "b.gz": 1, "c": 1}
+    read = {
+        file.name: [json.loads(line)["offset"] for line in file.read_text().splitlines()]
+        for file in (tmp_path / "store/quarantine/20200401/00").iterdir()
+    }
+    assert read == {"log-0.jsonl": [8], "b.gz-0.jsonl": [8], "c-1.jsonl": [16]}
+
+
 def test_a_file_that_is_gone_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(NotInStore, match="log is not in"):
         convert(tmp_path, task())
