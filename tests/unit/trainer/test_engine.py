@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.model.score_counter import ScoreCounter
 from elastic_ctr.trainer.engine import Engine, EngineBroken
 
@@ -50,3 +51,15 @@ def test_a_batch_whose_prediction_is_not_a_number_is_given_up_before_it_is_learn
         engine._run(None, None, trains, aborts=True)
 
     assert learned == [0.0]
+
+
+def test_no_record_is_to_blame_where_the_network_has_no_number_for_one_without_keys_and_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine.__new__(Engine)
+    engine._model, engine._input = Model(), ModelInput(("a", "b"), numbers=("price",))
+    monkeypatch.setattr(Engine, "pull_dense", lambda _: None)
+    monkeypatch.setattr(Engine, "score", lambda *_: np.array([np.nan], np.float32))
+
+    with pytest.raises(RuntimeError, match="the network has values that are not numbers, so the training has diverged"):
+        engine.unpredictable(None)
