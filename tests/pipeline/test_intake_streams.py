@@ -107,7 +107,7 @@ def test_each_click_that_an_intake_has_taken_is_trained_once_though_it_is_killed
 
 
 @pytest.mark.timeout(500)
-def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come_with_it(
+def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come_with_it_and_no_number_ends_training(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
     values = stream_values("intake://")
@@ -118,6 +118,7 @@ def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come
         },
     }  # fmt: skip
     values["features"] = {name: {"type": "categorical"} for name in ("user", "item")}
+    values["features"]["price"] = {"type": "numeric", "transform": [], "missing": 0}
     values["intake"] = {"enabled": True, "config": {"port": free_port()}}
     run = start(values)
     run.until(lambda: answers(f"http://{run.places.intake}/healthz"), 60, "the intake")
@@ -146,16 +147,31 @@ def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come
                 wanted[key] = shows + 1, clicks_of_key + click
         if number == 2:
             run.until(trained(run, appended), 200, "the first version")
+    # The model has a prediction of all but two.
+    awkward = [
+        {"id": f"price-{price}", "user": "u98", "item": "i98", "shown": 1, "click": 0, "price": price}
+        for price in (1e30, -0.0, 1e308, 5e-324)
+    ]
+    answer = posted(run, [json.dumps(row).encode() for row in awkward], "awkward")
+    run.until(trained(run, appended + 2), 200, "the awkward rows")
     ends = time.monotonic() + CHECKPOINT_SECONDS
     run.until(lambda: time.monotonic() > ends, CHECKPOINT_SECONDS + 5, "the next save to be due")
     last = {"id": "last", "user": "u99", "item": "i99", "shown": 1, "click": 0}
     posted(run, [json.dumps(last).encode()], "last")
-    run.until(trained(run, appended + 1), 200, "the save")
+    run.until(trained(run, appended + 3), 200, "the save")
 
     status = run.session.status
     assert status is not None
-    assert (status["ledger"]["trained"], status["ledger"]["refused"]) == (appended + 1, 0)
+    assert (status["ledger"]["trained"], status["ledger"]["refused"]) == (appended + 3, 2)
+    quarantined = [
+        json.loads(line)
+        for file in (run.places.folder / "store" / "quarantine").rglob("*.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    assert {(each["offset"], each["reason"]) for each in quarantined} == {
+        (answer["first"] + place, "unpredictable") for place in (0, 2)
+    }
     rows = [row.split() for text in table_of(run, newest_save(run)) for row in text.decode().splitlines()]
     found = {int(row[0]): (float(row[4]), float(row[5])) for row in rows}
     assert {key: found[key] for key in wanted} == wanted
-    assert len(found) == len(wanted) + 2
+    assert len(found) == len(wanted) + 4

@@ -64,17 +64,34 @@ def _sentence(state: dict[str, Any]) -> str:
 @grouped
 def retry(
     name: Annotated[str, typer.Argument(metavar="PASS", help="A stopped pass, as `status` names it: 20251103/12.")],
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE:OFFSET",
+            help="Leave out the record that begins there, as a refused one; repeat it for more. FILE is relative to the source, of a stream "
+            "it is the partition; OFFSET is as in the quarantine: a byte, the number of a row of Parquet, or of a message.",
+        ),
+    ] = None,
     address: MasterAddress = None,
     token_file: OperatorTokenFile = None,
     where: Where = Where(),
 ) -> None:
-    """Begin a stopped pass again after its cause was mended. Nothing else is restarted.
+    """Begin a stopped pass again after its cause was mended, or without the records that are its cause. Nothing else is restarted.
 
     Exit codes: 0 the pass is retried; 2 the master refuses or does not answer (the reason is printed).
     """
+    skipped = [_record(each) for each in skip or ()]
     target = target_of(where, {"--address": address})
-    _order(target, MASTER_STATUS, address, token_file, "retry", {"pass": name})
+    order = {"pass": name, **({"skip": skipped} if skipped else {})}
+    _order(target, MASTER_STATUS, address, token_file, "retry", order)
     typer.echo(f"pass {name} is looked at again; `elastic-ctr status` shows how it goes on")
+
+
+def _record(text: str) -> dict[str, Any]:
+    path, colon, offset = text.rpartition(":")
+    if not (colon and path and offset.isascii() and offset.isdecimal()):
+        refuse(f"--skip {text} is not FILE:OFFSET, as clicks/20251103/12/part-0:4096, or of a stream PARTITION:OFFSET")
+    return {"path": path, "offset": int(offset)}
 
 
 def _order(

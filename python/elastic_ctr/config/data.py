@@ -283,17 +283,18 @@ class Data(Section):
         "their impressions. Empty: none.",
         json_schema_extra=SLOT_NAME,
     )
-    shuffle: bool | None = Field(
-        default=None,
-        description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. Absent: those of passes of "
-        "more than one file are.",
+    shuffle: bool = Field(
+        default=True,
+        description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. `false` keeps the order of the "
+        "files. Streams are trained in their order.",
     )
     stream: MicroPass = MicroPass()
     task_bytes: int = Field(
         default=64 << 20,
         ge=1,
         le=EXACT,
-        description="Bytes of log in one task. Below 100,000 records a task's fixed cost of 0.2 seconds shows.",
+        description="Bytes of log in one task. Below 100,000 records a task's fixed cost of 0.2 seconds shows, so small files share a task, up "
+        "to 8 MiB of them.",
     )
 
     @field_validator("start", "end")

@@ -228,18 +228,20 @@ class JoinReply(_message.Message):
     def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., servers: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ..., take_over: _Optional[str] = ..., dense_of: _Optional[int] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("trainer_id", "generation", "converted", "prefetch", "hold_seconds")
+    __slots__ = ("trainer_id", "generation", "converted", "prefetch", "hold_seconds", "reads_further")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CONVERTED_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_FIELD_NUMBER: _ClassVar[int]
     HOLD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    READS_FURTHER_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     converted: _containers.RepeatedScalarFieldContainer[str]
     prefetch: bool
     hold_seconds: float
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., converted: _Optional[_Iterable[str]] = ..., prefetch: bool = ..., hold_seconds: _Optional[float] = ...) -> None: ...
+    reads_further: bool
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., converted: _Optional[_Iterable[str]] = ..., prefetch: bool = ..., hold_seconds: _Optional[float] = ..., reads_further: bool = ...) -> None: ...
 
 class LeaseReply(_message.Message):
     __slots__ = ("verdict", "task", "reason", "wait_seconds")
@@ -264,7 +266,7 @@ class LeaseReply(_message.Message):
     def __init__(self, verdict: _Optional[_Union[LeaseReply.Verdict, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., reason: _Optional[str] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("id", "attempt", "phase", "path", "start", "end", "records", "all_records", "samples", "epoch", "pass_id", "save", "shuffle_seed", "statistics", "collect", "batch_size", "holdout", "offset", "group", "group_rows", "touched")
+    __slots__ = ("id", "attempt", "phase", "path", "start", "end", "records", "all_records", "samples", "epoch", "pass_id", "save", "shuffle_seed", "statistics", "collect", "batch_size", "holdout", "offset", "group", "group_rows", "touched", "left_out", "further")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +288,8 @@ class Task(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     GROUP_ROWS_FIELD_NUMBER: _ClassVar[int]
     TOUCHED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     id: str
     attempt: str
     phase: Phase
@@ -307,7 +311,29 @@ class Task(_message.Message):
     group: str
     group_rows: int
     touched: bool
-    def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., all_records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ..., shuffle_seed: _Optional[int] = ..., statistics: _Optional[str] = ..., collect: bool = ..., batch_size: _Optional[int] = ..., holdout: _Optional[float] = ..., offset: _Optional[float] = ..., group: _Optional[str] = ..., group_rows: _Optional[int] = ..., touched: bool = ...) -> None: ...
+    left_out: _containers.RepeatedCompositeFieldContainer[LeftOut]
+    further: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., all_records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ..., shuffle_seed: _Optional[int] = ..., statistics: _Optional[str] = ..., collect: bool = ..., batch_size: _Optional[int] = ..., holdout: _Optional[float] = ..., offset: _Optional[float] = ..., group: _Optional[str] = ..., group_rows: _Optional[int] = ..., touched: bool = ..., left_out: _Optional[_Iterable[_Union[LeftOut, _Mapping]]] = ..., further: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("path", "start", "end")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    start: int
+    end: int
+    def __init__(self, path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class LeftOut(_message.Message):
+    __slots__ = ("path", "offsets", "reason")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    def __init__(self, path: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SaveOrder(_message.Message):
     __slots__ = ("steps", "version", "samples", "live", "keys", "values", "values_kind", "offset", "touched", "touched_counts")
@@ -362,7 +388,14 @@ class Refusal(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., lines: _Optional[int] = ..., examples: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TaskResult(_message.Message):
-    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable", "statistics", "columns_refused", "held_out", "groups", "group", "gone", "touched", "touched_counts", "touched_told", "next")
+    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable", "statistics", "columns_refused", "held_out", "groups", "group", "gone", "touched", "touched_counts", "touched_told", "next", "unpredictable", "refused_of")
+    class RefusedOfEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +424,8 @@ class TaskResult(_message.Message):
     TOUCHED_COUNTS_FIELD_NUMBER: _ClassVar[int]
     TOUCHED_TOLD_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
+    UNPREDICTABLE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_OF_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     task_id: str
@@ -419,7 +454,9 @@ class TaskResult(_message.Message):
     touched_counts: bytes
     touched_told: bool
     next: LeaseRequest
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ..., held_out: _Optional[int] = ..., groups: _Optional[bytes] = ..., group: _Optional[str] = ..., gone: _Optional[int] = ..., touched: _Optional[bytes] = ..., touched_counts: _Optional[bytes] = ..., touched_told: bool = ..., next: _Optional[_Union[LeaseRequest, _Mapping]] = ...) -> None: ...
+    unpredictable: _containers.RepeatedCompositeFieldContainer[LeftOut]
+    refused_of: _containers.ScalarMap[str, int]
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ..., held_out: _Optional[int] = ..., groups: _Optional[bytes] = ..., group: _Optional[str] = ..., gone: _Optional[int] = ..., touched: _Optional[bytes] = ..., touched_counts: _Optional[bytes] = ..., touched_told: bool = ..., next: _Optional[_Union[LeaseRequest, _Mapping]] = ..., unpredictable: _Optional[_Iterable[_Union[LeftOut, _Mapping]]] = ..., refused_of: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class SaveResult(_message.Message):
     __slots__ = ("model_files", "keys", "values", "live", "published", "seconds", "refused", "values_kind", "quantised_diff", "rows", "cube_files", "counts_file")

@@ -52,6 +52,8 @@ class Reason(str, enum.Enum):
     NOT_JSON = "not_json"
     NOT_A_VALUE = "not_a_value"
     TOO_MANY_KEYS = "too_many_keys"
+    UNPREDICTABLE = "unpredictable"
+    SKIPPED = "skipped"
 
 
 class LineRefused(ValueError):

@@ -25,6 +25,8 @@ _HALF, _BYTES, _NIBBLES = (np.uint64(bits) for bits in (0xFFFF, 0x000000FF000000
 _4, _8, _16, _32 = (np.uint64(bits) for bits in (4, 8, 16, 32))
 _TO_LETTER = np.uint64(ord("a") - ord("9") - 1)
 _PIECE = 4 << 20
+# Of a text that is shuffled at once: a line of 100 bytes takes 40 more of memory.
+_GROUP = 256 << 20
 # Bytes at most: of a record without its numbers and keys, of a number, of a slot without its keys, of a key.
 _RECORD_BYTES, _NUMBER_BYTES, _SLOT_BYTES, _KEY_BYTES = 64, 17, 10, 21
 
@@ -43,27 +45,45 @@ def record_text(rows: Transformed, shows: Counts, clicks: Counts) -> tuple[bytes
     return text[: ends[-1]].tobytes(), ends
 
 
-def shuffled_lines(text: npt.NDArray[np.uint8], seed: int) -> Iterator[bytes]:
-    """The lines of a text in an order that the seed determines, in pieces of a few MB. Memory holds a place a line, not the text."""
-    newlines = [np.flatnonzero(text[at : at + _PIECE] == _NEWLINE) + at + 1 for at in range(0, len(text), _PIECE)]
-    ends = np.concatenate([np.zeros(1, np.int64), *newlines])
-    order = np.random.default_rng(seed).permutation(len(ends) - 1)
-    lengths = np.diff(ends)[order]
-    # Where a piece ends that is about as long as it may be.
-    total = np.cumsum(lengths)
-    cuts = np.flatnonzero(np.diff(total // _PIECE, prepend=0)) + 1
-    for some in np.split(order, cuts):
-        piece = np.empty(int((ends[some + 1] - ends[some]).sum()), np.uint8)
-        _copy_lines(text, ends, some, piece)
-        yield piece.tobytes()
+def shuffled_lines(text: npt.NDArray[np.uint8], seed: int, group: int = _GROUP, piece: int = _PIECE) -> Iterator[bytes]:
+    """The lines of a text in an order that the seed determines, in pieces of a few MB.
+
+    Memory holds the places of the lines of one group of pieces, not the text. A longer text is shuffled by pieces first: each group has some
+    of anywhere, so that lines that stand together in the text come far from one another.
+    """
+    dice = np.random.default_rng(seed)
+    pieces = dice.permutation(-(-len(text) // piece))
+    for first in range(0, len(pieces), max(group // piece, 1)):
+        places = [_lines_in(text, at * piece, piece) for at in pieces[first : first + max(group // piece, 1)]]
+        begins, lengths = (np.concatenate(each) for each in zip(*places, strict=True))
+        order = dice.permutation(len(begins))
+        # Where a piece ends that is about as long as it may be.
+        cuts = np.flatnonzero(np.diff(np.cumsum(lengths[order]) // piece, prepend=0)) + 1
+        for some in np.split(order, cuts):
+            copied = np.empty(int(lengths[some].sum()), np.uint8)
+            _copy_lines(text, begins, lengths, some, copied)
+            yield copied.tobytes()
+
+
+def _lines_in(text: npt.NDArray[np.uint8], start: int, size: int) -> tuple[Counts, Counts]:
+    """Where the lines that end in these bytes begin, and their lengths. The text ends with a line."""
+    ends = np.flatnonzero(text[start : start + size] == _NEWLINE).astype(np.int64) + start + 1
+    before = start
+    # The first of them may have begun in the piece before.
+    while before > 0 and text[before - 1] != _NEWLINE:
+        low = max(0, before - size)
+        found = np.flatnonzero(text[low:before] == _NEWLINE)
+        before = low + int(found[-1]) + 1 if len(found) else low
+    begins = np.concatenate([np.array([before], np.int64), ends[:-1]])[: len(ends)]
+    return begins, ends - begins
 
 
 @compiled
-def _copy_lines(text: Any, ends: Any, order: Any, piece: Any) -> None:
+def _copy_lines(text: Any, begins: Any, lengths: Any, order: Any, piece: Any) -> None:
     at = np.int64(0)
     for line in order:
-        length = ends[line + 1] - ends[line]
-        to, source = np.uint64(piece.ctypes.data) + np.uint64(at), np.uint64(text.ctypes.data) + np.uint64(ends[line])
+        length = lengths[line]
+        to, source = np.uint64(piece.ctypes.data) + np.uint64(at), np.uint64(text.ctypes.data) + np.uint64(begins[line])
         copy_bytes(to, source, np.uint64(length))
         at += length
 

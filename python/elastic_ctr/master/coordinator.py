@@ -3,7 +3,7 @@ turns that into a recovery, or into the next step of the pass. Calls are short.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from elastic_ctr.config.model import digest_of_model
@@ -507,14 +507,18 @@ class Coordinator(Part):
             current = self._ledger.current_pass()
             return current if current is not None and current.state == "stopped" else None
 
-    def retry(self, name: str) -> str:
-        """Begin a stopped pass again. Returns why not; empty if it was begun."""
+    def retry(self, name: str, skip: Sequence[tuple[str, int]] = ()) -> str:
+        """Begin a stopped pass again, without the records that begin at these offsets of its files or partitions. Returns why not; empty
+        if it was begun.
+        """
         with self._lock.writing(), self._ledger:
             current = self._ledger.current_pass()
             if current is None or current.state != "stopped":
                 return f"no pass is stopped; {'every pass is done' if current is None else f'pass {current.id} is {current.state}'}"
             if current.id != name:
                 return f"pass {name} is not stopped, pass {current.id} is"
-            log.info("pass %s is retried", name)
+            if refused := self._ledger.skip(current, skip):
+                return refused
+            log.info("pass %s is retried%s", name, "".join(f", without {path}:{offset}" for path, offset in skip))
             self._take_up(current)
             return ""

@@ -171,6 +171,17 @@ class EpochRunner(Part):
         counts = self._ledger.counts(current.ordinal)
         if self._stopped_for_refusals(current, counts["records"]) or self._stopped_for_vanished_columns(current):
             return False
+        skipped, of_them = (
+            self._ledger.skipped(current.ordinal),
+            self._ledger.refusals(current.ordinal).get("skipped", (0, []))[0],
+        )
+        if of_them < skipped:
+            log.warning(
+                "pass %s: no record begins at %d of the %d offsets that are to be skipped",
+                current.id,
+                skipped - of_them,
+                skipped,
+            )
         sampled = self._ledger.last_sampled(current.ordinal)
         # A trainer offers a sample of every task that has such a line.
         if counts["records"] and sampled != current.ordinal:

@@ -10,7 +10,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.arrivals import Arrivals
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow
-from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
+from elastic_ctr.master.schedule import ChangedFiles, look, missing_folder, order_of_tasks, ranges, tasks_of
 from elastic_ctr.master.windows import Window, cut_window, first_offsets, lag_of, vanished
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.store.source import FileSource, Source
@@ -88,8 +88,9 @@ class HourFinder:
             self.waits_for = waits
             return
         self.waits_for = ""
-        seed = f"{self._seed} {wanted.id}" if is_shuffled(self._data, files) else None
-        coordinator.found.hours_found(wanted, files, ranges(files, self._data.task_bytes, seed))
+        seed = order_of_tasks(self._data, self._seed, wanted.id)
+        parts = ranges(files, self._data.task_bytes, seed)
+        coordinator.found.hours_found(wanted, files, tasks_of(parts, files, self._data.task_bytes))
 
     def look_on(self, coordinator: Coordinator) -> None:
         """Hours are looked for when their pass begins."""

@@ -11,7 +11,7 @@ from elastic_ctr.master.arrivals import Span
 from elastic_ctr.master.decision_lock import DecisionLock
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import DriftRow, PassRow, StartedFrom, StreamPlaces
-from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.master.schedule import FilePart, Schedule
 from elastic_ctr.master.stream_schedule import StreamSchedule, following_after
 from elastic_ctr.master.windows import Window, pieces
 
@@ -43,10 +43,11 @@ class FoundData:
         with self._lock.reading():
             return self._schedule.wanted()
 
-    def hours_found(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
+    def hours_found(self, one: PassRow, files: dict[str, int], tasks: Sequence[Sequence[FilePart]]) -> None:
+        """Files with their bytes, and the parts of each task."""
         with self._lock.writing() as ledger, ledger:
             pinned = not self._needs_statistics or ledger.facts.statistics
-            self._schedule.begin(one, files, ranges, state="checking" if pinned else "analyzing")
+            self._schedule.begin(one, files, tasks, state="checking" if pinned else "analyzing")
             self._advance()
 
     def stream_following(self) -> dict[str, int] | None:
@@ -86,7 +87,8 @@ class FoundData:
             files: dict[str, int] = {}
             for name, start, stop in ranges:
                 files[name] = files.get(name, 0) + stop - start
-            self.hours_found(one, files, pieces(ranges, max(1, self._trainers()), least))
+            tasks = [[each] for each in pieces(ranges, max(1, self._trainers()), least)]
+            self.hours_found(one, files, tasks)
 
     def collected_pass(self) -> tuple[PassRow, dict[str, tuple[str, bytes]], str] | None:
         """A pass whose columns are collected, task and head of each part by its name, and the digest of the pinned statistics; empty:

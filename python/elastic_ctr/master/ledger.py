@@ -12,7 +12,9 @@ import numpy as np
 from elastic_ctr.features.statistics.collector import Part as CollectedPart
 from elastic_ctr.features.statistics.collector import part_name
 from elastic_ctr.master.ledger_counts import LedgerCounts, total_of
+from elastic_ctr.master.ledger_further import LedgerFurther
 from elastic_ctr.master.ledger_learning import LedgerLearning
+from elastic_ctr.master.ledger_left_out import LedgerLeftOut
 from elastic_ctr.master.ledger_quality import LedgerQuality
 from elastic_ctr.master.ledger_rows import (
     Columns,
@@ -36,12 +38,14 @@ _KEPT = "state, trained, repeated, positives, negatives"
 # Tables with the content of a pass that goes when it is listed anew.
 _OF_PASS = (
     *("files", "tasks", "refusals", "sample_lines", "collected", "collected_series", "drifts"),
-    *("learning", "held_out", "qualities", "table_rows", "touched"),
+    *("learning", "held_out", "qualities", "table_rows", "touched", "left_out", "further", "refused_files"),
 )
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerSamples, LedgerTable, LedgerTouched):
+class Ledger(
+    LedgerCounts, LedgerFurther, LedgerLearning, LedgerLeftOut, LedgerQuality, LedgerSamples, LedgerTable, LedgerTouched
+):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
 
     # -- passes ----------------------------------------------------------------------------------------------------
@@ -79,7 +83,9 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerSamples, LedgerT
 
     def _empty_pass(self, ordinal: int) -> None:
         for table in _OF_PASS:
-            self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
+            # What an operator skips stays skipped.
+            but = " and task != ''" if table == "left_out" else ""
+            self._db.execute(f"delete from {table} where pass = ?{but}", (ordinal,))
 
     def set_pass(self, ordinal: int, /, **columns: Any) -> None:
         self._update("passes", columns, "ordinal = ?", ordinal)
@@ -193,27 +199,40 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerSamples, LedgerT
         samples: Iterable[Sample],
         histograms: tuple[Histogram, Histogram],
         collected: CollectedPart | None = None,
+        refused_of: Mapping[str, int] | None = None,
     ) -> None:
-        """Counts of lines by kind, refusals (reason, lines, examples), sample lines; what was collected of the columns, if anything was."""
+        """Counts of lines by kind, refusals (reason, lines, examples), sample lines; what was collected of the columns, if anything was;
+        refused lines by file, if the task has several.
+        """
         with self:
             found = dict(zip(_HISTOGRAMS, map(packed, histograms), strict=True))
             self._update("tasks", {"state": "done", "checked": 1, **counts, **found}, "id = ?", task.id)
             self._do(f"update tasks set {_CLEAN} where id = ?", task.id)
             self._set_samples(task, samples)
-            self._refused(task, refused)
+            self._refused(task, refused, refused_of)
             if collected is not None:
                 self._collected(task, counts["records"], collected)
 
     def analyzed(
-        self, task: TaskRow, records: int, refused: Iterable[tuple[str, int, Sequence[str]]], collected: CollectedPart
+        self,
+        task: TaskRow,
+        records: int,
+        refused: Iterable[tuple[str, int, Sequence[str]]],
+        collected: CollectedPart,
+        refused_of: Mapping[str, int] | None = None,
     ) -> None:
         """The columns of a task are collected. Its check counts records and refusals once more."""
         with self:
             self._do(f"update tasks set state = 'done', {_CLEAN} where id = ?", task.id)
-            self._refused(task, refused)
+            self._refused(task, refused, refused_of)
             self._collected(task, records, collected)
 
-    def _refused(self, task: TaskRow, refused: Iterable[tuple[str, int, Sequence[str]]]) -> None:
+    def _refused(
+        self, task: TaskRow, found: Iterable[tuple[str, int, Sequence[str]]], refused_of: Mapping[str, int] | None
+    ) -> None:
+        refused = list(found)
+        lines = sum(count for _, count, _ in refused)
+        self._set_refused_files(task, refused_of or ({task.path: lines} if lines else {}))
         self._db.execute("delete from refusals where task = ?", (task.id,))
         self._db.executemany(
             "insert into refusals values (?, ?, ?, ?, ?)",
@@ -278,8 +297,7 @@ class Ledger(LedgerCounts, LedgerLearning, LedgerQuality, LedgerSamples, LedgerT
     def worst_file(self, ordinal: int) -> str:
         """The file of a pass with the most refused lines, as `path (lines)`; empty if no line was refused."""
         row = self._one(
-            "select path, sum(lines) from refusals join tasks on tasks.id = task where refusals.pass = ?"
-            " group by path order by 2 desc, 1 limit 1",
+            "select path, sum(lines) from refused_files where pass = ? group by path order by 2 desc, 1 limit 1",
             ordinal,
         )
         return "" if row is None else f"{row[0]} ({row[1]})"

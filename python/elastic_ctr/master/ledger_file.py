@@ -67,6 +67,14 @@ create table if not exists qualities (pass integer not null, moment text not nul
 create table if not exists table_rows (pass integer primary key, document text not null);
 create table if not exists touched (task text primary key, pass integer not null, data blob not null, counts blob not null);
 create index if not exists touched_by_pass on touched (pass);
+create table if not exists left_out (pass integer not null, path text not null, offset integer not null, reason text not null,
+  task text not null, primary key (pass, path, offset));
+create table if not exists further (task text not null, place integer not null, pass integer not null, path text not null,
+  start integer not null, stop integer not null, primary key (task, place));
+create index if not exists further_by_pass on further (pass);
+create table if not exists refused_files (task text not null, pass integer not null, path text not null, lines integer not null,
+  primary key (task, path));
+create index if not exists refused_files_by_pass on refused_files (pass);
 create table if not exists drifts (pass integer primary key, columns text not null);
 create table if not exists recoveries (
   id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,

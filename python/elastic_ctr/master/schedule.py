@@ -5,7 +5,7 @@ import logging
 import re
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count, islice, pairwise
@@ -112,6 +112,10 @@ def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple
     return sorted(found[:wanted])
 
 
+FilePart = tuple[str, int, int]
+"""Path, first byte, byte after the last; 0: to the end."""
+# Of small files that share a task: training them takes a second or two.
+_SHARED_BYTES = 8 << 20
 _DAY, _TIME = re.compile(r"\d{8}"), re.compile(r"\d{2}(\d{2})?")
 # Times data.sleepSeconds: the longest time between two looks at a stopped pass.
 _RARELY = 16
@@ -198,8 +202,8 @@ class ChangedFiles:
         return done
 
 
-def ranges(files: dict[str, int], task_bytes: int, seed: str | None = None) -> list[tuple[str, int, int]]:
-    """The tasks of a pass: (path, first byte, byte after the last; 0: to the end). An empty file makes no task.
+def ranges(files: dict[str, int], task_bytes: int, seed: str | None = None) -> list[FilePart]:
+    """The files of a pass in parts of `task_bytes` at most. An empty file has none.
 
     They are in the order of their files, or in one that `seed` determines.
     """
@@ -214,14 +218,34 @@ def ranges(files: dict[str, int], task_bytes: int, seed: str | None = None) -> l
     return found
 
 
-def is_shuffled(data: Data, files: Collection[str]) -> bool:
-    """Whether a pass of these files is trained in another order than theirs."""
-    return len(files) > 1 if data.shuffle is None else data.shuffle
+def tasks_of(found: Sequence[FilePart], files: Mapping[str, int], task_bytes: int) -> list[list[FilePart]]:
+    """The same parts of files, in their order: small ones share a task, for each has a fixed cost. No task is larger for it than a usual
+    small one, so that trainers still have tasks each.
+    """
+    most = min(task_bytes, _SHARED_BYTES)
+    tasks: list[list[FilePart]] = []
+    room = 0
+    for path, start, stop in found:
+        size = (stop or files[path]) - start
+        if size > room:
+            tasks.append([])
+            room = most
+        tasks[-1].append((path, start, stop))
+        room -= size
+    return tasks
 
 
-def shuffle_seed(seed: int, path: str, start: int) -> int:
-    """The seed of the order of a task's records: the same whenever and wherever it is converted. Never 0."""
-    return zlib.crc32(f"{seed} {path} {start}".encode()) or 1
+def order_of_tasks(data: Data, seed: int, pass_id: str) -> str | None:
+    """The seed of the order of a pass's tasks; None: that of its files."""
+    return f"{seed} {pass_id}" if data.shuffle else None
+
+
+def order_of_records(data: Data, seed: int, path: str, start: int) -> int:
+    """The seed of the order of a task's records, the same whenever and wherever it is converted; 0: that of its files.
+
+    A stream's is the order in which things happened, and its tasks are small.
+    """
+    return zlib.crc32(f"{seed} {path} {start}".encode()) or 1 if data.shuffle and not data.is_stream else 0
 
 
 class Schedule:
@@ -258,15 +282,16 @@ class Schedule:
         return next(passes(self._data) if last is None else passes(self._data, last.ordinal, last.splits[-1]), None)
 
     def begin(
-        self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]], *, state: str = "checking"
+        self, one: PassRow, files: dict[str, int], tasks: Sequence[Sequence[FilePart]], *, state: str = "checking"
     ) -> None:
-        """Its hours are complete: files with their bytes, tasks as (path, first byte, byte after the last)."""
+        """Its hours are complete: files with their bytes, and the parts of each task."""
         # A trainer's scratch may outlive the ledger, and may hold the lines of a file that was mended since: so the names of
         # tasks contain the ledger's id and the number of this listing.
         look = self._ledger.increment("looks")
         prefix = f"{self._ledger.facts.id or 'ledger'}-{one.ordinal}-{look}"
-        named = [(f"{prefix}.{number}", *each) for number, each in enumerate(ranges)]
-        self._ledger.fill_pass(one.ordinal, files, named, state=state)
+        named = {f"{prefix}.{number}": parts for number, parts in enumerate(tasks)}
+        self._ledger.fill_pass(one.ordinal, files, [(name, *parts[0]) for name, parts in named.items()], state=state)
+        self._ledger.set_further(one.ordinal, {name: parts[1:] for name, parts in named.items()})
         log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))
 
     def stop(self, current: PassRow, reason: str) -> None:

@@ -70,14 +70,24 @@ _SMALL_BYTES = 1 << 20
 _THREADS = 64
 _MOST_HELD = 32
 _LONGEST_HOLD = 2.0
+# Records that one order skips.
+MOST_SKIPPED = 200
 # Not everything that makes work writes to the ledger, as a lease that runs out.
 _LOOK_AGAIN = 0.5
 
 
+class SkippedRecord(Section):
+    """Where it begins, as its quarantine or the sentence of its pass names it."""
+
+    path: str = Field(min_length=1, max_length=1 << 12)
+    offset: int = Field(ge=0, lt=1 << 62)
+
+
 class RetryOrder(Section):
-    """To begin a stopped pass again."""
+    """To begin a stopped pass again, without these records."""
 
     pass_id: str = Field(alias="pass", max_length=40)
+    skip: tuple[SkippedRecord, ...] = Field(default=(), max_length=MOST_SKIPPED)
 
 
 def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
@@ -273,9 +283,10 @@ class Master:
 
     async def _retry(self, request: Request) -> Response:
         with self._access.audited(request, Right.OPERATE, "pass retry") as call:
-            order = await read_record(request, RetryOrder, limit=1 << 10)
-            call.on = f"pass {order.pass_id}"
-            if refused := await run_in_threadpool(self._coordinator.retry, order.pass_id):
+            order = await read_record(request, RetryOrder, limit=_SMALL_BYTES)
+            skip = [(each.path, each.offset) for each in order.skip]
+            call.on = f"pass {order.pass_id}" + "".join(f", without {path}:{offset}" for path, offset in skip)
+            if refused := await run_in_threadpool(self._coordinator.retry, order.pass_id, skip):
                 raise RequestRefused(409, refused)
         return JSONResponse({"pass": order.pass_id})
 

@@ -27,7 +27,7 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.ledger_touched import Touched
 from elastic_ctr.master.recovery import Part
-from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
+from elastic_ctr.master.schedule import order_of_records
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, sample_of
@@ -35,6 +35,8 @@ from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, sample_of
 log = logging.getLogger(__name__)
 
 _EXAMPLES = 3
+# Files of a task in a sentence, beside the first.
+_NAMED = 4
 _LONGEST_PAUSE = 8.0
 PHASES = {
     "analyzing": control.ANALYZE,
@@ -76,13 +78,20 @@ class Tasks(Part):
             return None
         now = self._clock()
         self._pauses = {task: until for task, until in self._pauses.items() if until > now}
-        todo = [task for task in self._ledger.tasks(current.ordinal, "todo") if task.id not in self._pauses]
+        further = self._ledger.further(current.ordinal)
+        todo = [
+            task
+            for task in self._ledger.tasks(current.ordinal, "todo")
+            # A trainer of an earlier release would train the first file alone.
+            if task.id not in self._pauses and (request.reads_further or task.id not in further)
+        ]
         if not todo:
             return None
         holdout = self._pinned_holdout(current)
         has = set(request.converted)
         # A trainer that has a task converted already is given that one.
         row = next((task for task in todo if task.id in has), todo[0])
+        parts = further.get(row.id, [])
         attempt = f"{row.id}:{self._ledger.increment('attempts')}"
         since = None if request.prefetch else now
         self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
@@ -92,7 +101,6 @@ class Tasks(Part):
             self._store.expect_published()
         pass_records = sum(task.records for task in tasks)
         samples = -(-2 * self._config.samples // max(1, len(tasks)))
-        shuffled = is_shuffled(self._settings.data, {task.path for task in tasks})
         return control.Task(
             id=row.id,
             attempt=attempt,
@@ -108,12 +116,14 @@ class Tasks(Part):
             samples=min(self._config.samples, max(samples, 8)),
             epoch=current.epoch,
             pass_id=current.id,
-            shuffle_seed=shuffle_seed(self._settings.model.seed, row.path, row.start) if shuffled else 0,
+            shuffle_seed=order_of_records(self._settings.data, self._settings.model.seed, row.path, row.start),
             collect=current.state == "checking"
             and self._collects(current, [task.id for task in tasks].index(row.id), len(tasks)),
             group=self._settings.data.group,
             group_rows=max(GROUP_ROWS // len(tasks), _LEAST_GROUP_ROWS),
             touched=self._settings.data.is_stream,
+            left_out=self._ledger.left_out(row, {row.path, *(path for path, *_ in parts)}),
+            further=[control.Part(path=path, start=start, end=stop) for path, start, stop in parts],
         )
 
     def _batch_size(self, current: PassRow, records: int) -> int:
@@ -188,7 +198,7 @@ class Tasks(Part):
                 self._failed(task, str(damaged))
                 return True
         if analyzes and collected is not None:
-            self._ledger.analyzed(task, int(result.records), refused, collected)
+            self._ledger.analyzed(task, int(result.records), refused, collected, dict(result.refused_of))
             return True
         histograms = (_histogram(result.positives), _histogram(result.negatives))
         if result.groups:
@@ -198,7 +208,8 @@ class Tasks(Part):
         if current.epoch == 0:
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
             samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
-            self._ledger.checked(task, counts, refused, samples, histograms, collected)
+            self._ledger.checked(task, counts, refused, samples, histograms, collected, dict(result.refused_of))
+            self._ledger.set_unpredictable(task, result.unpredictable)
             if result.gone:
                 log.error(
                     "%d offsets of task %s were lost before they were read: let the stream keep them for longer",
@@ -268,6 +279,8 @@ class Tasks(Part):
 
     def _stop(self, task: TaskRow, what: str, way_out: str) -> None:
         part = f" bytes {task.start} to {task.stop or 'the end'}" if task.start or task.stop else ""
+        if others := self._ledger.further(task.ordinal).get(task.id):
+            part += f", {', '.join(path for path, *_ in others[:_NAMED])}{f' and {len(others) - _NAMED} more files' if len(others) > _NAMED else ''}"
         self._stop_pass(f"task {task.id} ({task.path}{part}) {what}; nothing of it is dropped: {way_out}")
 
     def _stop_pass(self, reason: str) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.model.evaluation import BUCKETS, Histograms, bucket_of
+from elastic_ctr.model.evaluation import BUCKETS, Floats, Histograms, bucket_of
 from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, NOTHING, GroupSample, hashed, merged, rows_of
 
+# A larger logit is no prediction: the gradients of its record are of its size over a weight's, and adam squares them in float32.
+MOST_LOGIT = 1e12
 # Rows are merged when there are so many more than may be kept.
 _MERGED_AT = 4
 
@@ -24,12 +26,21 @@ class ScoreCounter:
         self._lock = threading.Lock()
         self.begin()
 
-    def begin(self, group_rows: int = 0) -> None:
-        """Forget what was counted. Groups are sampled to so many rows, 0: not at all. No run may be under way."""
+    def begin(self, group_rows: int = 0, *, aborts: bool = False, seeks: bool = False) -> None:
+        """Forget what was counted. No run may be under way.
+
+        Args:
+            group_rows: groups are sampled to so many rows; 0: not at all.
+            aborts: a prediction that is not a number ends the run before its batch is learned, and nothing of the batch is pushed. The
+                process cannot run Paddle again.
+            seeks: count nothing; `unpredictable` has the shows and clicks of the records without a prediction.
+        """
         self._positives, self._negatives = np.zeros(BUCKETS), np.zeros(BUCKETS)
         self._group_rows = group_rows
         self._groups, self._pending, self._pending_rows = NOTHING, list[GroupSample](), 0
         self._failure: Exception | None = None
+        self._aborts, self._seeks = aborts, seeks
+        self._sought: list[tuple[Floats, Floats]] = []
 
     def count(self, logits: Any, shows: Any, clicks: Any, keys: Any = None) -> None:
         """One batch, as tensors of Paddle: [n, 1] each. `keys`: of the slot that groups, with its level of detail.
@@ -39,8 +50,10 @@ class ScoreCounter:
         """
         try:
             self._count(logits, shows, clicks, keys)
-        except Exception as failed:  # noqa: BLE001 (raised by `check`)
+        except Exception as failed:
             self._failure = failed
+            if self._aborts and isinstance(failed, FloatingPointError):
+                raise
 
     def check(self) -> None:
         """Raises what a batch of the run has raised: FloatingPointError of a logit that is not a number."""
@@ -50,7 +63,13 @@ class ScoreCounter:
     def _count(self, logits: Any, shows: Any, clicks: Any, keys: Any) -> None:
         # Paddle's tensors convert to their own type alone.
         logit, show, click = (np.array(each).astype(np.float64).reshape(-1) for each in (logits, shows, clicks))
-        if np.isnan(logit).any():
+        if self._seeks:
+            without = ~(np.abs(logit) <= MOST_LOGIT)
+            with self._lock:
+                self._sought.append((show[without], click[without]))
+            return
+        # What is learned of an infinite one is not a number.
+        if np.isnan(logit).any() or (self._aborts and np.isinf(logit).any()):
             raise FloatingPointError("a prediction is not a number")
         bucket = bucket_of(logit)
         positives = np.bincount(bucket, click, BUCKETS)
@@ -64,6 +83,12 @@ class ScoreCounter:
                 self._pending_rows += len(grouped.rows)
                 if self._pending_rows > _MERGED_AT * self._group_rows:
                     self._merge()
+
+    def unpredictable(self) -> tuple[Floats, Floats]:
+        """Shows and clicks of the records without a prediction, of a run that seeks them."""
+        nothing = np.zeros(0)
+        shows, clicks = zip(*self._sought, strict=True) if self._sought else ((nothing,), (nothing,))
+        return np.concatenate(shows), np.concatenate(clicks)
 
     def histograms(self) -> Histograms:
         """Of the run, up to now."""

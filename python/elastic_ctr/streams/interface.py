@@ -69,6 +69,16 @@ class Lines:
             return place
         return int(self.messages[np.searchsorted(self.messages[:, 1], place, side="right") - 1, 0])
 
+    def range_of(self, offset: int) -> tuple[int, int]:
+        """The first place of `raw` at this offset, and the one behind the last: of a message its whole text; empty where it is not there."""
+        if not len(self.messages):
+            return offset, offset + 1
+        at = int(np.searchsorted(self.messages[:, 0], offset))
+        if at == len(self.messages) or self.messages[at, 0] != offset:
+            return 0, 0
+        begin = int(self.messages[at, 1])
+        return begin, int(self.messages[at + 1, 1]) if at + 1 < len(self.messages) else 1 << 62
+
 
 class Stream(Protocol):
     """A log with offsets. Its methods raise StoreError, and StoreUnavailable where the same call may succeed later."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.cells import Cells
-from elastic_ctr.features.convert import Converted, Converter
+from elastic_ctr.features.convert import EXCERPT_BYTES, Converted, Converter
 from elastic_ctr.features.json_rows import cells_of_json, json_of_row
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
@@ -25,8 +25,10 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms.transformer import MOST_KEYS, Transformed, Transformer
 from elastic_ctr.store.source import Source
 from elastic_ctr.streams.interface import Lines, Stream
+from elastic_ctr.trainer.left_out import NOTHING, SKIPPED, LeftOut, left_out_of
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.scratch import on_scratch
+from elastic_ctr.trainer.suspects import ORDINARY, Suspect, Suspects
 from elastic_ctr.trainer.task_lines import pieces_of
 
 Floats = npt.NDArray[np.float32]
@@ -35,7 +37,9 @@ _SAMPLE_KEYS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of a task, converted. `offer` gives at most so many samples of it; `cells` are its rows, if it is of rows."""
+    """A part of a task, converted. `offer` gives at most so many samples of it; `cells` are its rows, if it is of rows; `suspects` are
+    its records that the model may not be able to predict.
+    """
 
     text: bytes
     records: int
@@ -46,6 +50,7 @@ class Block:
     refused: Iterable[RefusedAt]
     offer: Callable[[int], list[control.Sample]]
     cells: Cells | None = None
+    suspects: Sequence[Suspect] = ()
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,8 @@ class SampleKeys:
 class Conversion(Protocol):
     """How a file's records become the engine's."""
 
-    def blocks(self, lines: Lines, path: str) -> Iterator[Block]:
-        """Refused ones are at their places in `lines.raw`."""
+    def blocks(self, lines: Lines, path: str, left_out: LeftOut = NOTHING) -> Iterator[Block]:
+        """Refused ones are at their places in `lines.raw`; those that are left out are among them."""
 
     def sample(self, lines: Sequence[str]) -> SampleKeys:
         """The keys and numbers of samples that `Block.offer` gave. The padding key is in none."""
@@ -102,10 +107,25 @@ class ClickConversion:
         self._sparse_dim = sparse_dim
         self._converter = Converter(slots, sparse_dim, max_line_bytes, late_clicks=late_clicks)
 
-    def blocks(self, lines: Lines, path: str) -> Iterator[Block]:
+    def blocks(self, lines: Lines, path: str, left_out: LeftOut = NOTHING) -> Iterator[Block]:
         text = open_lines(lines.raw, path)
         for offset, block in lines_in_range(text, lines.start, lines.stop, self._converter.max_line_bytes):
-            yield self._block(offset, block)
+            yield from self._kept(offset, block, left_out) if left_out else [self._block(offset, block)]
+
+    def _kept(self, offset: int, block: bytes, left_out: LeftOut) -> Iterator[Block]:
+        """The lines between those that are left out, and these."""
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")).astype(np.int64) + 1
+        edges = np.unique(np.concatenate([np.zeros(1, np.int64), ends, np.array([len(block)])]))
+        which, kept_from = left_out.find(edges[:-1] + offset), 0
+        for line in np.flatnonzero(which >= 0).tolist():
+            begin, end = int(edges[line]), int(edges[line + 1])
+            if begin > kept_from:
+                yield self._block(offset + kept_from, block[kept_from:begin])
+            reason, excerpt = left_out.reasons[which[line]], block[begin:end].rstrip(b"\n")[:EXCERPT_BYTES]
+            yield Block(b"", 0, 0, 0, 0, 0, [RefusedAt(offset + begin, reason, SKIPPED, excerpt)], lambda _: [])
+            kept_from = end
+        if kept_from < len(block):
+            yield self._block(offset + kept_from, block[kept_from:])
 
     def _block(self, offset: int, block: bytes) -> Block:
         found, no_keys = self._converter.convert(block), self._converter.no_keys
@@ -137,7 +157,7 @@ class RowConversion:
         self._wanted = wanted
         self._max_line_bytes = max_line_bytes
 
-    def blocks(self, lines: Lines, path: str) -> Iterator[Block]:
+    def blocks(self, lines: Lines, path: str, left_out: LeftOut = NOTHING) -> Iterator[Block]:
         batches = rows_in_range(
             lines.raw, path, self._format, self._wanted, lines.start, lines.stop, self._max_line_bytes
         )
@@ -146,26 +166,48 @@ class RowConversion:
             for some, rows in self._transformer.in_pieces(batch.cells):
                 cells = batch.cells.part(some.start, some.stop)
                 piece = RowBatch(cells, batch.shows[some], batch.clicks[some], batch.places[some], refused)
-                yield self._block(piece, rows)
+                yield self._block(piece, rows, left_out)
                 refused = []
 
-    def _block(self, batch: RowBatch, rows: Transformed) -> Block:
-        refused = list(refused_rows(batch))
+    def _block(self, batch: RowBatch, rows: Transformed, left_out: LeftOut) -> Block:
+        refused = [*refused_rows(batch), *self._left_out(batch, rows, left_out)]
         shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
-        if len(rows.too_many):
+        out = np.flatnonzero(left_out.find(places) >= 0)
+        if len(too_many := np.setdiff1d(rows.too_many, out)):
             detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
             refused += [
-                RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"", is_row=True) for place in places[rows.too_many]
+                RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"", is_row=True) for place in places[too_many]
             ]
-            kept = np.setdiff1d(np.arange(len(cells)), rows.too_many)
-            shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
+        if len(out) or len(too_many):
+            kept = np.setdiff1d(np.arange(len(cells)), np.concatenate([out, too_many]))
+            shows, clicks, cells, places = shows[kept], clicks[kept], cells.only(kept), places[kept]
             rows = self._transformer.transform(cells)
-        text, _ = record_text(rows, shows, clicks)
+        text, ends = record_text(rows, shows, clicks)
         lengths = rows.lengths.reshape(len(cells), len(self._transformer.slots)).sum(axis=1)
         counts = len(cells), int(shows.sum()), int(clicks.sum()), 0, 0
-        return Block(
-            text, *counts, refused, lambda wanted: self._offer_rows(cells, shows, clicks, lengths, wanted), cells
-        )
+
+        def offer(wanted: int) -> list[control.Sample]:
+            return self._offer_rows(cells, shows, clicks, lengths, wanted)
+
+        largest = np.abs(rows.numbers).max(axis=1, initial=0)
+        suspects = [
+            Suspect(int(places[row]), text[ends[row] : ends[row + 1]], float(largest[row]))
+            for row in np.flatnonzero(~(largest <= ORDINARY))
+        ]
+        return Block(text, *counts, refused, offer, cells, suspects)
+
+    def _left_out(self, batch: RowBatch, rows: Transformed, left_out: LeftOut) -> Iterator[RefusedAt]:
+        which = left_out.find(batch.places)
+        for row in np.flatnonzero(which >= 0).tolist():
+            reason, detail = left_out.reasons[which[row]], SKIPPED
+            if reason is Reason.UNPREDICTABLE:
+                number = int(np.abs(rows.numbers[row]).argmax())
+                detail = (
+                    f"{self._transformer.numbers[number]} is {rows.numbers[row, number]:g}, of which the model has no prediction; give "
+                    "the feature `standardize`, `log1p` or `clip`."
+                )
+            excerpt = json_of_row(batch.cells, row, self._transformer.inputs)[:EXCERPT_BYTES]
+            yield RefusedAt(int(batch.places[row]), reason, detail, excerpt, is_row=True)
 
     def _offer_rows(
         self, cells: Cells, shows: Counts, clicks: Counts, lengths: Counts, wanted: int
@@ -195,9 +237,15 @@ class RowConversion:
 
 
 def convert_task(
-    source: Source | Stream, task: control.Task, conversion: Conversion, target: Path, sample: RowSample | None = None
+    source: Source | Stream,
+    task: control.Task,
+    conversion: Conversion,
+    target: Path,
+    sample: RowSample | None = None,
+    suspects: Suspects | None = None,
 ) -> tuple[control.TaskResult, Quarantined]:
-    """Convert the records of a task into one file for the engine; it is renamed into place when complete. Rows go to `sample`, too.
+    """Convert the records of a task into one file for the engine; it is renamed into place when complete. Rows go to `sample`, too,
+    and records that the model may not be able to predict to `suspects`.
 
     Returns counts, refusals and samples, and the refused ones to quarantine. Raises ScratchFailed when the file cannot be
     written, StoreError, OSError and ValueError when the task cannot be read.
@@ -207,7 +255,7 @@ def convert_task(
         target.parent.mkdir(parents=True, exist_ok=True)
         out = temporary.open("wb")
     try:
-        result, quarantined = _convert_pieces(pieces_of(source, task), conversion, task, out, sample)
+        result, quarantined = _convert_pieces(source, task, conversion, out, sample, suspects)
         with on_scratch(temporary):
             out.close()
             if task.shuffle_seed:
@@ -236,19 +284,26 @@ def shuffle_lines(file: Path, seed: int) -> None:
 
 
 def _convert_pieces(
-    pieces: Iterable[Lines], conversion: Conversion, task: control.Task, out: BinaryIO, sample: RowSample | None
+    source: Source | Stream,
+    task: control.Task,
+    conversion: Conversion,
+    out: BinaryIO,
+    sample: RowSample | None,
+    suspects: Suspects | None,
 ) -> tuple[control.TaskResult, Quarantined]:
     result, refusals = control.TaskResult(), Refusals()
     samples: list[control.Sample] = []
-    for lines in pieces:
+    for path, lines in pieces_of(source, task):
         result.gone += lines.gone
         with lines.raw:
-            for block in conversion.blocks(lines, task.path):
+            for block in conversion.blocks(lines, path, left_out_of(task, path, lines)):
                 with on_scratch(Path(out.name)):
                     out.write(block.text)
                 for name in ("records", "shows", "clicks", "ignored", "padding"):
                     setattr(result, name, getattr(result, name) + getattr(block, name))
-                refusals.add(block.refused, lines.offset_of)
+                refusals.add(path, block.refused, lines.offset_of)
+                if suspects is not None and block.suspects:
+                    suspects.add(path, [(lines.offset_of(each.place), each) for each in block.suspects])
                 if sample is not None and block.cells is not None:
                     sample.add(block.cells)
                 samples.extend(block.offer(task.samples))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.control.server_call import rows_at
 from elastic_ctr.control.server_sockets import await_servers, close_listeners, paddle_endpoints, socket_name
-from elastic_ctr.model.evaluation import Histograms
+from elastic_ctr.model.evaluation import Floats, Histograms
 from elastic_ctr.model.grouped_auc import GroupSample
 from elastic_ctr.model.networks.catalog import logit_of
 from elastic_ctr.model.program import OFFSET, TABLE, build_program, offset, start_paddle
@@ -28,7 +28,12 @@ from elastic_ctr.trainer.take_over import Names, Values, random_rows, take_over
 _PULLED_BYTES = 16 << 20
 _SERVER_SECONDS = 60.0
 _WAY_OUT = "lower the learning rates of model.table and model.dense"
+_DIVERGED = f"the training has diverged: {_WAY_OUT}"
 MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
+
+
+class EngineBroken(RuntimeError):
+    """Paddle was stopped in the middle of a run; this process cannot run it again."""
 
 
 class Engine:
@@ -227,30 +232,47 @@ class Engine:
 
         `groups` then has so many rows of the same, by group and logit.
         """
-        return self._run(dataset, self._main, self._executor.train_from_dataset, group_rows)
+        return self._run(dataset, self._main, self._executor.train_from_dataset, group_rows=group_rows, aborts=True)
 
     def predict(self, dataset: Any, *, group_rows: int = 0) -> Histograms:
         """Like `train`, but creates no rows and pushes nothing."""
         self.pull_dense()
-        return self._run(dataset, self._predict_program, self._executor.infer_from_dataset, group_rows)
+        return self._run(dataset, self._predict_program, self._executor.infer_from_dataset, group_rows=group_rows)
+
+    def unpredictable(self, dataset: Any) -> tuple[Floats, Floats]:
+        """Shows and clicks of the records of which the model has no prediction; like `predict`, it changes nothing.
+
+        Raises RuntimeError where the fault is the network's: then no record is to blame.
+        """
+        self.pull_dense()
+        nothing = np.zeros((1, len(self._input.slots) * self._model.embedding_dim), np.float32)
+        if not np.isfinite(self.score(nothing, np.zeros((1, len(self._input.numbers)), np.float32))).all():
+            raise RuntimeError(f"the network has values that are not numbers, so {_DIVERGED}")
+        self._run(dataset, self._predict_program, self._executor.infer_from_dataset, seeks=True)
+        return self._graph.counter.unpredictable()
 
     def groups(self) -> GroupSample:
         """Of the last round: a sample of the groups of its records."""
         return self._graph.counter.groups()
 
-    def _run(self, dataset: Any, program: Any, run: Any, group_rows: int) -> Histograms:
+    def _run(self, dataset: Any, program: Any, run: Any, **how: Any) -> Histograms:
+        """`how`: as `ScoreCounter.begin` takes it."""
         counter = self._graph.counter
-        counter.begin(group_rows)
+        counter.begin(**how)
+        broken: SystemError | None = None
         try:
             run(program, dataset, print_period=10**9)
         except SystemError as failed:
             # All that Paddle says is that a thread of it has met an exception.
-            reason = "Paddle has given up in the middle of a batch; the training may have diverged"
-            raise RuntimeError(f"{reason}: {_WAY_OUT}") from failed
+            broken = failed
         try:
             counter.check()
         except FloatingPointError as failed:
-            raise RuntimeError(f"{failed}, so the training has diverged: {_WAY_OUT}") from failed
+            kind = RuntimeError if broken is None else EngineBroken
+            raise kind(f"{failed}, so {_DIVERGED}") from failed
+        if broken is not None:
+            reason = "Paddle has given up in the middle of a batch; the training may have diverged"
+            raise EngineBroken(f"{reason}: {_WAY_OUT}") from broken
         return counter.histograms()
 
     def set_offset(self, value: float) -> None:

@@ -64,11 +64,11 @@ class RowReader:
         result, refusals = control.TaskResult(), Refusals()
 
         def rows() -> Iterator[Cells]:
-            for lines in pieces_of(source, task):
+            for path, lines in pieces_of(source, task):
                 with lines.raw:
-                    for batch in self._batches(lines, task.path):
+                    for batch in self._batches(lines, path):
                         result.records += len(batch.cells)
-                        refusals.add(refused_rows(batch), lines.offset_of)
+                        refusals.add(path, refused_rows(batch), lines.offset_of)
                         yield batch.cells
 
         result.statistics = self._measurement.collected(rows())

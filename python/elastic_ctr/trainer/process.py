@@ -31,7 +31,7 @@ from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
 from elastic_ctr.streams.open import open_stream
 from elastic_ctr.trainer.conversions import Conversions
-from elastic_ctr.trainer.engine import Engine
+from elastic_ctr.trainer.engine import Engine, EngineBroken
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.supervisor import LEAVE_SIGNAL, WATCH_FILE
 from elastic_ctr.trainer.take_over import Names
@@ -273,6 +273,7 @@ class TrainerProcess:
             trainer_id=self._trainer_id,
             generation=self._generation,
             converted=self._work.converted_tasks(),
+            reads_further=True,
         )
 
     def _do_tasks(self) -> None:
@@ -313,13 +314,14 @@ class TrainerProcess:
 
     def _report(self, task: control.Task, work: Callable[[], control.TaskResult], *, go_on: bool = False) -> None:
         """Do it and report. `go_on`: the master may give the next task with its answer."""
-        began = time.monotonic()
+        began, broken = time.monotonic(), False
         try:
             result = work()
         except ScratchFailed:
             raise
         except Exception as failed:
             log.exception("task %s failed", task.id)
+            broken = isinstance(failed, EngineBroken)
             result = control.TaskResult(error=str(failed) or type(failed).__name__)
             result.store_unavailable = isinstance(failed, StoreUnavailable)
             result.columns_refused = isinstance(failed, ColumnsRefused)
@@ -336,10 +338,16 @@ class TrainerProcess:
         # Released first: after the report, a renewal would be told that the lease is gone.
         self._watchdog.release(task.attempt)
         self._watchdog.running("")
-        if go_on and not self._may_go():
+        if go_on and not broken and not self._may_go():
             result.next.CopyFrom(self._lease_request())
         answer = self._client.call("ReportTask", result)
         self._handle_ack(answer)
+        if broken:
+            log.warning("trainer %d begins anew: its engine was stopped in the middle of a batch", self._trainer_id)
+            # What it has leased ahead goes back, and is no loss.
+            self._watchdog.release_all()
+            self._leave()
+            raise SystemExit(REJOIN)
         if answer.next.verdict == control.LeaseReply.WORK:
             self._given = answer.next.task
             self._watchdog.hold(self._given.attempt)

@@ -1,6 +1,7 @@
 """Lines and rows of a task that are left out: how many for each reason, and those that go to quarantine."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.line import Reason
 from elastic_ctr.features.readers.batches import RowBatch
 from elastic_ctr.store import Store
+from elastic_ctr.trainer.task_lines import parts_of_task
 
 EXAMPLES = 3
 QUARANTINED = 1000
@@ -48,8 +50,11 @@ class Refusals:
     def __init__(self) -> None:
         self.quarantined = Quarantined()
         self._by_reason: dict[str, control.Refusal] = {}
+        self._by_file: Counter[str] = Counter()
 
-    def add(self, refused: Iterable[RefusedAt], offset_of: Callable[[int], int] = lambda place: place) -> None:
+    def add(
+        self, path: str, refused: Iterable[RefusedAt], offset_of: Callable[[int], int] = lambda place: place
+    ) -> None:
         """`offset_of`: the offset in its file or stream of a place."""
         for each in refused:
             reason = each.reason.value
@@ -57,8 +62,10 @@ class Refusals:
                 self._by_reason[reason] = control.Refusal(reason=reason)
             refusal = self._by_reason[reason]
             refusal.lines += 1
+            self._by_file[path] += 1
             if len(self.quarantined) < QUARANTINED:
                 line = {
+                    "file": path,
                     "offset": offset_of(each.place),
                     "reason": reason,
                     "detail": each.detail,
@@ -70,11 +77,12 @@ class Refusals:
 
     def report(self, result: control.TaskResult) -> None:
         result.refused.extend(self._by_reason[reason] for reason in sorted(self._by_reason))
+        result.refused_of.update(self._by_file)
 
 
 def quarantine(store: Store, task: control.Task, lines: Quarantined) -> None:
-    """Write refused lines of a task to the store: JSON lines with offset, reason, detail and the line."""
-    if lines:
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        path = f"quarantine/{task.pass_id}/{task.path.replace('/', '_')}-{task.start}.jsonl"
-        store.put_bytes(text.encode(), path, overwrite=True)
+    """Write refused lines of a task to the store, a file for each of its files: JSON lines with file, offset, reason, detail and the line."""
+    for part in parts_of_task(task):
+        if text := "".join(json.dumps(line) + "\n" for line in lines if line["file"] == part.path):
+            path = f"quarantine/{task.pass_id}/{part.path.replace('/', '_')}-{part.start}.jsonl"
+            store.put_bytes(text.encode(), path, overwrite=True)

@@ -21,11 +21,13 @@ from elastic_ctr.trainer.refusals import quarantine
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import on_scratch
 from elastic_ctr.trainer.supervisor import WATCH_FILE
+from elastic_ctr.trainer.suspects import Suspects
 from elastic_ctr.trainer.touched_keys import touched_keys
 from elastic_ctr.trainer.watchdog import Watchdog, delegated_to_parent
 
 # Touched keys of a task whose result fits into a message.
 _MOST_TOUCHED = 3 << 20
+_SUSPECTS_AT_ONCE = 512
 
 
 class TaskWork:
@@ -88,10 +90,15 @@ class TaskWork:
     def check(self, task: control.Task) -> control.TaskResult:
         """Convert its records and, where training does not, predict them. Raises what a conversion raises, ScratchFailed."""
         file = self._converted(task)
+        conversion = self._conversions.recipe(task.statistics).conversion
+        suspects = Suspects(file.with_suffix(".suspects"))
         sample = RowSample() if task.collect else None
-        result, refused = convert_task(
-            self._source, task, self._conversions.recipe(task.statistics).conversion, file, sample
-        )
+        result, refused = convert_task(self._source, task, conversion, file, sample, suspects)
+        if unpredictable := self._unpredictable(suspects):
+            task.left_out.extend(unpredictable)
+            sample = RowSample() if task.collect else None
+            result, refused = convert_task(self._source, task, conversion, file, sample)
+            result.unpredictable.extend(unpredictable)
         quarantine(self._store, task, refused)
         if self._conversions.rows is not None and sample is not None:
             result.statistics = self._conversions.rows.of_sample(sample)
@@ -112,6 +119,17 @@ class TaskWork:
             else:
                 result.MergeFrom(self._without_records(task))
         return result
+
+    def _unpredictable(self, suspects: Suspects) -> list[control.LeftOut]:
+        """Predicted before anything of the task is trained, by the table as it is. Raises RuntimeError where the table is at fault."""
+        if not len(suspects):
+            return []
+        dataset = self._engine.ready(self._engine.preload(suspects.file, _SUSPECTS_AT_ONCE), len(suspects))
+        found = self._engine.unpredictable(dataset)
+        dataset.release_memory()
+        with on_scratch(suspects.file):
+            suspects.file.unlink()
+        return suspects.left_out(found)
 
     def _scored(self, task: control.Task, run: Callable[..., Histograms]) -> control.TaskResult:
         """Histograms of a round, and the sample of its groups."""
@@ -163,8 +181,9 @@ class TaskWork:
                     f"{task.path} has dropped {counts.gone} offsets since they were checked: say `elastic-ctr pass retry`, and the pass begins "
                     "with what is left; let the stream keep them for longer"
                 )
+            others = f" with {len(task.further)} more files" if task.further else ""
             raise RuntimeError(
-                f"{task.path} has {counts.records} good lines where its check found {task.all_records}: it was changed"
+                f"{task.path}{others} has {counts.records} good lines where its check found {task.all_records}: it was changed"
             )
 
     def round(self, task: control.Task, dataset: Any) -> control.TaskResult:

@@ -17,7 +17,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.master.ledger_rows import Pass
-from elastic_ctr.master.schedule import is_shuffled, passes, ranges, shuffle_seed
+from elastic_ctr.master.schedule import order_of_records, order_of_tasks, passes, ranges, tasks_of
 from elastic_ctr.scoring.listing import Listing
 from elastic_ctr.store.source import Source
 from elastic_ctr.trainer.conversions import conversion_of, feature_document, reader_of
@@ -181,21 +181,23 @@ class HoursReader:
     ) -> Iterator[tuple[Piece, control.TaskResult]]:
         """The tasks of a pass in the order in which the master would give them; without a pass nothing is shuffled."""
         data, seed = self._values.data, self._values.model.seed
-        shuffled = planned is not None and is_shuffled(data, files)
-        order = f"{seed} {planned}" if shuffled else None
-        for path, start, stop in ranges(dict(files), data.task_bytes, order):
+        order = None if planned is None else order_of_tasks(data, seed, planned)
+        for [(path, start, stop), *further] in tasks_of(
+            ranges(dict(files), data.task_bytes, order), files, data.task_bytes
+        ):
             self._files += 1
             target = self._folder / f"{self._files}.txt"
-            task = control.Task(
-                path=path, start=start, end=stop, shuffle_seed=shuffle_seed(seed, path, start) if shuffled else 0
-            )
+            records = 0 if planned is None else order_of_records(data, seed, path, start)
+            others = [control.Part(path=other, start=first, end=last) for other, first, last in further]
+            task = control.Task(path=path, start=start, end=stop, shuffle_seed=records, further=others)
             result, _ = convert_task(self._source, task, conversion, target)
             for each in result.refused:
                 self._refused[f"{each.reason} (such as {path}: {next(iter(each.examples), '')})"] += each.lines
             self._read += result.records
-            records = result.records if self._share >= 1 else self._thinned(target)
-            self._report((stop or files[path]) - start, f"{self._read:,} records read")
-            yield Piece(file=target.name, records=records), result
+            kept = result.records if self._share >= 1 else self._thinned(target)
+            read = sum((last or files[one]) - first for one, first, last in ((path, start, stop), *further))
+            self._report(read, f"{self._read:,} records read")
+            yield Piece(file=target.name, records=kept), result
 
     def _thinned(self, file: Path) -> int:
         """Leave a share of the records in the file."""

@@ -35,6 +35,25 @@ def test_a_stopped_pass_is_retried_in_a_release_and_in_a_run(kubectl: FakeKubect
     assert "pass 20251103/13 is not stopped" in refused.stderr
 
 
+def test_records_are_skipped_by_file_and_offset(tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    def master(method: str, path: str, body: Any) -> Said:
+        told.append((method, path, body))
+        return 200, body
+
+    with saying(master) as address:
+        skips = ("--skip", "a:b/part-0:17", "--skip", "topic/3:9")
+        done = call("retry", "7", *skips, "--address", address)
+        wrong = [call("retry", "7", "--skip", word, "--address", address) for word in ("17", "part:", ":1", "part:-1")]
+
+    assert done.exit_code == 0
+    skipped = [{"path": "a:b/part-0", "offset": 17}, {"path": "topic/3", "offset": 9}]
+    assert told == [("POST", "/retry", {"pass": "7", "skip": skipped})]
+    assert {each.exit_code for each in wrong} == {2}
+    assert "--skip 17 is not FILE:OFFSET" in wrong[0].stderr
+
+
 @pytest.mark.parametrize("words", [("retry",), ("20251103/12",)])
 def test_what_is_missing_is_said(words: tuple[str, ...]) -> None:
     assert call(*words).exit_code == 2

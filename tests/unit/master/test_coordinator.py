@@ -123,6 +123,38 @@ def test_a_pass_that_was_stopped_is_retried_without_a_restart(tmp_path: Path) ->
     assert one.coordinator.retry("20200401/01") == "no pass is stopped; every pass is done"
 
 
+def test_records_that_a_check_cannot_predict_and_an_operator_skips_are_left_out_by_every_task_of_their_file(
+    tmp_path: Path,
+) -> None:
+    one = world(tmp_path, config={"max_failures": 1})
+    path = "20200401/00/one"
+
+    def left_out(task: control.Task | None) -> list[tuple[str, str, list[int]]]:
+        assert task is not None
+        return [(each.path, each.reason, list(each.offsets)) for each in task.left_out]
+
+    trainer = one.until_phase(control.CHECK)
+    assert trainer.task is not None
+    assert trainer.task.path == path
+    trainer.report(unpredictable=[control.LeftOut(path=path, offsets=[7, 3], reason="unpredictable")])
+    trainer = one.until_phase(control.TRAIN)
+    assert left_out(trainer.task) == [(path, "unpredictable", [3, 7])]
+    trainer.report(error="broken")
+
+    assert one.coordinator.retry("20200401/00", [("20200401/00/three", 1)]) == (
+        "pass 20200401/00 has no 20200401/00/three; it has 20200401/00/one, 20200401/00/two"
+    )
+    assert one.reason() != ""
+    assert one.coordinator.retry("20200401/00", [(path, 12)]) == ""
+    before = len(one.tasks)
+    one.finish()
+
+    # What the check had found is found again, or not: the files may have been mended.
+    left = {task.path: left_out(task) for task in one.tasks[before:] if task.phase in (control.CHECK, control.TRAIN)}
+    assert left.pop(path) == [(path, "skipped", [12])]
+    assert not any(left.values())
+
+
 def test_a_pass_that_was_stopped_in_training_is_retried_from_the_checkpoint_before_it(tmp_path: Path) -> None:
     one = world(tmp_path, config={"max_failures": 1})
     one.until(lambda: len(one.ledger.checkpoints()) == 1)
@@ -162,3 +194,39 @@ def test_totals_only_grow_whatever_is_read_or_trained_again(tmp_path: Path) -> N
         "files": 4, "records": 6 * RECORDS, "refused": 1, "trained": 5 * RECORDS, "repeated": 0, "rolled_back": RECORDS,
     }  # fmt: skip
     assert one.ledger.passes()[-1].auc_before == 0.5
+
+
+def test_the_records_of_a_pass_of_one_file_come_in_another_order_the_same_in_every_phase(tmp_path: Path) -> None:
+    one = world(tmp_path, files=("one",))
+
+    one.finish()
+
+    seeds = {(task.path, task.shuffle_seed) for task in one.tasks if task.phase in (control.CHECK, control.TRAIN)}
+    assert len(seeds) == 2
+    assert all(seed for _, seed in seeds)
+
+
+def test_a_task_of_several_files_names_them_and_no_trainer_of_an_earlier_release_is_given_it(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_failures": 1})
+    one.until(lambda: one.coordinator.found.wants_hours() is not None)
+    wanted = one.coordinator.found.wants_hours()
+    assert wanted is not None
+    parts = [(f"20200401/00/{name}", 0, 0) for name in ("one", "two", "three")]
+    one.coordinator.found.hours_found(wanted, {path: 100 for path, *_ in parts}, [parts])
+    trainer = one.trainers[0]
+    one.until(lambda: trainer.task is None and one.coordinator.initialised and trainer.generation)
+    request = control.LeaseRequest(trainer_id=trainer.id, generation=trainer.generation)
+
+    assert one.coordinator.lease(request).verdict == control.LeaseReply.WAIT
+    request.reads_further = True
+    given = one.coordinator.lease(request)
+    assert [(each.path, each.start, each.end) for each in given.task.further] == parts[1:]
+    result = control.TaskResult(
+        trainer_id=trainer.id, generation=trainer.generation, task_id=given.task.id, attempt=given.task.attempt,
+        records=1, shows=2, clicks=1, refused=[control.Refusal(reason="no_colon", lines=5, examples=["1 0 17"])],
+        refused_of={"20200401/00/one": 1, "20200401/00/three": 4},
+    )  # fmt: skip
+    one.coordinator.report(result)
+
+    assert "most of them are in 20200401/00/three (4)" in one.reason()
+    assert one.coordinator.counted()["files"] == 3

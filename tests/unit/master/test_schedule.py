@@ -6,21 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.config.data import split_end
+from elastic_ctr.config.data import Source, split_end
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.ledger_rows import Pass
 from elastic_ctr.master.schedule import (
     SavePlan,
     cut,
-    is_shuffled,
     look,
+    order_of_records,
+    order_of_tasks,
     passes,
     pick_samples,
     ranges,
     save_plan,
-    shuffle_seed,
     splits,
     splits_there,
+    tasks_of,
 )
 from elastic_ctr.store.source import FileSource
 from master.world import data_of
@@ -402,6 +403,27 @@ def test_tasks_are_ranges_of_files_in_order_and_an_empty_file_has_none() -> None
     ]
 
 
+def test_small_files_share_a_task_up_to_a_size_and_every_part_is_in_one_task() -> None:
+    megabytes = {"a": 1, "b": 3, "c": 4, "d": 1, "e": 20, "f": 150, "g.gz": 3, "h": 5}
+    files = {name: size << 20 for name, size in megabytes.items()}
+    parts = ranges(files, 64 << 20)
+
+    tasks = tasks_of(parts, files, 64 << 20)
+
+    assert [part for task in tasks for part in task] == parts
+    assert [[path for path, *_ in task] for task in tasks] == [
+        ["a", "b", "c"],
+        ["d"],
+        ["e"],
+        *[["f"]] * 3,
+        ["g.gz", "h"],
+    ]
+    # No larger than a task may be.
+    assert all(len(task) == 1 for task in tasks_of(ranges(files, 1 << 20), files, 1 << 20))
+    many = {f"part-{number:03}": 40_000 for number in range(333)}
+    assert [len(task) for task in tasks_of(ranges(many, 64 << 20), many, 64 << 20)] == [209, 124]
+
+
 def test_tasks_are_shuffled_by_a_seed_and_none_is_lost() -> None:
     files = {f"part-{number}": 100 for number in range(20)}
     in_order = ranges(files, 10)
@@ -413,20 +435,18 @@ def test_tasks_are_shuffled_by_a_seed_and_none_is_lost() -> None:
     assert in_order != shuffled != ranges(files, 10, "1 20200401/01")
 
 
-@pytest.mark.parametrize(
-    ("given", "files", "shuffled"), [(None, 1, False), (None, 2, True), (True, 1, True), (False, 2, False)]
-)
-def test_passes_of_several_files_are_shuffled_unless_told_otherwise(
-    given: bool | None, files: int, shuffled: bool
-) -> None:
-    data = DATA.model_copy(update={"shuffle": given})
+def test_tasks_and_records_are_shuffled_unless_told_otherwise_and_those_of_a_stream_are_not() -> None:
+    stream = DATA.model_copy(update={"source": Source(url="kafka://broker:9092/clicks")})
 
-    assert is_shuffled(data, [f"part-{number}" for number in range(files)]) is shuffled
-
-
-def test_a_task_has_the_same_order_of_records_wherever_it_is_converted() -> None:
-    assert shuffle_seed(1, "a", 0) == shuffle_seed(1, "a", 0) != 0
-    assert len({shuffle_seed(seed, path, start) for seed in (1, 2) for path in "ab" for start in (0, 8)}) == 8
+    assert order_of_tasks(DATA, 1, "20200401/00") == order_of_tasks(DATA, 1, "20200401/00")
+    assert len({order_of_tasks(DATA, seed, one) for seed in (1, 2) for one in ("20200401/00", "20200401/01")}) == 4
+    # The same wherever a task is converted.
+    assert order_of_records(DATA, 1, "a", 0) == order_of_records(DATA, 1, "a", 0) != 0
+    seeds = {order_of_records(DATA, seed, path, start) for seed in (1, 2) for path in "ab" for start in (0, 8)}
+    assert len(seeds) == 8
+    in_order = DATA.model_copy(update={"shuffle": False})
+    assert (order_of_tasks(in_order, 1, "20200401/00"), order_of_records(in_order, 1, "a", 0)) == (None, 0)
+    assert order_of_records(stream, 1, "a", 0) == 0
 
 
 def test_the_splits_that_are_there_lie_on_the_grid_and_between_start_and_end(tmp_path: Path) -> None:

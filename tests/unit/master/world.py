@@ -314,6 +314,7 @@ class Trainer:
         table_unchanged: bool = False,
         store_unavailable: bool = False,
         columns_refused: bool = False,
+        unpredictable: Sequence[control.LeftOut] = (),
     ) -> control.Acknowledgement:
         task = self.task
         if task is None:
@@ -325,6 +326,7 @@ class Trainer:
         result = control.TaskResult(
             trainer_id=self.id, generation=self.generation, task_id=task.id, attempt=task.attempt, error=error,
             table_unchanged=table_unchanged, store_unavailable=store_unavailable, columns_refused=columns_refused,
+            unpredictable=unpredictable,
         )  # fmt: skip
         if not error:
             self.world.fill(task, result)
@@ -496,7 +498,7 @@ class World:
         wanted = self.coordinator.found.wants_hours()
         if wanted is not None:
             paths = [f"{split}/{file}" for split in wanted.splits for file in self.files]
-            self.coordinator.found.hours_found(wanted, dict.fromkeys(paths, 100), [(path, 0, 0) for path in paths])
+            self.coordinator.found.hours_found(wanted, dict.fromkeys(paths, 100), [[(path, 0, 0)] for path in paths])
 
     def turn(self) -> None:
         """One round of everybody."""

@@ -207,6 +207,64 @@ def test_a_range_of_a_stream_is_converted_piece_by_piece_as_if_it_were_one(tmp_p
     assert stream.reads == 4
 
 
+def test_lines_that_are_left_out_are_refused_for_their_reason_and_the_others_are_as_without_them(
+    tmp_path: Path,
+) -> None:
+    lines = [b"1 0 1:a\n", b"bad\n", b"1 1 2:a\n", b"1 0 3:a\n", b"2 1 4:b"]
+    begins = [0, *np.cumsum([len(line) for line in lines])[:-1].tolist()]
+    (tmp_path / "log").write_bytes(b"".join(lines))
+    one = task()
+    # The first line, the last one, and a place at which no line begins.
+    one.left_out.append(control.LeftOut(path="log", offsets=[begins[0], begins[4], begins[2] + 1], reason="skipped"))
+    one.left_out.append(control.LeftOut(path="another", offsets=[begins[3]], reason="skipped"))
+
+    found, text = convert(tmp_path, one)
+
+    assert text == b"1 1 1 1 1 2 1 0\n1 1 1 0 1 3 1 0\n"
+    assert (found.result.records, found.refused) == (2, {"skipped": 2, "not_a_number": 1})
+    assert [(each["offset"], each["reason"], each["line"]) for each in found.quarantined] == [
+        (begins[0], "skipped", "1 0 1:a"),
+        (begins[1], "not_a_number", "bad"),
+        (begins[4], "skipped", "2 1 4:b"),
+    ]
+
+
+def test_a_message_that_is_left_out_is_left_out_with_all_its_lines(tmp_path: Path) -> None:
+    stream = LogInMemory([b"1 0 1:a", b"1 1 2:a", b"1 0 3:a\n1 0 4:a", b"2 1 4:b"], first=0)
+    one = task("t/0", start=0, end=4)
+    one.left_out.append(control.LeftOut(path="t/0", offsets=[2, 9], reason="skipped"))
+
+    found = Found(*convert_task(stream, one, CONVERSION, tmp_path / "out.txt"))
+
+    assert (found.result.records, found.refused) == (3, {"skipped": 2})
+    assert [each["offset"] for each in found.quarantined] == [2, 2]
+
+
+def test_a_task_of_several_files_has_the_records_of_all_and_names_the_file_of_each_refused_line(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"1 0 1:a\nbad\n")
+    (tmp_path / "b.gz").write_bytes(gzip.compress(b"1 1 2:a\n1 0 3:a\n"))
+    (tmp_path / "c").write_bytes(b"0 0 4:a\n1 0 5:a\nworse\n2 1 6:b")
+    one = task(end=20)
+    one.further.extend([control.Part(path="b.gz"), control.Part(path="c", start=1, end=0)])
+    # Offsets are of their file.
+    one.left_out.append(control.LeftOut(path="b.gz", offsets=[8], reason="skipped"))
+    store = FileStore(tmp_path / "store")
+
+    found, text = convert(tmp_path, one)
+    quarantine(store, one, found.quarantined)
+
+    assert text == b"".join(
+        b"1 %d 1 %d 1 %d 1 %d\n" % each for each in ((1, 0, 1, 0), (1, 1, 2, 0), (1, 0, 5, 0), (2, 1, 0, 6))
+    )
+    assert found.result.records == 4
+    assert dict(found.result.refused_of) == {"log": 1, "b.gz": 1, "c": 1}
+    read = {
+        file.name: [json.loads(line)["offset"] for line in file.read_text().splitlines()]
+        for file in (tmp_path / "store/quarantine/20200401/00").iterdir()
+    }
+    assert read == {"log-0.jsonl": [8], "b.gz-0.jsonl": [8], "c-1.jsonl": [16]}
+
+
 def test_a_file_that_is_gone_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(NotInStore, match="log is not in"):
         convert(tmp_path, task())

@@ -9,6 +9,8 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.trainer import process as module
 from elastic_ctr.trainer import task_work
+from elastic_ctr.trainer.engine import EngineBroken
+from elastic_ctr.trainer.watchdog import REJOIN
 from trainer.process_world import Dataset, Engine, Made, Watchdog, task
 
 
@@ -176,3 +178,25 @@ def test_a_source_that_cannot_be_read_is_the_tasks_failure_whatever_the_reason(t
 
     [result] = client.results()
     assert "Is a directory" in result.error
+
+
+def test_a_trainer_whose_engine_was_stopped_in_a_batch_reports_it_gives_back_the_rest_and_begins_anew(
+    trainer: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, client = trainer(task(0, control.TRAIN), task(1, control.TRAIN), task(2, control.TRAIN))
+
+    def diverges(*_: object, **__: object) -> None:
+        raise EngineBroken("a prediction is not a number, so the training has diverged: lower the learning rates")
+
+    monkeypatch.setattr(Engine, "train", diverges)
+
+    with pytest.raises(SystemExit) as ended:
+        one.run()
+
+    assert ended.value.code == REJOIN
+    [result] = client.results()
+    assert "the training has diverged" in result.error
+    # No loss of the task that was leased ahead.
+    method, leaver = client.said[-1]
+    assert (method, leaver.reason) == ("LeaveTrainer", "")
+    assert Watchdog.events[-1] == "release all"

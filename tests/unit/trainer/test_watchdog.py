@@ -84,7 +84,7 @@ class Master:
     def lease(self) -> control.Task:
         one = self.coordinator.found.wants_hours()
         assert one is not None
-        self.coordinator.found.hours_found(one, {"a": 1}, [("a", 0, 0)])
+        self.coordinator.found.hours_found(one, {"a": 1}, [[("a", 0, 0)]])
         return self.coordinator.lease(control.LeaseRequest(trainer_id=self.trainer, generation=1)).task
 
     def end(self) -> None:
