@@ -24,7 +24,15 @@ from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import learned, table
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running, write_json
 from elastic_ctr.local.run_view import following, stage
-from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, find_ports_free, status_and_release
+from elastic_ctr.local.session import (
+    RoleRefused,
+    RunFailed,
+    Session,
+    failure,
+    find_ports_free,
+    status_and_release,
+    troubles,
+)
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure
 from elastic_ctr.store import StoreError
@@ -51,14 +59,11 @@ _GO_ON = b"\n"
 
 
 def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
-    """Later files win key by key, as in Helm. A null takes the value of a file before it away: the default is left."""
+    """Later files win key by key, as in Helm; a null is what the file before it gave no longer."""
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
-        if value is None and key in result:
-            del result[key]
-        else:
-            result[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        result[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return result
 
 
@@ -266,10 +271,12 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
         say(stage(status_, None if release is None else release.candidate))
         info = run_folder.read()
         problems = [] if info is None else list(info.problems)
-        if stands_still := failure(status_, release):
+        if (stands_still := failure(status_, release)) and stands_still not in problems:
             problems.append(stands_still)
         for each in problems:
             say(each)
+        # What is tried again is waited for.
+        problems = [each for each in problems if each not in troubles(status_)]
         live = None if release is None else release.live
         if live is not None:
             # A role that holds up predictions is one of these.

@@ -17,7 +17,7 @@ _SHOWN_LINES = 3
 
 @dataclass(frozen=True)
 class RunInfo:
-    """Written by the runner for commands: HOST:PORT of each role, and the problems of the processes."""
+    """Written by the runner for commands: HOST:PORT of each role, and the problems of processes and training."""
 
     master: str
     transfer: str

@@ -79,6 +79,14 @@ def failure(status: Mapping[str, Any] | None, release: ReleaseDocument | None) -
     return "" if refused is None else f"version {last} was refused: {refused}"
 
 
+def troubles(status: Mapping[str, Any] | None) -> list[str]:
+    """Errors that are retried: the reasons why a run stands still."""
+    if status is None:
+        return []
+    pservers = [f"pserver {each['index']}: {each['error']}" for each in status["pservers"] if each["error"]]
+    return pservers if not status["error"] else [status["error"], *pservers]
+
+
 def pause_after(took: float) -> float:
     """Seconds from the end of a look that took so many to the next one."""
     return min(max(_LOOK_SECONDS, took / _LOOK_SHARE), _LONGEST_PAUSE)
@@ -148,11 +156,11 @@ class Session:
     def look(self) -> None:
         """One round of watching."""
         self.supervisor.watch()
-        if (problems := self.supervisor.problems()) != self._info.problems:
-            self._inform(problems=problems)
         status, release = status_and_release(self.places)
         # While a role restarts, its last known answer stays.
         self.status, self.release = status or self.status, release or self.release
+        if (problems := [*self.problems(), *troubles(status)]) != self._info.problems:
+            self._inform(problems=problems)
         if self.live is not None and self.live not in self.seen:
             self._ask_sample(self.live)
 

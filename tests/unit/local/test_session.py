@@ -181,3 +181,18 @@ def test_a_report_is_written_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("took", "pause"), [(0.001, 0.25), (0.05, 1.0), (5.0, 2.0)])
 def test_a_look_that_takes_long_is_seldom_but_processes_are_looked_after(took: float, pause: float) -> None:
     assert pause_after(took) == pause
+
+
+def test_a_store_that_training_waits_for_is_among_the_problems_of_the_run_until_it_is_back(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`local up` and other commands read them from the folder."""
+    monkeypatch.setattr(session.supervisor, "watch", lambda: None)
+    for waits in ("the store is read-only; it is tried again", ""):
+        answer = {**status(finished=False), "pservers": [], "error": waits}
+        monkeypatch.setattr(module, "status_and_release", lambda _, answer=answer: (answer, None))
+        session.look()
+        found = session.run_folder.read()
+
+        assert found is not None
+        assert found.problems == ([waits] if waits else [])
