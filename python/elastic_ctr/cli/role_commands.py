@@ -48,7 +48,8 @@ S = TypeVar("S", bound=Section)
 
 def master(config: ConfigFile) -> None:
     """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
-    from elastic_ctr.master.server import Master
+    from elastic_ctr.master.ledger_file import naming_damage
+    from elastic_ctr.master.server import LEDGER, Master
     from elastic_ctr.store import open_source, open_store
     from elastic_ctr.streams.address import OWN_INTAKE
     from elastic_ctr.streams.open import open_stream
@@ -63,7 +64,8 @@ def master(config: ConfigFile) -> None:
         stream = settings.data.is_stream
         source = open_stream(given.url, given.kafka.properties, owner) if stream else open_source(given.url, given.user)
         store = open_store(settings.store.url, user=settings.store.user, token=token)
-        return Master(settings, source=source, store=store, token=token or "").run(stop)
+        with naming_damage(Path(settings.master.state_dir) / LEDGER):
+            return Master(settings, source=source, store=store, token=token or "").run(stop)
 
     _run_until_signal(run)
 

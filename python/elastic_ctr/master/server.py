@@ -58,6 +58,7 @@ from elastic_ctr.versions.refusals import read_refusals
 log = logging.getLogger(__name__)
 Reply = TypeVar("Reply")
 
+LEDGER = "ledger.db"
 _TICK = 0.1
 _ASK_SECONDS = 2.0
 _REFUSALS_SECONDS = 10.0
@@ -111,7 +112,7 @@ class Master:
         self._token = token
         self._lock = StateLock(Path(config.state_dir))
         self._lock.acquire()
-        self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
+        self._ledger = Ledger(Path(config.state_dir) / LEDGER)
         try:
             # Together: a refused start may be tried again with other settings.
             with self._ledger:
