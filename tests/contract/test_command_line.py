@@ -159,7 +159,7 @@ def test_local_status_and_down_in_a_folder_without_a_run_name_it_absolutely(
         assert f"nothing runs in {tmp_path}/run: no run was ever started there" in each.output
 
 
-VALUES = "data: {source: {url: file:///clicks}, start: 20200401/00, slots: [0]}\n"
+VALUES = "data: {source: {url: file:///clicks}, start: 20200401/00, slots: ['0']}\n"
 
 
 @pytest.mark.parametrize("verb", ["up", "run"])
@@ -268,6 +268,24 @@ def test_a_trainer_whose_token_file_is_empty_says_so_with_2(tmp_path: Path) -> N
 
     assert refused.exit_code == 2
     assert f"auth.tokenFile {tmp_path}/token cannot be used: {tmp_path}/token is empty" in refused.output
+
+
+def test_a_master_with_a_damaged_ledger_ends_with_one_sentence_and_2(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_bytes(b"scrambled" * 4096)
+    (tmp_path / "config.yaml").write_text(f"""
+        master: {{stateDir: {tmp_path}, port: {free_port()}, statusPort: {free_port()}}}
+        pservers: 1
+        model: {{}}
+        trainer: {{}}
+        data: {{source: {{url: "file://{tmp_path}"}}, start: 20200401/00, slots: [a]}}
+        store: {{url: "file://{tmp_path}/store"}}
+    """)
+
+    ended = call("master", "--config", tmp_path / "config.yaml")
+
+    assert ended.exit_code == 2
+    assert f"the ledger {tmp_path}/ledger.db is damaged (file is not a database)" in ended.output
+    assert "Traceback" not in ended.output
 
 
 def test_files_that_are_damaged_or_not_there_are_named(tmp_path: Path) -> None:
