@@ -14,6 +14,7 @@ import pytest
 
 from contract.release_world import PARTITIONS, TOKEN, World, eventually, values_of, world
 from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.versions import layout
 from elastic_ctr.versions.holds import Hold, is_resumed, write_hold
 from elastic_ctr.versions.manifest import check, read_dictionary
 from elastic_ctr.versions.refusals import read_refusals, refused_below
@@ -424,6 +425,22 @@ def test_a_publishing_hold_goes_back_below_its_suspects_and_its_end_is_told_to_t
     eventually("it has looked at the store", lambda: cube.status()["published"])
     assert cube.status()["hold"] is None
     assert not cube.document().promotion_paused
+
+
+def test_garbage_among_the_holds_is_named_with_the_way_out_and_ends_when_it_is_deleted(cube: World, base: int) -> None:
+    cube.base(base)
+    cube.live(base)
+    path = layout.hold(base)
+    cube.store.put_bytes(b"garbage", path)
+
+    problem = eventually("the status names it", lambda: [each for each in cube.status()["problems"] if path in each])
+    paused = cube.document().promotion_paused
+    cube.store.delete(path)
+    eventually("promotion goes on", lambda: not cube.document().promotion_paused)
+
+    assert problem[0].endswith("delete it, or run `elastic-ctr rollback --resume`, to go on")
+    assert paused
+    assert cube.status()["problems"] == []
 
 
 def test_a_rollback_to_a_version_that_never_was_live_is_refused_with_the_way_out(cube: World, base: int) -> None:

@@ -46,7 +46,7 @@ from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import Store
-from elastic_ctr.versions.holds import is_resumed, newest_hold, write_resumption
+from elastic_ctr.versions.holds import is_gone, is_resumed, newest_hold, write_resumption
 from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
 
 log = logging.getLogger(__name__)
@@ -383,9 +383,11 @@ class CubeTransfer:
                     log.error("the master holds publishing: %s", hold.reason)
                     self._decide(rules_of.obeyed(self.state, hold, view, self.rules))
                 self._hold_seen = hold.number
-            if (held := self.state.held) is not None and await asyncio.to_thread(is_resumed, self._store, held.number):
-                # This process ended between the two files of a resume.
-                self._decide(rules_of.resume(self.state))
+            if (held := self.state.held) is not None:
+                resumed = await asyncio.to_thread(is_resumed, self._store, held.number)
+                # This process ended between the two files of a resume; or an operator has deleted garbage.
+                if resumed or await asyncio.to_thread(is_gone, self._store, held):
+                    self._decide(rules_of.resume(self.state))
             if self._resumption_shared < self.state.resumed:
                 number = self.state.resumed
                 await asyncio.to_thread(write_resumption, self._store, number)
