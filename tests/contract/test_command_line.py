@@ -1,5 +1,6 @@
 """What every command promises a person: complete help, exit codes as documented, a sentence for each refusal."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -113,7 +114,7 @@ def test_a_typo_in_values_is_answered_with_the_file_and_the_setting_that_was_mea
 
     assert refused.exit_code == 2
     assert set(refused.output.splitlines()) == {
-        f"{base}: data.start: 2025-11-03 is a date to YAML; write a split, YYYYMMDD/HH, such as 20200401/00",
+        f"{base}: data.start: '2025-11-03' is not YYYYMMDD/HH or YYYYMMDD/HHMM, such as 20200401/00",
         f"{above}: cube.config.shard is not a setting; did you mean shards?",
         f"{above}: surving is not a setting; did you mean serving?",
         f"{above}: model.zebra is not a setting; remove it or mend its spelling",
@@ -181,6 +182,25 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_sentence(verb: str, tmp_
         assert "Errno" not in sentence
 
 
+@pytest.mark.parametrize("verb", ["up", "run"])
+def test_a_full_disk_is_named_before_anything_starts(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "values.yaml").write_text(VALUES)
+    monkeypatch.setattr(os, "fsync", full)
+
+    refused = call("local", verb, "-f", tmp_path / "values.yaml", "--dir", tmp_path / "run")
+
+    assert refused.exit_code == 2
+    assert refused.output == (
+        f"--dir {tmp_path / 'run'} cannot be used: {tmp_path / 'run'}: No space left on device; make room there, or name another folder by "
+        "--dir\n"
+    )
+
+
 def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
@@ -191,6 +211,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) 
     assert refused.exit_code == 2
     [sentence] = refused.output.splitlines()
     assert sentence.startswith(f"master.config.statusPort: 127.0.0.1:{port} is used by another process")
+    assert sentence.endswith("; `local.portBase`, 1000 higher, moves all ports of the run")
 
 
 def test_predict_seek_and_rollback_with_nobody_there_exit_with_2_and_a_sentence(nobody: str) -> None:

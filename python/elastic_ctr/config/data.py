@@ -268,7 +268,7 @@ class Data(Section):
         if split is None or split in _STARTS:
             return split
         if not _SPLIT.match(split):
-            raise ValueError(f"{split!r} is not YYYYMMDD/HH or YYYYMMDD/HHMM")
+            raise ValueError(f"{split!r} is not YYYYMMDD/HH or YYYYMMDD/HHMM, such as 20200401/00")
         split_time(split)
         return split
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -54,15 +54,14 @@ def number(text: str) -> int | float | None:
 class Loader(yaml.SafeLoader):
     """A key given twice is refused; Helm takes the last one without a word."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
-
 
 class Dumper(yaml.SafeDumper):
     """Puts text into quotes that the Loader would read as something else."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
-
+# None of PyYAML's own rules.
+Loader.yaml_implicit_resolvers = {}
+Dumper.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("bool", "|".join(_TRUTHS), "yYnNtTfFoO"),
     ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -70,7 +69,7 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)|[-+.0-9].*", "-+.0123456789"),
 ):
     for _kind in (Loader, Dumper):
-        _kind.add_implicit_resolver(f"{_OF_YAML}{_tag}", re.compile(rf"(?:{_pattern})\Z", re.DOTALL), list(_first))  # type: ignore[no-untyped-call]
+        _kind.add_implicit_resolver(f"{_OF_YAML}{_tag}", re.compile(rf"(?:{_pattern})\Z", re.DOTALL), list(_first))
 
 # The Loader has one rule for whole numbers and others.
 Dumper.add_representer(int, lambda dumper, whole: dumper.represent_scalar(f"{_OF_YAML}float", str(whole)))

@@ -1,6 +1,8 @@
 """The folder of a run, for other processes: its runner, addresses, problems, and how it ended."""
 
 import json
+import os
+import pwd
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -55,8 +57,29 @@ class RunFolder:
         """The process that looks after the run, while there is one."""
         return StateLock(self.path / "state").owner()
 
+    def stranger(self) -> str | None:
+        """The user whose run this is, and its process where that can be seen; None: this user may look at it."""
+        try:
+            os.close(os.open(self.path / "state" / ".lock", os.O_RDONLY | os.O_CLOEXEC))
+        except PermissionError:
+            uid = self.path.stat().st_uid
+        except OSError:
+            return None
+        else:
+            return None
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            name = f"user {uid}"
+        pid = next(
+            (each.pid for each in psutil.process_iter(["cmdline"]) if _is_runner(each.info["cmdline"], self.path)), None
+        )
+        return name if pid is None else f"{name} (pid {pid})"
+
     def absence(self) -> str:
         """Why nothing runs here: the last words of the runner, with their time."""
+        if (stranger := self.stranger()) is not None:
+            return f"{self.path} belongs to {stranger}, and this user may not look into it; ask as that user, or name another folder by --dir"
         info = self.read()
         try:
             said = self.runner_log.read_text(errors="replace").splitlines()
@@ -77,6 +100,11 @@ def write_json(path: Path, content: object) -> None:
     """Whole or not at all. Raises OSError."""
     with appearing(path) as stream:
         stream.write(json.dumps(content, indent=1).encode() + b"\n")
+
+
+def _is_runner(words: Sequence[str] | None, folder: Path) -> bool:
+    """Of `elastic-ctr local run --dir FOLDER`, as `local up` starts it."""
+    return words is not None and "run" in words and str(folder) in words
 
 
 def _shown(moment: float) -> str:

@@ -49,7 +49,10 @@ def find_ports_free(places: Places) -> None:
             try:
                 listen(HOST, port).close()
             except PortInUse as taken:  # noqa: PERF203 (a few dozen ports, once)
-                raise PortInUse(taken.errno, f"{setting}: {taken.strerror}") from taken
+                raise PortInUse(
+                    taken.errno,
+                    f"{setting}: {taken.strerror}; `local.portBase`, 1000 higher, moves all ports of the run",
+                ) from taken
 
 
 class _Sample(BaseModel):
