@@ -117,7 +117,7 @@ PLACES: list[tuple[Values, str]] = [
     (ROWS, "features: {price: {type: numeric, missing: %s}}"),
     (ROWS, "features: {price: {type: numeric, transform: [%s]}}"),
     (ROWS, "features: {price: {type: numeric, transform: [{round: %s}]}}"),
-    (ROWS, "features: {price: {type: bucketized, missing: null, boundaries: [%s]}}"),
+    (ROWS, "features: {bucket: {type: bucketized, column: price, boundaries: [%s]}}"),
     (ROWS, "data: {label: %s}"),
     (ROWS, "data: {columns: [user, price, click, %s]}"),
 ]

@@ -63,11 +63,16 @@ _LEAST_ROOM = 1 << 20
 
 
 def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
-    """Later files win key by key, as in Helm; a null is what the file before it gave no longer."""
+    """Later files win key by key, as in Helm. A null takes the value of a file before it away: the default is left. Helm does so for keys of
+    the chart's own values alone, and leaves the null in others, such as a network's layers, where the chart refuses it.
+    """
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
-        result[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        if value is None and key in result:
+            del result[key]
+        else:
+            result[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return result
 
 

@@ -74,9 +74,12 @@ def _without_nulls(given: Any, kind: type[BaseModel], place: str = "") -> Any:
     for key, value in given.items():
         below = fields.get(key)
         is_needed = any(f"{each}.".startswith(f"{place}{key}.") for each in NEEDED_BY_TEMPLATES)
-        if value is not None or key not in fields or is_needed:
-            is_section = isinstance(below, type) and issubclass(below, Section)
-            kept[key] = _without_nulls(value, below, f"{place}{key}.") if is_section else value
+        if value is None and key in fields and not is_needed:
+            continue
+        if isinstance(below, type) and issubclass(below, Section):
+            kept[key] = _without_nulls(value, below, f"{place}{key}.")
+        else:
+            kept[key] = value
     return kept
 
 

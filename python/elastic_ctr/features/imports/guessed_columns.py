@@ -133,6 +133,8 @@ class ColumnGuess:
 def _names_of_features(columns: Sequence[str]) -> list[str]:
     """A name of its own for each column: the column's where it can be a feature's, else one like it."""
     possible = [_NOT_IN_A_NAME.sub("_", column) or "_" for column in columns]
+    # As YAML names what is yes or no.
+    possible = [f"{name}_" if name in {"true", "false"} else name for name in possible]
     taken = {column for column, name in zip(columns, possible, strict=True) if column == name}
     names = []
     for column, name in zip(columns, possible, strict=True):
