@@ -93,7 +93,7 @@ def main() -> int:
         values = {
             "data": {
                 "source": {"url": f"file://{folder}/data"}, "start": "20200401/00", "end": "20200401/01",
-                "slots": list(range(SLOTS)),
+                "slots": list(map(str, range(SLOTS))),
             },
             "master": {"config": {"evaluate": False}},
             "trainer": {"replicas": 1},

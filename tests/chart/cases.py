@@ -5,7 +5,7 @@ from typing import Any
 from chart.rendering import EXAMPLES, read
 
 CLICKS_BY_HTTP: dict[str, Any] = {
-    "data": {"source": {"url": "intake://"}, "start": "earliest", "end": None, "slots": [0, 1]},
+    "data": {"source": {"url": "intake://"}, "start": "earliest", "end": None, "slots": ["0", "1"]},
     "intake": {"enabled": True},
 }
 CLICKS_JOINED: dict[str, Any] = {

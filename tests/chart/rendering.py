@@ -22,7 +22,7 @@ SMALLEST: Values = {
         "path": "/train_data",
         "start": "20200401/00",
         "end": "20200401/03",
-        "slots": [0, 1, 2, 3],
+        "slots": ["0", "1", "2", "3"],
     }
 }
 # The same in C, where PyYAML was built with it: most of the time goes into reading what was rendered.

@@ -3,7 +3,8 @@
 import yaml
 
 from chart.rendering import Container, Pod, Rendered
-from elastic_ctr.config.load import _Loader, settings
+from elastic_ctr.config.helm_yaml import Loader
+from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import (
     CubeAgentFile,
     CubeBuilderFile,
@@ -52,6 +53,6 @@ def files(rendered: Rendered) -> dict[str, RoleFile]:
     for pod in rendered.pods:
         for each in pod.containers:
             if each.args and each.args[0] in CLASSES:
-                given = yaml.load(config_text(rendered, pod, each), Loader=_Loader)
+                given = yaml.load(config_text(rendered, pod, each), Loader=Loader)
                 found[each.args[0]] = settings(CLASSES[each.args[0]], given, f"{pod.owner}/{each.name}")
     return found

@@ -215,7 +215,7 @@ def test_the_notes_tell_the_next_commands(render: Renderer, example: Path | None
 
 
 def test_the_notes_of_a_stream_say_its_topic_and_where_it_begins(render: Renderer) -> None:
-    data = {"source": {"url": "kafka://broker:9092/clicks"}, "start": "latest", "end": None, "slots": [0]}
+    data = {"source": {"url": "kafka://broker:9092/clicks"}, "start": "latest", "end": None, "slots": ["0"]}
 
     assert "from kafka://broker:9092/clicks, latest on\n" in render(data=data).notes
 

@@ -115,7 +115,7 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["trainer.replicas 1", "trainer.minReplicas 2"],
     ),
     "a group that is no slot": (
-        {"data": {"slots": [1, 2], "group": 3}},
+        {"data": {"slots": ["1", "2"], "group": "3"}},
         ['data.group "3" is no slot of data.slots: name one of them'],
     ),
     "a canary by a slot that is none": (
@@ -123,7 +123,7 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ['serving.config.canary.feature "user" is no slot of data.slots: name one of them'],
     ),
     "a canary by slot 0 that is none": (
-        {"data": {"slots": [1, 2]}, "serving": {"config": {"canary": {"feature": 0}}}},
+        {"data": {"slots": ["1", "2"]}, "serving": {"config": {"canary": {"feature": "0"}}}},
         ['serving.config.canary.feature "0" is no slot of data.slots: name one of them'],
     ),
     "a canary without a cube-transfer of its own": (
@@ -372,9 +372,18 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "the 31st of April": ({"data": {"start": "20200331/00", "end": "20200431/00"}}, ["data.end 20200431/00"]),
     "a slot twice in text": ({"data": {"slots": "1\n 2\n1\n"}}, ["data.slots names 1 more than once"]),
-    "a slot as number and as text": (
-        {"data": {"slots": [1000001, "1000001"]}},
-        ["data.slots names 1000001 more than once"],
+    "a slot that is a number": (
+        {"data": {"slots": ["a", 1000001]}},
+        ["data.slots has 1000001, which is no text to YAML"],
+    ),
+    "a slot that is a truth value": ({"data": {"slots": [True]}}, ["data.slots has true, which is no text to YAML"]),
+    "a group that is a number": (
+        {"data": {"slots": ["1", "2"], "group": 2}},
+        ["data.group has 2, which is no text to YAML"],
+    ),
+    "a canary by a number of YAML's": (
+        {"data": {"slots": ["1"]}, "serving": {"config": {"canary": {"feature": 1}}}},
+        ["serving.config.canary.feature has 1, which is no text to YAML"],
     ),
     "slots that are blank": ({"data": {"slots": "\n \r\n"}}, ["data.slots", "at least one"]),
     "a slot with a blank in it": ({"data": {"slots": "a b\n"}}, ['data.slots names "a b"']),
@@ -423,13 +432,13 @@ BETWEEN_ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "rows without label": ({"data": {"label": None}}, ["data.label is missing", "csv"]),
     "a reader of another format": ({"data": {"reader": "mine.logs:rows"}}, ["data.reader goes with data.format reader"]),
     "a format without its reader": ({"data": {"format": "reader"}}, ["data.reader goes with data.format reader"]),
-    "rows with slots": ({"data": {"slots": [1]}}, ["data.slots is for data.format clicks"]),
+    "rows with slots": ({"data": {"slots": ["1"]}}, ["data.slots is for data.format clicks"]),
     "rows without features": ({"features": None}, ["features is missing", "csv"]),
-    "clicks with features": ({"data": {"format": "clicks", "label": None, "slots": [1]}}, ["features is for rows"]),
+    "clicks with features": ({"data": {"format": "clicks", "label": None, "slots": ["1"]}}, ["features is for rows"]),
     "clicks without slots": ({"data": {"format": "clicks", "label": None}, "features": None}, ["data.slots is missing"]),
-    "clicks with a label": ({"data": {"format": "clicks", "slots": [1]}, "features": None}, ["data.label is for rows"]),
+    "clicks with a label": ({"data": {"format": "clicks", "slots": ["1"]}, "features": None}, ["data.label is for rows"]),
     "clicks with statistics": (
-        {"data": {"format": "clicks", "label": None, "slots": [1]}, "features": None, "statistics": "{}"},
+        {"data": {"format": "clicks", "label": None, "slots": ["1"]}, "features": None, "statistics": "{}"},
         ["statistics is of the columns that features read"],
     ),
     "columns of parquet": ({"data": {"format": "parquet", "columns": ["click", "city"]}}, ["data.columns is for csv and tsv"]),
@@ -463,7 +472,8 @@ BETWEEN_ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a name that merges": ({"features": {"<<": CITY}}, ["features.<< has a name that merges maps"]),
     "two bounds of keys": ({"features": {"x": {**CITY, "vocabulary": ["a"], "hash": 3}}}, ["features.x has vocabulary and hash"]),
     "a word twice in text": ({"features": {"x": {**CITY, "vocabulary": "a\nb\r\na\n"}}}, ['features.x.vocabulary has "a" more than once']),
-    "a word as number and as text": ({"features": {"x": {**CITY, "vocabulary": [1000001, "1000001"]}}}, ['features.x.vocabulary has "1000001" more than once']),
+    "a word that is a number": ({"features": {"x": {**CITY, "vocabulary": ["a", 1116]}}}, ["features.x.vocabulary has 1116, which is no text to YAML"]),
+    "a name that is yes": ({"features": {"true": CITY}}, ["features has the name true, which YAML makes of yes"]),
     "a blank line of a vocabulary": ({"features": {"x": {**CITY, "vocabulary": "a\n\nb\n"}}}, ["features.x.vocabulary has an empty value"]),
     "a round word": ({"features": {"x": {**CITY, "round": 1, "vocabulary": ["a"]}}}, ['features.x has round', '"a"']),
     "several round numbers": ({"features": {"x": {**CITY, "round": 1, "separator": "|"}}}, ["features.x has round"]),
@@ -543,7 +553,7 @@ def test_what_must_be_given_is_asked_for_by_name(render: Renderer, keys: list[st
         "source": {"url": "hdfs://namenode:9000"},
         "path": "/train_data",
         "start": "20200401/00",
-        "slots": [1],
+        "slots": ["1"],
     }
     for key in keys:
         del data[key]
@@ -615,7 +625,9 @@ def test_what_is_refused_here_is_refused_by_the_program_too() -> None:
         "start after end",
         "the 31st of April",
         "a slot twice in text",
-        "a slot as number and as text",
+        "a slot that is a number",
+        "a group that is a number",
+        "a canary by a number of YAML's",
         "slots that are blank",
         "a slot with a blank in it",
         "bounds upside down",
@@ -625,7 +637,7 @@ def test_what_is_refused_here_is_refused_by_the_program_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [{"slots": [1, 1000001], "group": 1000001}, {"slots": "1\nuser\n", "group": "user"}, {"group": None}]
+    "data", [{"slots": ["1", "1000001"], "group": "1000001"}, {"slots": "1\nuser\n", "group": "user"}, {"group": None}]
 )
 def test_a_group_that_is_a_slot_is_taken_however_both_are_written(render: Renderer, data: dict[str, Any]) -> None:
     render(data=data)

@@ -11,6 +11,7 @@ from chart.rendering import CHART, EXAMPLES, SMALLEST, Rendered, Renderer, merge
 from chart.role_settings import CLASSES, CONFIG, config_text, files
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.features import input_of
+from elastic_ctr.config.helm_yaml import Loader
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import Auth, TrainingMember
 from elastic_ctr.config.values_file import Values
@@ -151,7 +152,11 @@ def test_names_and_values_of_features_arrive_as_they_are(render: Renderer) -> No
                     if name != "<<"
                 },
                 "words": {"type": "categorical", "column": "ä b", "vocabulary": "on\n12:30\n 7\r\n"},
-                "numbers": {"type": "categorical", "column": "12:30", "vocabulary": [1_000_000, 2**53 - 1, -1]},
+                "numbers": {
+                    "type": "categorical",
+                    "column": "12:30",
+                    "vocabulary": ["1000000", "02134", "1e3", "y", "10:30", "-1"],
+                },
                 "prices": {"type": "bucketized", "column": "no", "boundaries": [-1e-9, 0.1, 1_000_000, 1e22]},
             },
         },
@@ -162,7 +167,7 @@ def test_names_and_values_of_features_arrive_as_they_are(render: Renderer) -> No
     assert files(render(below=given))["trainer"].model_dump()["features"] == local.model_dump()["features"]
     assert local.features is not None
     assert local.features.model_dump()["words"]["vocabulary"] == ("on", "12:30", " 7")
-    assert local.features.model_dump()["numbers"]["vocabulary"] == ("1000000", "9007199254740991", "-1")
+    assert local.features.model_dump()["numbers"]["vocabulary"] == ("1000000", "02134", "1e3", "y", "10:30", "-1")
 
 
 @pytest.mark.parametrize(("sleep", "all_of_it", "grace"), [(15, 60, 35), (15, 30, 5), (15, 20, 0), (0, 0, 0)])
@@ -358,7 +363,7 @@ def test_small_numbers_arrive_as_numbers(render: Renderer, number: float) -> Non
     assert found["master"].model.table.delta_threshold == number
 
 
-@pytest.mark.parametrize("slots", [["7", "b"], "7\nb\n", [7, "b"]], ids=str)
+@pytest.mark.parametrize("slots", [["7", "b"], "7\nb\n"], ids=str)
 def test_slots_arrive_as_they_are(render: Renderer, slots: object) -> None:
     found: dict[str, Any] = files(render(data={"slots": slots}))
 
@@ -386,7 +391,7 @@ def test_state_and_scratch_are_volumes(rendered: Rendered) -> None:
         for each in pod.containers:
             if each.args and each.args[0] in CLASSES:
                 text = config_text(rendered, pod, each)
-                given = yaml.safe_load(text)
+                given = yaml.load(text, Loader=Loader)
                 sections = {
                     "master": ["master"], "trainer": ["trainer"], "pserver": ["pserver"], "cube-agent": ["cube"],
                     "cube-server": ["cube"], "cube-builder": ["cubeTransfer"], "cube-transfer": ["cubeTransfer"],

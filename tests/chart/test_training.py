@@ -95,7 +95,7 @@ ANOTHER = {
     "path": {"data": {"path": "/other"}},
     "start": {"data": {"start": "20200401/01"}},
     "end": {"data": {"end": "20200401/05"}},
-    "slots": {"data": {"slots": [0, 1, 2]}},
+    "slots": {"data": {"slots": ["0", "1", "2"]}},
     "the trainers' file": {"trainer": {"config": {"batchSize": 64}}},
     "the pservers' file": {"pserver": {"config": {"port": 18800}}},
     "the model": {"model": {"embeddingDim": 5}},

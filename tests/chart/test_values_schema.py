@@ -277,12 +277,12 @@ def test_null_is_taken_where_it_is_the_default_or_the_chart_fills_it(render: Ren
     assert {"data.end", "model.sparseDim", "features", *FILLED} <= nullable
 
 
-@pytest.mark.parametrize("slots", [[1, 2], ["a", 7], "a\nb\n", "7"], ids=str)
+@pytest.mark.parametrize("slots", [["1", "2"], ["a"], "a\nb\n", "7"], ids=str)
 def test_slots_are_a_list_or_text(render: Renderer, slots: object) -> None:
     render(data={"slots": slots})
 
 
-@pytest.mark.parametrize("slots", [[], "", [1.5], [None], {"a": 1}, ["a b"], ["a:b"], ["a", "a"], True], ids=str)
+@pytest.mark.parametrize("slots", [[], "", [None], {"a": 1}, ["a b"], ["a:b"], ["a", "a"], True], ids=str)
 def test_what_is_no_list_of_slots_is_refused(render: Renderer, slots: object) -> None:
     with pytest.raises(ValueError, match="slots"):
         Values.model_validate(merged(SMALLEST, {"data": {"slots": slots}}))

@@ -1,5 +1,6 @@
 """What every command promises a person: complete help, exit codes as documented, a sentence for each refusal."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -113,7 +114,7 @@ def test_a_typo_in_values_is_answered_with_the_file_and_the_setting_that_was_mea
 
     assert refused.exit_code == 2
     assert set(refused.output.splitlines()) == {
-        f"{base}: data.start: 2025-11-03 is a date to YAML; write a split, YYYYMMDD/HH, such as 20200401/00",
+        f"{base}: data.start: '2025-11-03' is not YYYYMMDD/HH or YYYYMMDD/HHMM, such as 20200401/00",
         f"{above}: cube.config.shard is not a setting; did you mean shards?",
         f"{above}: surving is not a setting; did you mean serving?",
         f"{above}: model.zebra is not a setting; remove it or mend its spelling",
@@ -159,7 +160,7 @@ def test_local_status_and_down_in_a_folder_without_a_run_name_it_absolutely(
         assert f"nothing runs in {tmp_path}/run: no run was ever started there" in each.output
 
 
-VALUES = "data: {source: {url: file:///clicks}, start: 20200401/00, slots: [0]}\n"
+VALUES = "data: {source: {url: file:///clicks}, start: 20200401/00, slots: ['0']}\n"
 
 
 @pytest.mark.parametrize("verb", ["up", "run"])
@@ -181,6 +182,25 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_sentence(verb: str, tmp_
         assert "Errno" not in sentence
 
 
+@pytest.mark.parametrize("verb", ["up", "run"])
+def test_a_full_disk_is_named_before_anything_starts(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "values.yaml").write_text(VALUES)
+    monkeypatch.setattr(os, "fsync", full)
+
+    refused = call("local", verb, "-f", tmp_path / "values.yaml", "--dir", tmp_path / "run")
+
+    assert refused.exit_code == 2
+    assert refused.output == (
+        f"--dir {tmp_path / 'run'} cannot be used: {tmp_path / 'run'}: No space left on device; make room there, or name another folder by "
+        "--dir\n"
+    )
+
+
 def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
@@ -191,6 +211,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) 
     assert refused.exit_code == 2
     [sentence] = refused.output.splitlines()
     assert sentence.startswith(f"master.config.statusPort: 127.0.0.1:{port} is used by another process")
+    assert sentence.endswith("; `local.portBase`, 1000 higher, moves all ports of the run")
 
 
 def test_predict_seek_and_rollback_with_nobody_there_exit_with_2_and_a_sentence(nobody: str) -> None:
@@ -268,6 +289,24 @@ def test_a_trainer_whose_token_file_is_empty_says_so_with_2(tmp_path: Path) -> N
 
     assert refused.exit_code == 2
     assert f"auth cannot be used: {tmp_path}/internal is empty" in refused.output
+
+
+def test_a_master_with_a_damaged_ledger_ends_with_one_sentence_and_2(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_bytes(b"scrambled" * 4096)
+    (tmp_path / "config.yaml").write_text(f"""
+        master: {{stateDir: {tmp_path}, port: {free_port()}, statusPort: {free_port()}}}
+        pservers: 1
+        model: {{}}
+        trainer: {{}}
+        data: {{source: {{url: "file://{tmp_path}"}}, start: 20200401/00, slots: [a]}}
+        store: {{url: "file://{tmp_path}/store"}}
+    """)
+
+    ended = call("master", "--config", tmp_path / "config.yaml")
+
+    assert ended.exit_code == 2
+    assert f"the ledger {tmp_path}/ledger.db is damaged (file is not a database)" in ended.output
+    assert "Traceback" not in ended.output
 
 
 def test_files_that_are_damaged_or_not_there_are_named(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def role_file(folder: Path, url: str, kafka: Kafka) -> tuple[Path, int]:
     port = free_ports(2)
     source = {"url": url, "kafka": kafka.model_dump(by_alias=True, exclude_none=True)}
     settings = {
-        "data": {"source": source, "start": "earliest", "slots": [1]},
+        "data": {"source": source, "start": "earliest", "slots": ["1"]},
         "model": {},
         "store": {"url": f"file://{folder}/store"},
         "master": {"port": port, "statusPort": port + 1, "stateDir": str(folder / "master")},

@@ -15,6 +15,7 @@ import pytest
 from contract.release_world import PARTITIONS, TOKEN, World, eventually, values_of, world
 from credentials import tokens
 from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.versions import layout
 from elastic_ctr.versions.holds import Hold, is_resumed, write_hold
 from elastic_ctr.versions.manifest import check, read_dictionary
 from elastic_ctr.versions.refusals import read_refusals, refused_below
@@ -202,21 +203,49 @@ def test_a_live_part_that_is_damaged_in_the_cache_is_fetched_anew_and_the_store_
     assert published.read_bytes() == good
 
 
-def test_a_live_part_that_is_damaged_in_the_store_too_is_told_and_not_answered(cube: World, base: int) -> None:
+def test_a_live_part_that_is_damaged_in_the_store_too_is_built_again_from_its_sequence_file(
+    cube: World, base: int
+) -> None:
+    keys = cube.base(base)
+    cube.live(base)
+    pod = "ctr-cube-s1-0"
+    published = cube.store.root / f"output/ctr_dict/{base}/part-00003.dict"
+    good = published.read_bytes()
+
+    damage_in_place(published)
+    damage_in_place(cube.root / pod / str(base) / "part-00003.dict")
+
+    eventually("the part is built again", lambda: bytes_of(published) == good)
+    eventually("the part is answered again", lambda: 3 in cube.document().holders[base][cube.address(pod)].partitions)
+    eventually("nothing is wrong", lambda: cube.status()["problems"] == [])
+    values, missed = cube.seek(base, keys)
+    np.testing.assert_array_equal(values, values_of(keys, base))
+    assert not missed.any()
+    assert f"output/ctr_dict/{base}/part-00003.dict was damaged in the store, and is built again" in cube.log("builder")
+
+
+def test_a_live_part_whose_sequence_file_is_damaged_too_is_told_with_the_way_out_and_not_answered(
+    cube: World, base: int
+) -> None:
     cube.base(base)
     cube.live(base)
     pod, damaged = "ctr-cube-s1-0", "is not what the dictionary's manifest says"
     before = cube.log(f"{pod}.agent").count(damaged)
     published = cube.store.root / f"output/ctr_dict/{base}/part-00003.dict"
+    source = f"output/ctr_cube/{base}/base/feature-00003-of-00006.seq"
 
+    damage_in_place(cube.store.root / source)
     damage_in_place(published)
     damage_in_place(cube.root / pod / str(base) / "part-00003.dict")
 
     def told() -> list[str]:
-        return [each for each in cube.status()["problems"] if each.startswith(f"{pod} cannot answer")]
+        start = f"version {base} has damaged parts in the store: {source} in "
+        return [each for each in cube.status()["problems"] if each.startswith(start)]
 
-    problem = eventually("the status names the part", told)
-    assert f"output/ctr_dict/{base}/part-00003.dict" in problem[0]
+    problem = eventually("the status names the source", told)
+    assert problem[0].endswith(
+        "put a copy of the file back, or have another version answer: `elastic-ctr rollback VERSION`"
+    )
     assert 3 not in cube.document().holders[base][cube.address(pod)].partitions
     # Tried again with growing pauses, not in a busy loop: the part is small and every try is a line of `errors`.
     tries = cube.log(f"{pod}.agent").count(damaged) - before
@@ -397,6 +426,22 @@ def test_a_publishing_hold_goes_back_below_its_suspects_and_its_end_is_told_to_t
     eventually("it has looked at the store", lambda: cube.status()["published"])
     assert cube.status()["hold"] is None
     assert not cube.document().promotion_paused
+
+
+def test_garbage_among_the_holds_is_named_with_the_way_out_and_ends_when_it_is_deleted(cube: World, base: int) -> None:
+    cube.base(base)
+    cube.live(base)
+    path = layout.hold(base)
+    cube.store.put_bytes(b"garbage", path)
+
+    problem = eventually("the status names it", lambda: [each for each in cube.status()["problems"] if path in each])
+    paused = cube.document().promotion_paused
+    cube.store.delete(path)
+    eventually("promotion goes on", lambda: not cube.document().promotion_paused)
+
+    assert problem[0].endswith("delete it, or run `elastic-ctr rollback --resume`, to go on")
+    assert paused
+    assert cube.status()["problems"] == []
 
 
 def test_a_rollback_to_a_version_that_never_was_live_is_refused_with_the_way_out(cube: World, base: int) -> None:

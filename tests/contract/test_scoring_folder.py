@@ -85,6 +85,15 @@ def test_an_output_that_another_program_wrote_meanwhile_is_named_and_counts_for_
     assert mine.read_bytes() == kept[0]
     assert len(rows_of(foreign)) == 10
 
+    # A finished job is looked at again: a file that was cut since is not reported as whole.
+    mine.write_bytes(kept[0][:-20])
+    mended = call(*words)
+
+    assert mended.returncode == 0, mended.stderr
+    assert "20200401/00/part-0.csv is not as it was written; it is scored again" in mended.stderr
+    assert mine.read_bytes() == kept[0]
+    assert (out / "_SUCCESS").exists()
+
 
 def test_two_files_with_one_output_are_refused_before_anything_is_written(values: Path, tmp_path: Path) -> None:
     write_hours(tmp_path / "data", {"20200401/00": 400}, files=1)

@@ -125,7 +125,9 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing() -> None:
     with file_server_world(largest_file=1 << 20) as server:
         store = open_store(server.url, tokens=tokens(TOKEN), retry=RetryPolicy(0.2))
 
-        with pytest.raises(StoreError, match=r"a/b cannot be written to .*: it answers 500 .*; its disk may be full"):
+        with pytest.raises(
+            StoreError, match=r"a/b cannot be written to .*: it answers 500 .*; its disk may be full or read-only"
+        ):
             store.put_bytes(b"x" * 5_000_000, "a/b")
         assert list(store.walk(".")) == []
         assert server.files() == []

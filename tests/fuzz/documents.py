@@ -225,7 +225,7 @@ class ValuesFiles:
         self._folder = tempfile.TemporaryDirectory()
         self._file = Path(self._folder.name) / "values.yaml"
         self._golden = (
-            b'data:\n  source: {url: "file:///x"}\n  path: /train\n  start: 20200401/00\n  slots: [0, 1]\n'
+            b'data:\n  source: {url: "file:///x"}\n  path: /train\n  start: 20200401/00\n  slots: ["0", "1"]\n'
             b"model: {embeddingDim: 9, sparseDim: null, partitions: 60}\ncube: {config: {shards: 2}}\n"
             b"trainer: {replicas: 2, config: {batchSize: 512}}\n"
         )

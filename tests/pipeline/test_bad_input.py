@@ -25,7 +25,7 @@ from pipeline.test_recovery import adds_up
 from pipeline.test_whole_run import COMMAND, synthetic
 
 GOOD: dict[str, Any] = {
-    "data": {"source": {"url": "file:///clicks"}, "start": "20200401/00", "end": "20200401/03", "slots": [0, 1]}
+    "data": {"source": {"url": "file:///clicks"}, "start": "20200401/00", "end": "20200401/03", "slots": ["0", "1"]}
 }
 
 
@@ -61,7 +61,7 @@ def below(folder: Path) -> list[psutil.Process]:
             ],
         ),
         ({"data": {"end": "20200331/23"}}, ["data: end 20200331/23 is before start 20200401/00; swap them"]),
-        ({"data": {"slots": [0, 1, 0]}}, ["data.slots: "]),
+        ({"data": {"slots": ["0", "1", "0"]}}, ["data.slots: "]),
     ],
 )
 def test_values_that_cannot_be_used_are_named_and_nothing_is_started(

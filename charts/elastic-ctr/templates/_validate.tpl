@@ -132,6 +132,13 @@ data.start {{ $data.start }} is of streams, and data.source.url {{ $data.source.
 {{- end }}
 {{- end }}
 
+{{- define "elastic-ctr.validate.source" -}}
+{{- $url := .Values.data.source.url }}
+{{- if regexMatch "^file:[^/]" $url -}}
+data.source.url {{ $url }} is the folder of a values file, and a cluster has none: give hdfs://namenode:9000, or file:///some/dir of a mounted volume, dataVolume
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.kafka" -}}
 {{- $source := .Values.data.source }}
 {{- $kafka := $source.kafka | default dict }}

@@ -1,5 +1,32 @@
 {{/* Rules of rows of columns, which python/elastic_ctr/config/{data,features}.py have as well; each as in _validate.tpl. */}}
 
+{{/*
+Names and words are text. Helm's templates get 1116 of 1116 and of 02134 alike, so any number is refused, as it is on one
+machine (text_of in python/elastic_ctr/config/section.py); a feature that is named true came of y, on or yes.
+*/}}
+{{- define "elastic-ctr.validate.texts" -}}
+{{- $places := dict "data.group" (list .Values.data.group) "serving.config.canary.feature" (list (.Values.serving.config.canary | default dict).feature) }}
+{{- if kindIs "slice" .Values.data.slots }}
+{{- $_ := set $places "data.slots" .Values.data.slots }}
+{{- end }}
+{{- range $name, $feature := .Values.features }}
+{{- if has $name (list "true" "false") -}}
+features has the name {{ $name }}, which YAML makes of yes, no, on, off, y and n, too: give another name, and column for the column
+{{ end }}
+{{- if kindIs "slice" $feature.vocabulary }}
+{{- $_ := set $places (printf "features.%s.vocabulary" $name) $feature.vocabulary }}
+{{- end }}
+{{- end }}
+{{- range $place, $texts := $places }}
+{{- range $texts }}
+{{- if not (or (kindIs "string" .) (kindIs "invalid" .)) -}}
+{{ $place }} has {{ toJson . }}, which is no text to YAML: write it in quotes
+{{ break }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.format" -}}
 {{- $data := .Values.data }}
 {{- $format := $data.format | default "clicks" }}
@@ -103,7 +130,7 @@ features.{{ $name }} reads {{ quote $column }}, which says what was clicked: lea
 {{- if kindIs "slice" $listed }}
 {{- $seen := dict }}
 {{- range $listed }}
-{{- $value := kindIs "string" . | ternary . (int64 . | toString) }}
+{{- $value := toString . }}
 {{- if not $value -}}
 {{ $name }}.vocabulary has an empty value: remove it, for an empty cell has no key
 {{ break }}

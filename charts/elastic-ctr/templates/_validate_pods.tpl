@@ -132,7 +132,7 @@ data.{{ $key }} {{ . }} is a day that no calendar has: name one that there is
 {{- end }}
 {{- $names := list }}
 {{- range $slots }}
-{{- $names = append $names (kindIs "string" . | ternary . (int64 . | toString) | trim) }}
+{{- $names = append $names (toString . | trim) }}
 {{- end }}
 {{- toJson $names }}
 {{- end }}
@@ -174,7 +174,7 @@ serving.config.canary.share {{ $canary.share }} needs serving and cube-transfer 
 {{- define "elastic-ctr.validate.hasKeys" -}}
 {{- $values := .root.Values }}
 {{- if not (or (kindIs "invalid" .name) (eq (toString .name) "")) }}
-{{- $name := kindIs "string" .name | ternary .name (int64 .name | toString) }}
+{{- $name := toString .name }}
 {{- if $values.features }}
 {{- if not (has (get $values.features $name | default dict).type (list "categorical" "bucketized" "crossed" "text")) -}}
 {{ .setting }} {{ quote $name }} is no feature with keys: name one that is categorical, bucketized, crossed or text

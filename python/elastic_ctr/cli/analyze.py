@@ -24,7 +24,7 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_program import measured_inputs
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.load import ConfigRefused, settings
-from elastic_ctr.config.statistics import short_vocabularies
+from elastic_ctr.config.statistics import absent_vocabularies, short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.imports.category_texts import note_of_texts
@@ -131,7 +131,8 @@ def analyze(
     typer.echo(f"{found.records:,} rows of {len(names)} hours, {names[0]} to {names[-1]}", err=True)
     if refusals := found.refusals():
         typer.echo(refusals, err=True)
-    for note in (*_notes(given.features, data, statistics), *short_vocabularies(given.features, statistics)):
+    vocabularies = (*short_vocabularies(given.features, statistics), *absent_vocabularies(given.features, statistics))
+    for note in (*_notes(given.features, data, statistics), *vocabularies):
         typer.echo(f"note: {note}", err=True)
     if output is not None:
         typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from elastic_ctr.cli.check import CheckFailed, verify_serving
 from elastic_ctr.cli.entrypoint import reason_of, refuse
+from elastic_ctr.cli.first_file import check_columns
 from elastic_ctr.cli.next_step import dir_option, each_of, print_next, shown
 from elastic_ctr.cli.status import status
 from elastic_ctr.config.data import split_time
@@ -27,7 +29,15 @@ from elastic_ctr.local.report import learned, table
 from elastic_ctr.local.run_data import RunData
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running, write_json
 from elastic_ctr.local.run_view import following, stage
-from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, find_ports_free, status_and_release
+from elastic_ctr.local.session import (
+    RoleRefused,
+    RunFailed,
+    Session,
+    failure,
+    find_ports_free,
+    status_and_release,
+    troubles,
+)
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure
 from elastic_ctr.store import StoreError
@@ -60,10 +70,14 @@ _MOST_OF_A_FILE = 16 << 20
 _MLFLOW_URL = "http://127.0.0.1:5000"
 _STARTED_BY_UP = "ELASTIC_CTR_STARTED_BY_UP"
 _GO_ON = b"\n"
+# For configs and the first words of each log.
+_LEAST_ROOM = 1 << 20
 
 
 def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
-    """Later files win key by key, as in Helm. A null takes the value of a file before it away: the default is left."""
+    """Later files win key by key, as in Helm. A null takes the value of a file before it away: the default is left. Helm does so for keys of
+    the chart's own values alone, and leaves the null in others, such as a network's layers, where the chart refuses it.
+    """
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
@@ -133,7 +147,9 @@ def load_values(files: list[Path], set_files: list[str] | None, end: str | None 
 def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: str | None) -> Places:
     """Ends with a sentence for each thing wrong with the values, or with the folder."""
     try:
-        places = Places(folder.resolve(), load_values(files, set_files, last))
+        values = load_values(files, set_files, last)
+        check_columns(values)
+        places = Places(folder.resolve(), values)
         RunFolder(places.folder).create()
     except ConfigRefused as wrong:
         refuse(str(wrong))
@@ -141,7 +157,21 @@ def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: 
         refuse(f"--dir {folder} cannot be used: {reason_of(failed)}")
     if not os.access(places.folder, os.W_OK):
         refuse(f"--dir {folder} cannot be used: {places.folder} may not be written by this user")
+    try:
+        _try_to_write(places.folder)
+    except OSError as full:
+        refuse(
+            f"--dir {folder} cannot be used: {places.folder}: {full.strerror}; make room there, or name another folder by --dir"
+        )
     return places
+
+
+def _try_to_write(folder: Path) -> None:
+    """A full disk takes a folder and the name of a log, and no word of it. Raises OSError."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(bytes(_LEAST_ROOM))
+        probe.flush()
+        os.fsync(probe.fileno())
 
 
 @app.command()
@@ -225,8 +255,8 @@ def _stop_without_up(stop: threading.Event) -> None:
 def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = None, last: Last = None) -> None:
     """Start everything in the background and return once predictions are answered.
 
-    Exit codes: 0 serving answers with the live version; 1 no prediction can be answered until the problem that is printed
-    is mended, and everything else goes on; 2 nothing runs (the reason is printed).
+    Exit codes: 0 serving answers with the live version; 1 predictions or training do not go on until the problem that is printed
+    is mended, and everything else does; 2 nothing runs (the reason is printed).
     """
     places = _places(values, set_file, folder, last)
     run_folder = RunFolder(places.folder)
@@ -293,17 +323,27 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
         say(stage(status_, None if release is None else release.candidate))
         info = run_folder.read()
         problems = [] if info is None else list(info.problems)
-        if stands_still := failure(status_, release):
+        if (stands_still := failure(status_, release)) and stands_still not in problems:
             problems.append(stands_still)
         for each in problems:
             say(each)
+        # What is tried again is waited for.
+        problems = [each for each in problems if each not in troubles(status_)]
         live = None if release is None else release.live
-        if live is not None:
+        # A master may refuse an old folder while the version in it is answered already.
+        if live is not None and (status_ is not None or problems):
+            stays = [each for each in problems if each.startswith("ctr-master-") and " cannot run: " in each]
             # A role that holds up predictions is one of these.
             problems = [each for each in problems if each.startswith(("ctr-serving", "ctr-cube"))]
             with suppress(CheckFailed):
                 if all(verify_serving(each, model).facts["version"] == live for each in predictions):
                     console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
+                    if stays:
+                        _go_on(process)
+                        refuse(
+                            f"training does not go on until this is mended (`elastic-ctr local down --dir {places.folder}` ends all)",
+                            1,
+                        )
                     _print_next_of_up(places)
                     return
         if problems:
@@ -332,11 +372,13 @@ def _print_next_of_up(places: Places) -> None:
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
     """End the processes that `up` or `run` started in this folder, and return when all have ended. Published versions stay.
 
-    Exit codes: 0 nothing runs any more; 2 a process does not end.
+    Exit codes: 0 nothing runs any more; 2 a process does not end, or the run is another user's.
     """
     run_folder = RunFolder(folder)
     pid = run_folder.runner()
     if pid is None:
+        if run_folder.stranger() is not None:
+            refuse(run_folder.absence())
         typer.echo(run_folder.absence())
         return
     processes = process_tree(pid)

@@ -61,11 +61,13 @@ def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
     extra = "local" if name in ("local", "evaluate", "network", "trainer", "pserver", "serving", "scoring") else "cube"
     needs = f"needs {cause.name}, which is not installed: pip install 'elastic-ctr[{extra}]'"
 
-    def command() -> None:
+    def command(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+        del words
         typer.echo(f"elastic-ctr {name} {needs}", err=True)
         raise typer.Exit(2)
 
-    command.__doc__ = f"Absent: {needs}."
+    # The help would take [cube] for a style.
+    command.__doc__ = f"Absent: {needs}.".replace("[", "\\[")
     return command
 
 
@@ -102,6 +104,10 @@ def build(only: str | None = None) -> typer.Typer:
                 command = getattr(commands, attribute)
             except ModuleNotFoundError as absent:
                 command = _absent(name, absent)
+                # Whatever the words are, the answer is what is absent.
+                any_words = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+                app.command(name, rich_help_panel=panel, context_settings=any_words)(command)
+                continue
             if isinstance(command, typer.Typer):
                 app.add_typer(command, name=name, rich_help_panel=panel)
             else:

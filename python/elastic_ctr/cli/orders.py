@@ -55,6 +55,12 @@ def rollback(
 def _sentence(state: dict[str, Any]) -> str:
     live = "no version" if state["live"] is None else f"version {state['live']}"
     coming = "" if state["candidate"] is None else f"; version {state['candidate']} is loaded and then goes live"
+    if reason := state.get("endedHold"):
+        return (
+            f"{live} is live{coming}; publishing goes on. It was held because {reason}. Windows that are trained from now on are the new measure: if "
+            "the clicks are still as wrong, versions of them go live, and right clicks will look worse; then go back with `elastic-ctr rollback "
+            "VERSION`, and resume once the clicks are right"
+        )
     if state["promotionPaused"]:
         return f"{live} is live{coming}; nothing newer goes live until `elastic-ctr rollback --resume`"
     return f"{live} is live{coming}; the newest version goes live when it is validated, unless it was refused"

@@ -47,7 +47,8 @@ S = TypeVar("S", bound=Section)
 
 def master(config: ConfigFile) -> None:
     """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
-    from elastic_ctr.master.server import Master
+    from elastic_ctr.master.ledger_file import naming_damage
+    from elastic_ctr.master.server import LEDGER, Master
     from elastic_ctr.store import open_source, open_store
     from elastic_ctr.streams.address import OWN_INTAKE
     from elastic_ctr.streams.open import open_stream
@@ -64,7 +65,8 @@ def master(config: ConfigFile) -> None:
             else open_source(given.url, given.user)
         )
         store = open_store(settings.store.url, user=settings.store.user, tokens=settings.auth.internal())
-        return Master(settings, source=source, store=store).run(stop)
+        with naming_damage(Path(settings.master.state_dir) / LEDGER):
+            return Master(settings, source=source, store=store).run(stop)
 
     _run_until_signal(run)
 

@@ -27,6 +27,7 @@ from elastic_ctr.cli.shared_options import (
 )
 from elastic_ctr.cli.status_text import screen, stages
 from elastic_ctr.local.endpoints import EndpointUnavailable, role_status
+from elastic_ctr.local.session import troubles
 
 WATCH_SECONDS = 2.0
 _ENDPOINTS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
@@ -96,7 +97,10 @@ def local_snapshot(
         except EndpointUnavailable as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     if info is not None:
-        seen.answers["run"] = {"folder": str(target.run and target.run.path), "problems": info.problems}
+        # The master's own stand in its lines.
+        told = troubles(seen.answers.get("master"))
+        others = [each for each in info.problems if each not in told]
+        seen.answers["run"] = {"folder": str(target.run and target.run.path), "problems": others}
     return seen
 
 

@@ -199,7 +199,7 @@ def translate(data_config: File, slot_conf: File, sizes: Sizes) -> Translation:
                     "path": _value(assignments, "DATASET_PATH"),
                     "start": _value(assignments, "START_DATE_HR"),
                     "end": _value(assignments, "END_DATE_HR"),
-                    "slots": [_number_or_text(name) for name in slots.names],
+                    "slots": [_Text(name) for name in slots.names],
                 }
             ),
             "model": _given({"sparseDim": _number_or_text(_value(assignments, "SPARSE_DIM"))}),

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_v
 from pydantic.config import JsonDict
 
 from elastic_ctr.config.kafka import Kafka
-from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share
+from elastic_ctr.config.section import EXACT, TEXT_TYPES, Count, Seconds, Section, Share, text_of
 from elastic_ctr.features.missing_words import USUAL_WORDS, MissingWords
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.auth import TokenFile, Tokens
@@ -30,28 +30,19 @@ _MINUTES_A_DAY = 24 * 60
 def _slot_names(given: object) -> tuple[str, ...]:
     if isinstance(given, SlotList):
         return tuple(given.names)
+    if isinstance(given, str):
+        return tuple(SlotList.parse(given).names)
     if isinstance(given, (list, tuple)):
-        rounded = next((slot for slot in given if isinstance(slot, int) and abs(slot) > EXACT), None)
-        if rounded is not None:
-            raise ValueError(f"the slot {rounded} is not below 2^53, where numbers are rounded; write it in quotes")
-    if isinstance(given, (str, list, tuple)):
-        return tuple(SlotList.parse(given if isinstance(given, str) else list(given)).names)
-    raise ValueError("slots is a list, or text with one slot a line")
+        return tuple(SlotList.parse([text_of("a slot", each) for each in given]).names)
+    raise ValueError("slots is a list of texts, or one text with a slot a line")
 
 
-def _slot_name(given: object) -> object:
-    """A number as the slot list takes it."""
-    return _slot_names([given])[0] if isinstance(given, int) and not isinstance(given, bool) else given
-
-
-SlotName = Annotated[str, BeforeValidator(_slot_name)]
-# The chart's schema of it.
-SLOT_NAME: JsonDict = {"type": ["string", "integer"], "maximum": EXACT}
+SlotName = Annotated[str, BeforeValidator(lambda given: text_of("a slot", given))]
 
 # The chart's schema of fields whose validators are code.
 _SLOTS_SCHEMA: JsonDict = {
     "type": ["array", "string", "null"],
-    "items": {"type": ["string", "integer"], "pattern": r"^[!-9;-~]+$", "maximum": EXACT},
+    "items": {"type": TEXT_TYPES, "pattern": r"^[!-9;-~]+$"},
     "minItems": 1,
     "minLength": 1,
     "uniqueItems": True,
@@ -72,7 +63,8 @@ class Source(Section):
     """Where the click logs are."""
 
     url: str = Field(
-        json_schema_extra={"pattern": _SOURCE},
+        # A folder beside the values file is refused by a rule of the chart, in a sentence.
+        json_schema_extra={"pattern": _SOURCE.replace("file:///", "file:(///|[^/])")},
         description="Address of the logs: file:///some/dir, or hdfs://namenode:9000, which is asked through WebHDFS at port 9870; "
         "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow. Or a stream: "
         "kafka://broker:9092/topic, several brokers with commas between them; intake://, the clicks that this release's intake takes, or "
@@ -237,7 +229,8 @@ class Data(Section):
     )
     slots: Annotated[tuple[str, ...], BeforeValidator(_slot_names)] | None = Field(
         default=None,
-        description="For `format: clicks`: the slots that are features, in the network's order: a list, or text with one a line.",
+        description="For `format: clicks`: the slots that are features, in the network's order: a list of texts, or one text with a slot a "
+        "line. Numbers stand in quotes, for YAML reads 0101 as 65.",
         json_schema_extra=_SLOTS_SCHEMA,
     )
     split_interval: int = Field(
@@ -254,6 +247,7 @@ class Data(Section):
     sleep_seconds: Seconds = Field(default=10, description="Seconds between two looks for a donefile.")
     time_zone: str = Field(
         default="UTC",
+        json_schema_extra={"pattern": r"^[A-Za-z][A-Za-z0-9_+/-]*$"},
         description="Time zone of the folder names and event times. A folder of an hour that its clocks skip is neither "
         "waited for nor read; an hour that they repeat is one folder.",
     )
@@ -281,7 +275,7 @@ class Data(Section):
         default="",
         description="Slot or feature, such as a user, by whose values the AUC is also measured: GAUC, the mean of the groups' AUCs by "
         "their impressions. Empty: none.",
-        json_schema_extra=SLOT_NAME,
+        json_schema_extra={"type": TEXT_TYPES},
     )
     shuffle: bool = Field(
         default=True,
@@ -303,7 +297,7 @@ class Data(Section):
         if split is None or split in _STARTS:
             return split
         if not _SPLIT.match(split):
-            raise ValueError(f"{split!r} is not YYYYMMDD/HH or YYYYMMDD/HHMM")
+            raise ValueError(f"{split!r} is not YYYYMMDD/HH or YYYYMMDD/HHMM, such as 20200401/00")
         split_time(split)
         return split
 

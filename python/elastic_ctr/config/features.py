@@ -11,7 +11,7 @@ from pydantic.config import JsonDict
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.section import ALTERNATIVE, EXACT, Count, Section
+from elastic_ctr.config.section import ALTERNATIVE, TEXT_TYPES, Count, Section, text_of
 from elastic_ctr.features.inputs import TextInput
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics.document import LONGEST, TOP, series_of
@@ -81,7 +81,7 @@ def _step_text(step: Step) -> str:
 
 
 def _words(given: object) -> object:
-    """Text with one value a line, or a list; a whole number is its decimals, as in a column."""
+    """Text with one value a line, or a list of texts."""
     if isinstance(given, str):
         if given and "\n" not in given:
             raise ValueError(
@@ -90,13 +90,13 @@ def _words(given: object) -> object:
             )
         return tuple(line.removesuffix("\r") for line in given.removesuffix("\n").split("\n"))
     if isinstance(given, (list, tuple)):
-        return tuple(str(each) if type(each) is int and abs(each) <= EXACT else each for each in given)
+        return tuple(text_of("a value of a vocabulary", each) for each in given)
     return given
 
 
 _WORDS_SCHEMA: JsonDict = {
     "type": ["array", "string"],
-    "items": {"type": ["string", "integer"], "minLength": 1, "maximum": EXACT, "minimum": -EXACT},
+    "items": {"type": TEXT_TYPES, "minLength": 1},
     "minItems": 1,
     "pattern": "\n",
     "uniqueItems": True,
@@ -158,8 +158,8 @@ class Categorical(OfColumn):
     pooling: Literal["sum", "mean"] = Field(default="sum", description="How the vectors of a cell's values become one.")
     vocabulary: Vocabulary | None = Field(
         default=None,
-        description=f"Values with keys of their own, as a list or as text with one a line, or {{top: n}} with n up to {TOP}; all others "
-        "share one key. Absent: each has its own.",
+        description=f"Values with keys of their own, as a list of texts or as one text with a value a line, or {{top: n}} with n up to {TOP}; "
+        "all others share one key. Absent: each has its own. Numbers stand in quotes, for YAML reads 02134 as 1116.",
     )
     hash: Count | None = Field(default=None, description="At most so many keys: values are hashed to them.")
     round: int | None = Field(
@@ -335,8 +335,10 @@ class Features(RootModel[dict[str, Feature]]):
     def _named(cls, given: object) -> object:
         if isinstance(given, dict):
             for name in given:
-                if not isinstance(name, str):
-                    raise ValueError(f"the name {name!r} is no text to YAML; write it in quotes")  # noqa: TRY004 (as above)
+                if name in ("true", "false"):
+                    raise ValueError(
+                        f"the name {name} is what YAML makes of yes, no, on, off, y and n, too; give another name, and `column` for the column"
+                    )
                 if name == "<<":  # which Helm writes without quotes into a role's file
                     raise ValueError("the name << merges maps in YAML; give another name, and `column` for the column")
         return given

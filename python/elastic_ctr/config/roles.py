@@ -4,8 +4,19 @@ import re
 
 from pydantic import Field, field_validator
 
-from elastic_ctr.config.data import SLOT_NAME, SlotName
-from elastic_ctr.config.section import EXACT, AutoCount, Count, Hours, OptionalPort, Port, Seconds, Section, Share
+from elastic_ctr.config.data import SlotName
+from elastic_ctr.config.section import (
+    EXACT,
+    TEXT_TYPES,
+    AutoCount,
+    Count,
+    Hours,
+    OptionalPort,
+    Port,
+    Seconds,
+    Section,
+    Share,
+)
 
 MAX_ABS_DIFF = 1e-5
 """Above the rounding differences between machines for the same sample."""
@@ -286,7 +297,7 @@ class Canary(Section):
         default="",
         description="The slot or feature of a request's first instance that chooses, such as a user: requests with equal values are "
         "answered by the same version. Empty, and where a request has none of it: all features together.",
-        json_schema_extra=SLOT_NAME,
+        json_schema_extra={"type": TEXT_TYPES},
     )
 
 

@@ -1,8 +1,9 @@
 """The base of all settings classes: frozen, camelCase outside, and closed to unknown keys."""
 
+import json
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 # The last whole number that Helm and JSON readers tell from the next one; above it they round without a word.
@@ -17,6 +18,17 @@ Hours = Annotated[float, Field(gt=0, le=EXACT)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 OptionalPort = Annotated[int, Field(ge=0, le=65535)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+# Types that the chart's schema lets through where only text is right, for a rule of the chart refuses the others with `text_of`'s sentence.
+TEXT_TYPES: list[JsonValue] = ["string", "number", "boolean"]
+
+
+def text_of(what: str, given: object) -> str:
+    """Raises ValueError where YAML has made something else of a text: 02134 and 1116 are one number to Helm's templates."""
+    if isinstance(given, str):
+        return given
+    raise ValueError(f"{what} is text, and {json.dumps(given, default=str)} is none to YAML; write it in quotes")
 
 
 def _auto_or_count(given: object) -> object:

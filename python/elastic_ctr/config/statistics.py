@@ -57,6 +57,28 @@ def short_vocabularies(features: Features | None, statistics: Statistics) -> lis
     return found
 
 
+def absent_vocabularies(features: Features | None, statistics: Statistics) -> list[str]:
+    """A sentence for each listed vocabulary of which no row has a value, as far as the statistics list all that the column has."""
+    found = []
+    for name, feature in ({} if features is None else features.root).items():
+        if (
+            not isinstance(feature, Categorical)
+            or not isinstance(feature.vocabulary, tuple)
+            or feature.round is not None
+        ):
+            continue
+        series = series_of(TextInput(feature.column or name, feature.separator or ""))
+        texts = statistics.texts.get(series)
+        if texts is None or texts.listed_share < 1 or {value for value, _ in texts.top} & set(feature.vocabulary):
+            continue
+        shown = ", ".join(repr(value) for value, _ in texts.top[:3]) or "none"
+        found.append(
+            f"features.{name}: no row has a value of its vocabulary, such as {feature.vocabulary[0]!r}, so all rows share one key; the column has "
+            f"{shown}"
+        )
+    return found
+
+
 def check_statistics(features: Features | None, text: str | None) -> None:
     """Raises ValueError where the statistics do not go with the features."""
     if text is None:

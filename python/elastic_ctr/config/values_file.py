@@ -1,16 +1,17 @@
 """The values file of the chart and of `elastic-ctr local`. Keys of Kubernetes are the chart's and are not read here."""
 
-from datetime import date
+import json
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import ALTERNATIVES, Features, check_features, check_has_keys, check_late_clicks
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, refusal
 from elastic_ctr.config.own_network import OWN, OwnNetwork
+from elastic_ctr.config.pod_rules import check_folders, check_ports, check_pserver_ports, check_ready
 from elastic_ctr.config.roles import (
     CubeConfig,
     CubeTransferConfig,
@@ -177,24 +178,6 @@ class Values(Block):
     scoring: ScoringBlock = ScoringBlock()
     local: Local = Local()
 
-    @field_validator(
-        "local",
-        "store",
-        "master",
-        "trainer",
-        "pserver",
-        "cube",
-        "cube_transfer",
-        "intake",
-        "serving",
-        "scoring",
-        mode="before",
-    )
-    @classmethod
-    def _empty_block(cls, given: Any) -> Any:
-        # `master:` with nothing under it is YAML's null.
-        return {} if given is None else given
-
     @model_validator(mode="after")
     def _together(self) -> "Values":
         check_features(self.data, self.features, self.model)
@@ -206,6 +189,7 @@ class Values(Block):
         check_late_clicks(self.data, self.model)
         check_statistics(self.features, self.statistics)
         self._check_intake()
+        self._check_pods()
         if self.cube.config.shards > self.model.partitions:
             raise ValueError(
                 f"cube.config.shards {self.cube.config.shards} is above model.partitions {self.model.partitions}: some shards "
@@ -224,6 +208,23 @@ class Values(Block):
                 f"model.partitions, {each} for each of the first {used}; set it to {used}"
             )
         return self
+
+    def _check_pods(self) -> None:
+        transfer = self.cube_transfer.config
+        for block, config in (
+            ("master", self.master.config),
+            ("trainer", self.trainer.config),
+            ("pserver", self.pserver.config),
+            ("cube", self.cube.config),
+            ("cubeTransfer", transfer),
+            ("intake", self.intake.config),
+            ("serving", self.serving.config),
+            ("scoring", self.scoring.config),
+        ):
+            check_folders(block, config)
+        check_ports(self.master.config, self.cube.config, transfer, self.serving.config)
+        check_pserver_ports(self.pserver.config)
+        check_ready(transfer, self.cube.replicas_per_shard)
 
     def _check_intake(self) -> None:
         url = self.data.source.url
@@ -261,11 +262,10 @@ def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
                 found.append(f"{where} is not a setting; {way_out}")
         elif error["type"] == "missing":
             found.append(f"{where} is missing")
-        elif isinstance(error["input"], date):
-            # YAML reads 2025-11-03 as a date of its own.
-            found.append(
-                f"{where}: {error['input']} is a date to YAML; write a split, YYYYMMDD/HH, such as 20200401/00"
-            )
+        elif error["input"] is None and error["type"].endswith("_type"):
+            found.append(f"{where} is null, which takes a default away that is needed; leave it out, or give a value")
+        elif error["type"] == "string_type" and isinstance(error["input"], (bool, int, float)):
+            found.append(f"{where}: {json.dumps(error['input'])} is no text to YAML; write it in quotes")
         elif error["type"] == "value_error":
             # A sentence about several blocks names them itself.
             found.append(f"{where}: {error['ctx']['error']}" if error["loc"] else str(error["ctx"]["error"]))

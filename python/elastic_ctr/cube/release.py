@@ -128,12 +128,14 @@ class RollbackOrder(Record):
 
 class BuildOrder(Record):
     version: VersionId
+    mend: bool = Field(default=False, description="Build damaged parts of a version again that is built already.")
 
 
 class BuildProgress(Record):
-    """Stages: idle, planning, building, merging, publishing, done, failed. `final`: trying again cannot help."""
+    """Stages: idle, planning, building, merging, mending, publishing, done, failed. `final`: trying again cannot help."""
 
     version: VersionId | None = None
+    mend: bool = False
     stage: str = "idle"
     partitions_done: int = 0
     partitions: int = 0

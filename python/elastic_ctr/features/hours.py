@@ -185,8 +185,13 @@ class HourTree(AbstractContextManager["HourTree"]):
     def _stage(self) -> None:
         for path, pieces in self._held.items():
             staged = self._staging / path
-            staged.parent.mkdir(parents=True, exist_ok=True)
-            # Closed again at once: there may be more hours than a process may have open files.
-            with staged.open("ab") as file:
-                file.write(b"".join(pieces))
+            try:
+                staged.parent.mkdir(parents=True, exist_ok=True)
+                # Closed again at once: there may be more hours than a process may have open files.
+                with staged.open("ab") as file:
+                    file.write(b"".join(pieces))
+            except OSError as failed:
+                raise HoursRefused(
+                    f"{self._out} cannot be written: {failed.strerror or failed}; make room there, or name another folder"
+                ) from failed
         self._held, self._held_bytes = {}, 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import secrets
 import stat
 import time
@@ -26,7 +27,7 @@ _SHOWN_LINES = 3
 
 @dataclass(frozen=True)
 class RunInfo:
-    """Written by the runner for commands: HOST:PORT of each role, and the problems of the processes."""
+    """Written by the runner for commands: HOST:PORT of each role, and the problems of processes and training."""
 
     master: str
     transfer: str
@@ -103,8 +104,29 @@ class RunFolder:
         """The process that looks after the run, while there is one."""
         return StateLock(self.path / "state").owner()
 
+    def stranger(self) -> str | None:
+        """The user whose run this is, and its process where that can be seen; None: this user may look at it."""
+        try:
+            os.close(os.open(self.path / "state" / ".lock", os.O_RDONLY | os.O_CLOEXEC))
+        except PermissionError:
+            uid = self.path.stat().st_uid
+        except OSError:
+            return None
+        else:
+            return None
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            name = f"user {uid}"
+        pid = next(
+            (each.pid for each in psutil.process_iter(["cmdline"]) if _is_runner(each.info["cmdline"], self.path)), None
+        )
+        return name if pid is None else f"{name} (pid {pid})"
+
     def absence(self) -> str:
         """Why nothing runs here: the last words of the runner, with their time."""
+        if (stranger := self.stranger()) is not None:
+            return f"{self.path} belongs to {stranger}, and this user may not look into it; ask as that user, or name another folder by --dir"
         info = self.read()
         try:
             said = self.runner_log.read_text(errors="replace").splitlines()
@@ -135,6 +157,11 @@ def _close_to_others(path: Path) -> None:
             path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
     except FileNotFoundError:
         pass
+
+
+def _is_runner(words: Sequence[str] | None, folder: Path) -> bool:
+    """Of `elastic-ctr local run --dir FOLDER`, as `local up` starts it."""
+    return words is not None and "run" in words and str(folder) in words
 
 
 def _shown(moment: float) -> str:

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from elastic_ctr.local.report import table
-from elastic_ctr.local.session import Session
+from elastic_ctr.local.session import Session, troubles
 
 _STATES = {
     "waiting": "waits for its donefile",
@@ -40,14 +40,6 @@ def stage(status: dict[str, Any] | None, candidate: int | None) -> str:
     if candidate is not None:
         return f"version {candidate} is loaded and validated"
     return "the last version is built" if status["finished"] else "looks for the next pass"
-
-
-def troubles(status: dict[str, Any] | None) -> list[str]:
-    """Errors that are retried: the reasons why a run stands still."""
-    if status is None:
-        return []
-    pservers = [f"pserver {each['index']}: {each['error']}" for each in status["pservers"] if each["error"]]
-    return pservers if not status["error"] else [status["error"], *pservers]
 
 
 @contextmanager

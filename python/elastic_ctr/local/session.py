@@ -48,7 +48,10 @@ def find_ports_free(places: Places) -> None:
             try:
                 listen(HOST, port).close()
             except PortInUse as taken:  # noqa: PERF203 (a few dozen ports, once)
-                raise PortInUse(taken.errno, f"{setting}: {taken.strerror}") from taken
+                raise PortInUse(
+                    taken.errno,
+                    f"{setting}: {taken.strerror}; `local.portBase`, 1000 higher, moves all ports of the run",
+                ) from taken
 
 
 class _Sample(BaseModel):
@@ -76,6 +79,14 @@ def failure(status: Mapping[str, Any] | None, release: ReleaseDocument | None) -
     last = max(published)
     refused = release.refused.get(last)
     return "" if refused is None else f"version {last} was refused: {refused}"
+
+
+def troubles(status: Mapping[str, Any] | None) -> list[str]:
+    """Errors that are retried: the reasons why a run stands still."""
+    if status is None:
+        return []
+    pservers = [f"pserver {each['index']}: {each['error']}" for each in status["pservers"] if each["error"]]
+    return pservers if not status["error"] else [status["error"], *pservers]
 
 
 def pause_after(took: float) -> float:
@@ -144,11 +155,11 @@ class Session:
     def look(self) -> None:
         """One round of watching."""
         self.supervisor.watch()
-        if (problems := self.supervisor.problems()) != self._info.problems:
-            self._inform(problems=problems)
         status, release = status_and_release(self.places)
         # While a role restarts, its last known answer stays.
         self.status, self.release = status or self.status, release or self.release
+        if (problems := [*self.problems(), *troubles(status)]) != self._info.problems:
+            self._inform(problems=problems)
         if self.live is not None and self.live not in self.seen:
             self._ask_sample(self.live)
 

@@ -1,7 +1,8 @@
 """The ledger's SQLite file in write-ahead mode: its schema and its transactions."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,6 +100,24 @@ _COLUMNS = {kind: _columns_of(kind) for kind in _READERS}
 def not_written(failed: sqlite3.OperationalError) -> str:
     """The sentence for operators and callers; the master goes on trying."""
     return f"the ledger cannot be written ({failed}): make room where it is, or enlarge master.persistence.size; it is tried again"
+
+
+class LedgerDamaged(ValueError):
+    """The file has lost what was written: a sentence with the way out."""
+
+
+@contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Raises LedgerDamaged where SQLite finds pages that it did not write; an OperationalError passes, as a full disk does."""
+    try:
+        yield
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as failed:
+        raise LedgerDamaged(
+            f"the ledger {path} is damaged ({failed}), and training ends here; versions that are published go on answering. Put a copy of "
+            f"it back, without {path.name}-wal and {path.name}-shm beside it; or begin another model, in an empty folder (--dir) or release"
+        ) from failed
 
 
 class LedgerFile:

@@ -37,4 +37,4 @@ def end_hold(ledger: Ledger) -> None:
     with ledger:
         last = ledger.last_pass()
         ledger.set_facts(hold=None, compared_from=0 if last is None else last.ordinal + 1)
-    log.info("publishing goes on: an operator has resumed it")
+    log.info("publishing goes on: an operator has resumed it; windows that are trained from now on are the new measure")

@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.model import digest_of_model
+from elastic_ctr.config.model import Model, ModelInput, digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.section import Section
 from elastic_ctr.control import control_pb2 as control
@@ -60,6 +60,8 @@ from elastic_ctr.versions.refusals import read_refusals
 log = logging.getLogger(__name__)
 Reply = TypeVar("Reply")
 
+LEDGER = "ledger.db"
+_DIGEST, _MODEL = "model and data.slots", "model"
 _TICK = 0.1
 _ASK_SECONDS = 2.0
 _REFUSALS_SECONDS = 10.0
@@ -90,18 +92,32 @@ class RetryOrder(Section):
     skip: tuple[SkippedRecord, ...] = Field(default=(), max_length=MOST_SKIPPED)
 
 
-def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
+def _facts_of_model(model: Model, given: ModelInput) -> dict[str, str]:
+    """Settings by which a person knows a model, whose digest says only that it is another one."""
+    return {
+        "model.network": model.network.name,
+        "model.embeddingDim": str(model.embedding_dim),
+        "model.sparseDim": str(model.sparse_dim),
+        "model.partitions": str(model.partitions),
+        "model.output": str(model.output),
+        "the slots": ", ".join(given.slots),
+        "the numbers": ", ".join(given.numbers),
+    }
+
+
+def remember_settings(ledger: Ledger, data: Data, model: Model, given: ModelInput) -> None:
     """Settings that determine the passes and the table may not change under a ledger. Raises ValueError naming the key."""
+    digest, facts = digest_of_model(model, given), _facts_of_model(model, given)
     now = {
         "data.start": data.start,
         "data.splitInterval": data.split_interval,
         "data.splitsPerPass": data.splits_per_pass,
         "data.path": data.path,
-        "model and data.slots": model_digest,
     }
     known = ledger.facts.made_with
-    if known is None:
-        ledger.set_facts(made_with=now)
+    if known is None or known == {**now, _DIGEST: digest}:
+        # A ledger of an earlier release has the digest alone.
+        ledger.set_facts(made_with={**now, _DIGEST: digest, _MODEL: facts})
         return
     for key, value in now.items():
         if known[key] != value:
@@ -109,6 +125,14 @@ def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
                 f"{key} was {known[key]} when this ledger began and is {value} now: hours would be left out or trained twice, "
                 "or another model trained on; put it back, or begin with an empty state and store (another --dir)"
             )
+    if known[_DIGEST] != digest:
+        before = known.get(_MODEL, {})
+        changed = [f"{name} {before[name]} -> {fact}" for name, fact in facts.items() if before.get(name, fact) != fact]
+        raise ValueError(
+            f"{'; '.join(changed) or 'settings of the model or of its features'}: the ledger and the store are another model's, which is not "
+            "trained on with these. Put the settings back; or begin with an empty state and store (another --dir), and with what the old "
+            "model knows by model.startFrom"
+        )
 
 
 class Master:
@@ -124,7 +148,7 @@ class Master:
         self._access = Access(settings.auth.rights(), audit)
         self._lock = StateLock(Path(config.state_dir))
         self._lock.acquire()
-        self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
+        self._ledger = Ledger(Path(config.state_dir) / LEDGER)
         try:
             # Together: a refused start may be tried again with other settings.
             with self._ledger:
@@ -145,7 +169,7 @@ class Master:
     def _begin(self) -> None:
         """Raises ValueError with a sentence for operators, StoreError."""
         settings, ledger = self._settings, self._ledger
-        remember_settings(ledger, self._data, digest_of_model(settings.model, settings.input))
+        remember_settings(ledger, self._data, settings.model, settings.input)
         self._start_ignored = ""
         wanted = settings.model.start_from
         if start.may_change(ledger.facts.started_from, wanted, self._store.url):

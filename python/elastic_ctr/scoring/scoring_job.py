@@ -12,7 +12,7 @@ Everything that processes agree on stands in the folder of the job, which may be
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Literal
 
@@ -113,10 +113,20 @@ class QualitySums(Record):
     negatives: dict[int, Whole] = Field(default_factory=dict)
 
 
+class Written(Record):
+    """An output as it was written."""
+
+    bytes: Whole
+    sha256: str
+
+
 class Outcome(Record):
-    """The result of a task: `rows` of its input, `refused` of them by reason, an example of each, the sums of the others."""
+    """The result of a task: `rows` of its input, `refused` of them by reason, an example of each, the sums of the others. `written` is
+    absent where a task has no output, and in those of an earlier release.
+    """
 
     rows: Whole
+    written: Written | None = None
     refused: dict[str, Whole] = Field(default_factory=dict)
     examples: dict[str, str] = Field(default_factory=dict)
     shows: Whole = 0
@@ -244,6 +254,32 @@ class JobFolder:
             raise OtherJob(
                 f"{DONE}/{task}.json in {self.store.url} is damaged ({damaged}); delete it, and run the command again"
             ) from damaged
+
+    def is_finished(self) -> bool:
+        return self.store.exists(SUCCESS)
+
+    def changed(self, job: Job) -> Iterator[int]:
+        """The done tasks whose outputs are no longer as they were written. Reads all of them. Raises OtherJob, StoreError."""
+        for task in sorted(self.done()):
+            written = self.outcome(task).written
+            if written is not None and not self._stands(job.tasks[task].output, written):
+                yield task
+
+    def _stands(self, output: str, written: Written) -> bool:
+        digest, size = hashlib.sha256(), 0
+        with suppress(NotInStore):
+            if self.store.size(output) != written.bytes:
+                return False
+            for block in self.store.read_from(output):
+                digest.update(block)
+                size += len(block)
+        return (size, digest.hexdigest()) == (written.bytes, written.sha256)
+
+    def reopen(self, job: Job, task: int) -> None:
+        """The task is to be done again: its result goes last, so that a look after a crash finds the same. Raises StoreError."""
+        self.store.delete(SUCCESS)
+        self.store.delete(job.tasks[task].output)
+        self.store.delete(f"{DONE}/{task}.json")
 
     def note(self, task: int, outcome: Outcome) -> None:
         """The task is done. Another process may have said so already: the first one counts."""

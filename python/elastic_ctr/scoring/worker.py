@@ -21,12 +21,22 @@ from elastic_ctr.scoring.outputs import RowWriter, row_writer, same_rows
 from elastic_ctr.scoring.quality import QualityCounter
 from elastic_ctr.scoring.records import RecordReader, Records, reader_of
 from elastic_ctr.scoring.scorer import Scorer
-from elastic_ctr.scoring.scoring_job import LEASES, Job, JobFolder, OpenTasks, Outcome, OutputRefused, ScoringTask
+from elastic_ctr.scoring.scoring_job import (
+    LEASES,
+    Job,
+    JobFolder,
+    OpenTasks,
+    Outcome,
+    OutputRefused,
+    ScoringTask,
+    Written,
+)
 from elastic_ctr.scoring.version import VersionFiles
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.predictor import NetworkUnusable
 from elastic_ctr.store import AlreadyPublished, RetryPolicy, Store, StoreError, open_source, open_store
 from elastic_ctr.store.source import Source
+from elastic_ctr.versions.manifest import digest_of
 
 _STORE_PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
@@ -171,27 +181,32 @@ class Worker:
                         if writer is not None:
                             more = self._scorer.dumped(records.instances, options.dumps)
                             writer.add(replace(records, copied=(*records.copied, *more)), probabilities)
-            if writer is not None:
-                self._publish(part, task.output)
-        return tally.outcome()
+            written = None if writer is None else self._publish(part, task.output)
+        return tally.outcome().model_copy(update={"written": written})
 
-    def _publish(self, part: Path, output: str) -> None:
-        """Raises OutputRefused, StoreError, OSError."""
+    def _publish(self, part: Path, output: str) -> Written:
+        """What stands there. Raises OutputRefused, StoreError, OSError."""
         try:
             self._folder.store.put(part, output)
+            return _written(part)
         except AlreadyPublished as stands:
             # A process that was slow has been overtaken, or one was lost before it noted its result: both wrote the same.
             there = self._scratch / "there"
             try:
                 self._folder.store.get(output, there)
                 if same_rows(part, there, self._job.options.form):
-                    return
+                    return _written(there)
             finally:
                 there.unlink(missing_ok=True)
             raise OutputRefused(
                 f"{output} in {self._folder.store.url} is of another program or version: its rows are not those of version "
                 f"{self._job.version}; delete it, and the same command writes it anew"
             ) from stands
+
+
+def _written(file: Path) -> Written:
+    size, sha256 = digest_of(file)
+    return Written(bytes=size, sha256=sha256)
 
 
 class _Tally:

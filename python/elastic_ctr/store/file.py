@@ -15,10 +15,17 @@ from elastic_ctr.store.retry import RetryPolicy
 from elastic_ctr.store.store import Store
 
 _BLOCK = 1 << 20
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# States of the disk or the file server, which pass: by what ends each.
+_FULL = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there")
+_READ_ONLY = {errno.EROFS: "mount it for writing again"}
+_AWAY = dict.fromkeys((errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN), "bring its file server back")
+# A disk that fails in a write; a file that cannot be read may be damaged for good.
+_FAILING = {errno.EIO: "mend the disk"}
+# In a folder that this process has written to before.
+_FORBIDDEN = dict.fromkeys((errno.EACCES, errno.EPERM), "allow this user to write there again")
 # Another process deleted the entry meanwhile, or it is a link that leads nowhere.
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-_WRITTEN = "written to"
+_WRITTEN, _DELETED = "written to", "deleted from"
 
 
 class FileStore(Store):
@@ -38,6 +45,7 @@ class LocalFiles(Backend):
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._was_written = False
         self.url = f"file://{quote(str(root))}"
 
     def stat(self, path: str, deed: str = "looked up in") -> Stat:
@@ -72,6 +80,7 @@ class LocalFiles(Backend):
                     shutil.copyfileobj(content, out, 4 << 20)
                 out.flush()
                 os.fsync(out.fileno())
+        self._was_written = True
 
     def move(self, source: str, target: str, *, overwrite: bool) -> None:
         there, here = self._root / source, self._root / target
@@ -90,7 +99,7 @@ class LocalFiles(Backend):
     def delete(self, path: str) -> None:
         target = self._root / path
         # Another process may delete the same path.
-        with suppress(NotInStore), self._asked(path, "deleted from"):
+        with suppress(NotInStore), self._asked(path, _DELETED):
             if target.is_dir():
                 shutil.rmtree(target)
             else:
@@ -110,9 +119,15 @@ class LocalFiles(Backend):
             if finds and isinstance(failed, FileNotFoundError | NotADirectoryError):
                 raise NotInStore(f"{path} is not in {self.url}") from failed
             cannot = f"{path or '/'} cannot be {deed} {self.url}: {failed.strerror or failed}"
-            if failed.errno in _NO_ROOM:
-                raise StoreUnavailable(f"{cannot}; make room there, and it is tried again") from failed
+            if way_out := self._passing(deed).get(failed.errno or 0):
+                raise StoreUnavailable(f"{cannot}; {way_out}, and it is tried again") from failed
             raise StoreError(cannot) from failed
+
+    def _passing(self, deed: str) -> dict[int, str]:
+        """Errors of a call that are worth another try, and what ends each."""
+        if deed not in (_WRITTEN, _DELETED):
+            return {**_FULL, **_AWAY}
+        return {**_FULL, **_AWAY, **_READ_ONLY, **_FAILING, **(_FORBIDDEN if self._was_written else {})}
 
 
 def _stat_of(found: os.stat_result) -> Stat:

@@ -30,8 +30,8 @@ from elastic_ctr.store.interface import (
 _SENT_AT_ONCE = 1 << 20
 # Reading waits for a folder with many files to be deleted, or a body to reach a slow disk; it does not limit a transfer.
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-# States of the server or of a proxy, not errors of the request.
-_PASSING = {408, 425, 429, 500, 502, 503, 504}
+# States of the server or of a proxy, not errors of the request; 501 and 505 are of a server that is none of ours.
+_PASSING = {408, 425, 429, *range(500, 600)} - {501, 505}
 _CHANGES = {"PUT", "MOVE", "DELETE"}
 
 
@@ -51,6 +51,7 @@ class WebDav(Backend):
         self._folder = quote(unquote(parts.path.rstrip("/")))
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._tokens = tokens
+        self._was_changed = False
         # No proxy of the environment is used between pods. Headers are small and ours; gzip
         # would change lengths.
         self._client = httpx.Client(
@@ -162,6 +163,7 @@ class WebDav(Backend):
                     raise self._refusal(answer, cannot, names or path)
                 if method != "GET":
                     answer.read()  # only then is the connection used again
+                self._was_changed = self._was_changed or (method in _CHANGES and allowed)
                 yield answer
         except httpx.LocalProtocolError as changed:
             raise StoreError(f"{cannot}: it was changed while it was sent ({changed})") from changed
@@ -175,17 +177,25 @@ class WebDav(Backend):
         said = f"{status} {answer.reason_phrase}".strip()
         if status == HTTPStatus.NOT_FOUND and answer.request.method != "PUT":
             return NotInStore(f"{path} is not in {self.url}")
+        if status == HTTPStatus.FORBIDDEN and self._was_changed:
+            return StoreUnavailable(
+                f"{cannot}: it forbids what it did before ({said}); may it still write to its folder?"
+            )
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
             wrong = "our token is not the right one" if self._tokens else "no token is set"
             return StoreError(
                 f"{cannot}: {wrong} ({said}); let auth.internalFile name a file whose first token is one of the file-server's"
             )
-        if status in _PASSING:
-            full = "; its disk may be full: its log says" if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""
-            after = answer.headers.get("retry-after", "")
-            return StoreUnavailable(f"{cannot}: it answers {said}{full}", float(after) if after.isdigit() else None)
         if status == HTTPStatus.INSUFFICIENT_STORAGE:
             return StoreUnavailable(f"{cannot}: its disk is full ({said}); make room, or give it a larger volume")
+        if status in _PASSING:
+            full = (
+                "; its disk may be full or read-only: its log says"
+                if status == HTTPStatus.INTERNAL_SERVER_ERROR
+                else ""
+            )
+            after = answer.headers.get("retry-after", "")
+            return StoreUnavailable(f"{cannot}: it answers {said}{full}", float(after) if after.isdigit() else None)
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             return StoreError(f"{cannot}: it is too large ({said}); raise client_max_body_size there")
         return StoreError(

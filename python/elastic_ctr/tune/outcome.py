@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 from rich.table import Table
 
+from elastic_ctr.config.helm_yaml import Dumper
 from elastic_ctr.tune.passes import Hours
 from elastic_ctr.tune.search import Checked, Found
 from elastic_ctr.tune.space import Candidate
@@ -141,7 +142,7 @@ def tuned_yaml(base: Candidate, found: Found, hours: Hours) -> str:
         f"{said[0].upper()}{said[1:]}.",
         "Give it as the last values file. A model that is being trained keeps its settings: these begin another one.",
     ]
-    return "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(added, sort_keys=False, width=1000)
+    return "".join(f"# {line}\n" for line in lines) + yaml.dump(added, Dumper=Dumper, sort_keys=False, width=1000)
 
 
 def document(base: Candidate, found: Found, hours: Hours) -> dict[str, Any]:

@@ -7,6 +7,8 @@ the suspects, refuses the suspects, and pauses promotion. An operator's `elastic
 
 from contextlib import suppress
 
+from pydantic import Field
+
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import AlreadyPublished, FileTooLarge, NotInStore, Store
 from elastic_ctr.versions import layout
@@ -20,12 +22,14 @@ class Hold(Record):
         suspects: the oldest and the newest published version that the windows of lower quality speak against; None: there is none.
         reason: a sentence with the figures.
         held_at: unix seconds.
+        unreadable: its file is garbage, which may have been a hold: it ends when the file goes, too.
     """
 
     number: VersionId
     suspects: tuple[VersionId, VersionId] | None = None
     reason: str
     held_at: float
+    unreadable: bool = Field(default=False, exclude_if=lambda unreadable: not unreadable)
 
     def suspects_version(self, version: int) -> bool:
         """Whether the hold speaks against a version."""
@@ -49,7 +53,13 @@ def newest_hold(store: Store, known: int) -> Hold | None:
     except NotInStore:
         return None
     except (DocumentDamaged, FileTooLarge) as damaged:
-        return Hold(number=numbers[-1], reason=f"publishing is held, but {path} cannot be read ({damaged})", held_at=0)
+        sentence = f"{path} cannot be read ({damaged}), and may be a hold of the master; delete it, or run `elastic-ctr rollback --resume`, to go on"
+        return Hold(number=numbers[-1], reason=sentence, held_at=0, unreadable=True)
+
+
+def is_gone(store: Store, hold: Hold) -> bool:
+    """Whether a hold that could not be read was deleted; one of the master ends by a resumption alone. Raises StoreError."""
+    return hold.unreadable and not store.exists(layout.hold(hold.number))
 
 
 def write_resumption(store: Store, number: int) -> None:

@@ -363,7 +363,8 @@ def check(store: Store, entry: FileEntry, path: Path) -> None:
     if (size, sha256) != (entry.bytes, entry.sha256):
         raise ManifestDamaged(
             f"{entry.path} in {store.url} is not what its manifest says ({size} bytes, sha256 {sha256[:12]}… instead of "
-            f"{entry.bytes} bytes, {entry.sha256[:12]}…); delete the version and publish it again"
+            f"{entry.bytes} bytes, {entry.sha256[:12]}…); put a copy of the file back, or have another version answer: "
+            "`elastic-ctr rollback VERSION`"
         )
 
 

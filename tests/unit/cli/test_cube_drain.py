@@ -114,7 +114,7 @@ def test_a_file_that_is_no_cube_pods_is_refused_by_the_key(tmp_path: Path) -> No
 def test_the_agent_is_reached_where_it_listens(host: str, reached: str, tmp_path: Path) -> None:
     # Port 1 is nobody's: an agent that is gone.
     config = file_of(tmp_path, "server", 1)
-    config.write_text(config.read_text().replace("0.0.0.0", f"'{host}'"))
+    config.write_text(config.read_text().replace("'0.0.0.0'", f"'{host}'"))
 
     done = call("--config", config, "--json", "--grace-seconds", 0)
 

@@ -5,7 +5,7 @@ import pytest
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import ConfigRefused
 
-STREAM = "data:\n  source: {url: %r}\n  start: earliest\n  slots: [0]\n"
+STREAM = "data:\n  source: {url: %r}\n  start: earliest\n  slots: ['0']\n"
 
 
 def test_a_followed_folder_counts_from_the_folder_of_its_values_file(tmp_path: Path) -> None:

@@ -45,6 +45,17 @@ def test_a_release_is_rolled_back_with_the_token_of_its_secret(orders: list[Any]
     assert "s3cret" not in done.output
 
 
+def test_who_ends_a_hold_is_told_what_the_new_measure_is() -> None:
+    with saying(lambda *_: (200, {**STATE, "promotionPaused": False, "endedHold": "the AUC fell to 0.51"})) as address:
+        done = call("--resume", "--transfer", address)
+
+    assert done.exit_code == 0
+    assert (
+        "It was held because the AUC fell to 0.51. Windows that are trained from now on are the new measure"
+        in done.stdout
+    )
+
+
 def test_whoever_else_answers_an_order_is_said(tmp_path: Path) -> None:
     with saying(lambda *_: (200, {})) as address:
         done = call(7, "--transfer", address)

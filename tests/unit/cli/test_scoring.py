@@ -25,7 +25,7 @@ def values(tmp_path: Path) -> Path:
         "source": {"url": (tmp_path / "data").as_uri()},
         "start": "20200401/00",
         "end": "20200401/01",
-        "slots": [0, 1],
+        "slots": ["0", "1"],
     }
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump({"data": data}))

@@ -145,7 +145,7 @@ def test_an_unknown_network_is_refused_with_the_names_there_are(name: object) ->
         assert refused(name) == f"values.yaml: network: {sentence}"
 
 
-@pytest.mark.parametrize("given", [5, None, ["deepfm"]], ids=str)
+@pytest.mark.parametrize("given", [5, ["deepfm"]], ids=str)
 def test_what_is_neither_a_name_nor_a_map_is_refused(given: object) -> None:
     assert refused(given) == (
         f"values.yaml: network: a network is its name, or a map with its name and its settings, not {given!r}"

@@ -5,6 +5,7 @@ import yaml
 from pydantic import ValidationError
 
 from config.test_values_file import INTAKE, values
+from elastic_ctr.config.helm_yaml import Loader
 from elastic_ctr.config.load import ConfigRefused, dump, load
 from elastic_ctr.config.role_files import IntakeFile, RoleFile, ScoringFile, TrainerFile
 from elastic_ctr.config.section import EXACT
@@ -44,7 +45,7 @@ def _leaves(kind: type[RoleFile]) -> list[type[RoleFile]]:
 def test_a_role_file_is_camel_case_and_ends_are_null_where_nothing_was_given() -> None:
     given = next(role.file for role in ROLES if isinstance(role.file, TrainerFile))
 
-    written = yaml.safe_load(dump(given))
+    written = yaml.load(dump(given), Loader=Loader)
 
     assert written["masterAddress"] == "127.0.0.1:8700"
     assert written["model"]["sparseDim"] is None
@@ -53,7 +54,7 @@ def test_a_role_file_is_camel_case_and_ends_are_null_where_nothing_was_given() -
 
 def test_a_role_refuses_late_clicks_by_a_rule_that_divides_by_shows(tmp_path: Path) -> None:
     given = next(role.file for role in ROLES if isinstance(role.file, TrainerFile))
-    document = yaml.safe_load(dump(given))
+    document = yaml.load(dump(given), Loader=Loader)
     document["data"] |= {"source": {"url": "file:///x?follow"}, "start": "earliest", "end": None}
     document["data"]["stream"]["lateClicks"] = True
     document["model"]["table"]["embed"]["name"] = "adagrad"

@@ -4,7 +4,7 @@ import pytest
 
 from elastic_ctr.config.load import ConfigRefused, dump, load, settings
 from elastic_ctr.config.role_files import MasterFile, TrainerFile
-from elastic_ctr.config.statistics import short_vocabularies
+from elastic_ctr.config.statistics import absent_vocabularies, short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.local.plan import Places, roles
@@ -121,3 +121,24 @@ def test_they_stand_in_the_masters_file_alone(tmp_path: Path) -> None:
     assert isinstance(found["trainer"], TrainerFile)
     (tmp_path / "master.yaml").write_text(dump(master))
     assert load(MasterFile, tmp_path / "master.yaml").statistics == text
+
+
+def test_a_vocabulary_of_which_no_row_has_a_value_is_told_with_what_the_column_has() -> None:
+    """As of codes with a leading zero that were written as numbers once."""
+    statistics = of_cities((("02134", 2), ("02130", 1)), 3, 2)
+
+    def told(*vocabulary: str) -> list[str]:
+        given = {"city": {"type": "categorical", "separator": "|", "vocabulary": list(vocabulary)}}
+        return absent_vocabularies(values(None, features=given).features, statistics)
+
+    assert told("1116", "1112") == [
+        "features.city: no row has a value of its vocabulary, such as '1116', so all rows share one key; the column has '02134', '02130'"
+    ]
+    assert told("1116", "02130") == []
+    assert absent_vocabularies(None, statistics) == []
+
+
+def test_a_vocabulary_is_not_judged_by_a_part_of_the_values() -> None:
+    given = {"city": {"type": "categorical", "separator": "|", "vocabulary": ["c"]}}
+
+    assert absent_vocabularies(values(None, features=given).features, of_cities((("a", 2), ("b", 1)), 9, 8)) == []

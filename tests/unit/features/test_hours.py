@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -124,3 +126,19 @@ def test_an_hour_is_read_as_it_is_written() -> None:
 def test_what_is_no_hour_is_refused(text: str) -> None:
     with pytest.raises(HoursRefused, match="is not an hour; write it as 20200401/00"):
         parse_hour(text)
+
+
+def test_a_full_disk_is_named_with_the_folder_and_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    out = tmp_path / "out"
+    tree = HourTree(out, held_bytes=1)
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(HoursRefused) as refused:
+        tree.append("20200401/00/part-00000", b"1 0 2:a\n")
+
+    assert (
+        str(refused.value)
+        == f"{out} cannot be written: No space left on device; make room there, or name another folder"
+    )

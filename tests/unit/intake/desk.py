@@ -24,7 +24,7 @@ TOKEN = "secret"
 def intake_file(
     folder: Path, data: dict[str, Any] | None = None, features: dict[str, Any] | None = None, **changes: Any
 ) -> IntakeFile:
-    source = {"source": {"url": "intake://"}, "start": "earliest", "slots": [0, 1]}
+    source = {"source": {"url": "intake://"}, "start": "earliest", "slots": ["0", "1"]}
     config = IntakeConfig(dir=str(folder)).model_copy(update=changes)
     read = None if features is None else Features.model_validate(features)
     return IntakeFile(data=Data.model_validate({**source, **(data or {})}), features=read, intake=config)

@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.local.run_view import stage, troubles
+from elastic_ctr.local.run_view import stage
+from elastic_ctr.local.session import troubles
 
 
 def status(**given: Any) -> dict[str, Any]:

@@ -209,3 +209,18 @@ def test_what_an_earlier_release_has_left_readable_is_closed_and_what_is_not_the
     assert found[mine / "notes"] & 0o044
     assert folder.path.stat().st_mode & 0o777 == 0o700
     assert os.umask(outside) == outside
+
+
+def test_a_store_that_training_waits_for_is_among_the_problems_of_the_run_until_it_is_back(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`local up` and other commands read them from the folder."""
+    monkeypatch.setattr(session.supervisor, "watch", lambda: None)
+    for waits in ("the store is read-only; it is tried again", ""):
+        answer = {**status(finished=False), "pservers": [], "error": waits}
+        monkeypatch.setattr(module, "status_and_release", lambda _, answer=answer: (answer, None))
+        session.look()
+        found = session.run_folder.read()
+
+        assert found is not None
+        assert found.problems == ([waits] if waits else [])

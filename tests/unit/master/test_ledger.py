@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_file import LedgerDamaged, naming_damage
 from elastic_ctr.master.ledger_rows import Facts, Pass, SaveRow, packed, unpacked
 from elastic_ctr.model.evaluation import BUCKETS
 
@@ -528,3 +529,30 @@ def test_a_row_of_each_table_has_its_columns_in_their_types(ledger: Ledger) -> N
     assert (one.splits, one.ends_day, one.auc, one.auc_before, one.version) == (("20200401/01",), False, 0.5, None, 9)
     assert (task.ordinal, task.lost_leases, task.running, task.lease_ends) == (1, 0, True, 9.0)
     assert ledger.save_of(1) == save
+
+
+def test_a_damaged_ledger_is_one_sentence_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    Ledger(path).close()
+    pages = bytearray(path.read_bytes())
+    pages[4096:] = bytes(each ^ 0x5A for each in pages[4096:])
+    path.write_bytes(pages)
+
+    with pytest.raises(LedgerDamaged) as ended, naming_damage(path):
+        Ledger(path).passes()
+
+    sentence = str(ended.value)
+    assert sentence.startswith(f"the ledger {path} is damaged (")
+    assert (
+        "Put a copy of it back, without ledger.db-wal and ledger.db-shm beside it; or begin another model" in sentence
+    )
+
+
+def test_what_is_no_ledger_at_all_is_damaged_too_and_a_full_disk_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"no database" * 1000)
+
+    with pytest.raises(LedgerDamaged, match="file is not a database"), naming_damage(path):
+        Ledger(path)
+    with pytest.raises(sqlite3.OperationalError), naming_damage(path):
+        raise sqlite3.OperationalError("database or disk is full")

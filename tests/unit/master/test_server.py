@@ -14,7 +14,7 @@ import pytest
 
 from credentials import auth, tokens
 from elastic_ctr.config.features import input_of
-from elastic_ctr.config.model import digest_of_model
+from elastic_ctr.config.model import Dense, Model, ModelInput, digest_of_model
 from elastic_ctr.config.role_files import Tracking
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
@@ -221,13 +221,23 @@ def test_a_taken_port_is_a_sentence_and_frees_the_state(running: Running, tmp_pa
 
 def test_a_ledger_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
-    remember_settings(ledger, DATA, "digest")
-    remember_settings(ledger, DATA, "digest")
+    model, slots = Model(), ModelInput(("a", "b"))
+    remember_settings(ledger, DATA, model, slots)
+    remember_settings(ledger, DATA, model, slots)
 
-    with pytest.raises(ValueError, match=r"model and data\.slots was digest when this ledger began and is other now"):
-        remember_settings(ledger, DATA, "other")
+    other = Model(network="lr")
+    with pytest.raises(
+        ValueError, match=r"^model\.network deepfm -> lr: the ledger and the store are another model's"
+    ) as changed:
+        remember_settings(ledger, DATA, other, slots)
+    assert "another --dir" in str(changed.value)
+    assert "model.startFrom" in str(changed.value)
+    with pytest.raises(ValueError, match=r"^the slots a, b -> a, c: the ledger"):
+        remember_settings(ledger, DATA, model, ModelInput(("a", "c")))
+    with pytest.raises(ValueError, match=r"^settings of the model or of its features: the ledger"):
+        remember_settings(ledger, DATA, Model(dense=Dense(learning_rate=0.1)), slots)
     with pytest.raises(ValueError, match=r"data\.splitsPerPass was 1 .* put it back, or begin with an empty state"):
-        remember_settings(ledger, DATA.model_copy(update={"splits_per_pass": 2}), "digest")
+        remember_settings(ledger, DATA.model_copy(update={"splits_per_pass": 2}), model, slots)
 
     ledger.close()
 

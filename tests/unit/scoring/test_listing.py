@@ -11,7 +11,7 @@ from elastic_ctr.store import open_source
 
 def data_of(tmp_path: Path, **more: object) -> Data:
     return Data.model_validate(
-        {"source": Source(url=tmp_path.as_uri()), "path": "/logs", "start": "20200401/00", "slots": [0], **more}
+        {"source": Source(url=tmp_path.as_uri()), "path": "/logs", "start": "20200401/00", "slots": ["0"], **more}
     )
 
 

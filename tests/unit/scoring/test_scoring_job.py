@@ -1,5 +1,6 @@
 """Cutting a job, and the folder that its processes share."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from elastic_ctr.scoring.scoring_job import (
     Outcome,
     OutputRefused,
     QualitySums,
+    Written,
     tasks_of,
 )
 from elastic_ctr.store import FileStore, NotInStore
@@ -181,3 +183,33 @@ def test_a_process_lists_the_folder_once_in_a_while_and_takes_no_task_twice(fold
     assert (tasks.left(), looks) == ([3], 3)
     tasks.settle(3)
     assert tasks.left() == []
+
+
+@pytest.mark.parametrize("found", [b"rows\n1\n", b"rows\n1\n3\n", None], ids=["cut", "another byte", "lost"])
+def test_an_output_that_is_not_as_it_was_written_is_done_again(tmp_path: Path, found: bytes | None) -> None:
+    store, job = FileStore(tmp_path), job_of()
+    folder = JobFolder(store)
+    written = Written(bytes=9, sha256=hashlib.sha256(b"rows\n1\n2\n").hexdigest())
+    for number, each in enumerate(job.tasks):
+        store.put_bytes(b"rows\n1\n2\n", each.output)
+        folder.note(number, Outcome(rows=2, written=written))
+    folder.finish(job.tasks)
+    assert folder.is_finished()
+    assert list(folder.changed(job)) == []
+
+    store.delete(job.tasks[1].output)
+    if found is not None:
+        store.put_bytes(found, job.tasks[1].output)
+    assert list(folder.changed(job)) == [1]
+    folder.reopen(job, 1)
+
+    assert folder.done() == {0, 2}
+    assert not folder.is_finished()
+    assert not store.exists(job.tasks[1].output)
+
+
+def test_results_of_an_earlier_release_and_of_evaluations_have_no_output_to_look_at(tmp_path: Path) -> None:
+    folder = JobFolder(FileStore(tmp_path))
+    folder.note(0, Outcome(rows=2))
+
+    assert list(folder.changed(job_of())) == []

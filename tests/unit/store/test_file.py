@@ -139,20 +139,69 @@ def test_a_folder_that_cannot_be_looked_at_is_a_store_error_and_not_an_empty_one
         store.list("loop")
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_not_for_ever(store: FileStore, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+PASSING = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there",
+    errno.EROFS: "mount it for writing again",
+    errno.EIO: "mend the disk",
+    errno.ESTALE: "bring its file server back",
+    errno.ETIMEDOUT: "bring its file server back",
+}
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_a_disk_that_takes_nothing_for_a_moment_is_to_be_asked_again(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     def full(_: int) -> None:
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(StoreUnavailable, match=r"a/b cannot be written to .*; make room there"):
+        with pytest.raises(
+            StoreUnavailable, match=rf"a/b cannot be written to .*; {PASSING[code]}, and it is tried again"
+        ):
             store.put_bytes(b"x", "a/b")
     assert not store.exists("a/b")
 
     store.put_bytes(b"x", "a/b")
 
     assert store.list("a") == ["b"]
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM])
+def test_a_folder_that_may_not_be_written_any_more_is_to_be_asked_again(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def forbidden(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", forbidden)
+        with pytest.raises(StoreError) as first:
+            store.put_bytes(b"x", "a")
+        patch.undo()
+        store.put_bytes(b"x", "b")
+        patch.setattr(os, "fsync", forbidden)
+        with pytest.raises(StoreUnavailable, match="allow this user to write there again, and it is tried again"):
+            store.put_bytes(b"x", "c")
+
+    # A folder of somebody else is a wrong setting.
+    assert not isinstance(first.value, StoreUnavailable)
+
+
+def test_a_file_that_the_disk_cannot_read_is_not_waited_for(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be damaged for good, and another copy or checkpoint is there."""
+    store.put_bytes(b"x", "a")
+
+    def unreadable(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "open", unreadable)
+    with pytest.raises(StoreError, match="a cannot be read from") as failed:
+        store.get_bytes("a")
+
+    assert not isinstance(failed.value, StoreUnavailable)
 
 
 @pytest.mark.parametrize("target", ["nowhere", "file/below", "link"])

@@ -140,7 +140,7 @@ def test_without_a_token_the_refusal_says_so(world: Making) -> None:
         world(Answer(401), token=None).store.delete("a")
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 508, 520])
 def test_a_server_that_cannot_just_now_is_asked_again(world: Making, status: int, no_pauses: None) -> None:
     here = world(Answer(status, headers={"retry-after": "0"}), Answer(status), Answer(200, b"hello"), seconds=30)
 

@@ -6,7 +6,7 @@ import pytest
 
 from elastic_ctr.store import Store, open_store
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.holds import Hold, is_resumed, newest_hold, write_hold, write_resumption
+from elastic_ctr.versions.holds import Hold, is_gone, is_resumed, newest_hold, write_hold, write_resumption
 
 
 @pytest.fixture
@@ -53,7 +53,12 @@ def test_a_hold_that_cannot_be_read_holds_and_suspects_no_version(store: Store) 
 
     assert found is not None
     assert (found.number, found.suspects) == (3, None)
-    assert layout.hold(3) in found.reason
+    assert found.reason.startswith(f"{layout.hold(3)} cannot be read (")
+    assert found.reason.endswith("delete it, or run `elastic-ctr rollback --resume`, to go on")
+    assert not is_gone(store, found)
+    store.delete(layout.hold(3))
+    assert is_gone(store, found)
+    assert not is_gone(store, hold(3))
 
 
 @pytest.mark.parametrize(("version", "suspected"), [(4, False), (5, True), (7, True), (8, False)])

@@ -89,7 +89,7 @@ def test_a_file_that_is_not_what_the_manifest_says_is_not_handed_out(store: File
     entry = publish(store, tmp_path / "source", "a")
     (store.root / "a").write_bytes(b"12346")
 
-    with pytest.raises(ManifestDamaged, match=r"a in .* is not what its manifest says .* publish it again"):
+    with pytest.raises(ManifestDamaged, match=r"a in .* is not what its manifest says .* put a copy of the file back"):
         fetch(store, entry, tmp_path / "target")
 
     assert not (tmp_path / "target").exists()

@@ -229,8 +229,8 @@ class Cache:
         if damaged:
             partial.unlink()
             raise ManifestDamaged(
-                f"{entry.path} in {self._store.url} is not what the dictionary's manifest says; "
-                "delete the version and publish it again"
+                f"{entry.path} in {self._store.url} is not what the dictionary's manifest says; cube-transfer has it built again from "
+                "its SequenceFile"
             )
         partial.replace(target)
         found = target.stat()

@@ -1,6 +1,7 @@
 """`cube-builder`: builds one version at a time, in worker processes, on the orders of transfer in the same pod.
 
-POST /build {"version": V}   start the build, or join the one under way or done; 409 while another one runs
+POST /build {"version": V}   start the build, or join the one under way or done; 409 while another one runs. With "mend": true damaged
+                             parts of a built version are built again
 GET  /build                  a BuildProgress; with `?wait=SECONDS`, once the build is over or so many seconds later
 """
 
@@ -36,11 +37,13 @@ from elastic_ctr.cube.builder.job import (
     publish_dictionary,
     run_task,
 )
+from elastic_ctr.cube.builder.mending import mend
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.cube.release import BuildOrder, BuildProgress
 from elastic_ctr.runtime.access import Access
 from elastic_ctr.runtime.audit import AuditLog
 from elastic_ctr.runtime.auth import Right, Tokens
+from elastic_ctr.runtime.background_process import background_pool
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record
 from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent, stop_on_signal
 from elastic_ctr.runtime.lock import StateLock
@@ -70,7 +73,7 @@ class CubeBuilder:
         self._progress = BuildProgress()
         # Notified when a build is over.
         self._lock = threading.Condition()
-        self._orders: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[BuildOrder | None] = queue.SimpleQueue()
         self._pool: ProcessPoolExecutor | None = None
         self._folding = Folding(config, self._store, tokens)
         self._thread = threading.Thread(target=self._work, name="build", daemon=True)
@@ -99,16 +102,17 @@ class CubeBuilder:
         self._thread.join(timeout=10)
         self._folding.stop()
 
-    def order(self, version: int) -> BuildProgress:
+    def order(self, version: int, *, mend: bool = False) -> BuildProgress:
         """Raises RequestRefused (409) while another version is being built."""
         with self._lock:
             now = self._progress
-            busy = now.stage not in _OVER
-            if busy and now.version != version:
+            busy, same = now.stage not in _OVER, (now.version, now.mend) == (version, mend)
+            if busy and not same:
                 raise RequestRefused(409, f"version {now.version} is being built; order {version} when it is done")
-            if not busy and (now.version != version or now.stage == "failed"):
-                self._progress = BuildProgress(version=version, stage="planning")
-                self._orders.put(version)
+            # Parts may be damaged again.
+            if not busy and (not same or mend or now.stage == "failed"):
+                self._progress = BuildProgress(version=version, mend=mend, stage="planning")
+                self._orders.put(BuildOrder(version=version, mend=mend))
             return self._progress
 
     def build(self, version: int) -> None:
@@ -117,6 +121,23 @@ class CubeBuilder:
             self._build(version)
         except ManifestDamaged as damaged:
             raise BuildFailed(str(damaged), final=True) from damaged
+
+    def mend(self, version: int) -> None:
+        """Build damaged or lost parts of a built version again. Raises BuildFailed, NotInStore, StoreError, OSError."""
+        scratch = fresh_scratch(self._scratch, version)
+        self._tell(stage="mending")
+        with background_pool() as pool, children_without_interrupts():
+
+            def build(plan: Plan, step: Step, partition: int) -> Outcome:
+                return pool.submit(
+                    run_task, Task(self._config.store, plan, step, partition, scratch, self._token)
+                ).result()
+
+            try:
+                mend(self._store, version, scratch, build)
+            except (ManifestDamaged, BrokenProcessPool) as damaged:
+                raise BuildFailed(str(damaged), final=False) from damaged
+        fresh_scratch(self._scratch, version).rmdir()
 
     def _build(self, version: int) -> None:
         with suppress(NotInStore):
@@ -196,10 +217,10 @@ class CubeBuilder:
                 self._lock.notify_all()
 
     def _work(self) -> None:
-        while (version := self._orders.get()) is not None:
-            began = time.monotonic()
+        while (order := self._orders.get()) is not None:
+            began, version = time.monotonic(), order.version
             try:
-                self.build(version)
+                (self.mend if order.mend else self.build)(version)
             except BuildFailed as failed:
                 self._tell(stage="failed", error=str(failed), final=failed.final)
                 log.warning("version %s is not built: %s", version, failed)
@@ -221,7 +242,7 @@ def builder_routes(builder: CubeBuilder, access: Access) -> list[Route]:
     async def order(request: Request) -> Response:
         access.require(request, Right.INTERNAL)
         wanted = await read_record(request, BuildOrder, limit=1 << 10)
-        return JSONResponse(_status(builder.order(wanted.version)))
+        return JSONResponse(_status(builder.order(wanted.version, mend=wanted.mend)))
 
     async def progress(request: Request) -> Response:
         try:

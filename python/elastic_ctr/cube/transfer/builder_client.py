@@ -44,6 +44,19 @@ class Builder:
         """Whether the pause after the last failure is over."""
         return version != self._last[0] or time.monotonic() >= self._last[2]
 
+    async def mend(self, version: int) -> BuildProgress:
+        """Have damaged parts of a built version built again, and wait for the end. Never raises but when cancelled."""
+        try:
+            progress = await self._ask("POST", version, mend=True)
+            while progress.stage not in {"done", "failed"}:
+                await asyncio.sleep(_LONGEST_POLL)
+                progress = await self._ask("GET", version)
+                if (progress.version, progress.mend) != (version, True):
+                    progress = await self._ask("POST", version, mend=True)
+        except BuilderUnreachable as silent:
+            progress = BuildProgress(version=version, mend=True, stage="failed", error=str(silent))
+        return progress
+
     async def build(self, version: int) -> BuildProgress:
         """Order a version and wait until it is done or failed. Never raises but when cancelled."""
         try:
@@ -75,10 +88,10 @@ class Builder:
             self._last = (version, failures, time.monotonic() + min(_LONGEST_BACK_OFF, 0.5 * 2**failures))
         return progress
 
-    async def _ask(self, method: str, version: int) -> BuildProgress:
-        given: dict[str, Any] = (
-            {"json": {"version": version}} if method == "POST" else {"params": {"wait": _WAIT_SECONDS}}
-        )
+    async def _ask(self, method: str, version: int, *, mend: bool = False) -> BuildProgress:
+        # A builder of an earlier release knows no `mend`.
+        order = {"version": version, "mend": True} if mend else {"version": version}
+        given: dict[str, Any] = {"json": order} if method == "POST" else {"params": {"wait": _WAIT_SECONDS}}
         try:
             answer = await self._client.request(method, f"{self._url}/build", **given, headers=bearer(self._tokens))
         except httpx.HTTPError as failed:

@@ -47,7 +47,7 @@ from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import Store
-from elastic_ctr.versions.holds import is_resumed, newest_hold, write_resumption
+from elastic_ctr.versions.holds import is_gone, is_resumed, newest_hold, write_resumption
 from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,9 @@ log = logging.getLogger(__name__)
 _RETENTION_SECONDS = 60.0
 # Seconds between two writes that only change the reports.
 _KEEP_SECONDS = 1.0
+
+# Between two orders to mend the parts of a version, which reads all of them: pods need some seconds to fetch them anew.
+_MEND_AGAIN_SECONDS = 60.0
 
 # A failed build is tried again after a pause, without a look at the store.
 _BUILD_AGAIN_SECONDS = 0.1
@@ -96,6 +99,10 @@ class CubeTransfer:
         self._looked = asyncio.Event()
         self._began = time.monotonic()
         self._clock_offset = time.time() - time.monotonic()
+        # By version: when its parts may be mended again, and why that failed.
+        self._mend_at: dict[int, float] = {}
+        self.unmended: dict[int, str] = {}
+        self.mending: int | None = None
         self._revision = 0
         self._retention_at = 0.0
         self._stopping = False
@@ -377,9 +384,11 @@ class CubeTransfer:
                     log.error("the master holds publishing: %s", hold.reason)
                     self._decide(rules_of.obeyed(self.state, hold, view, self.rules))
                 self._hold_seen = hold.number
-            if (held := self.state.held) is not None and await asyncio.to_thread(is_resumed, self._store, held.number):
-                # This process ended between the two files of a resume.
-                self._decide(rules_of.resume(self.state))
+            if (held := self.state.held) is not None:
+                resumed = await asyncio.to_thread(is_resumed, self._store, held.number)
+                # This process ended between the two files of a resume; or an operator has deleted garbage.
+                if resumed or await asyncio.to_thread(is_gone, self._store, held):
+                    self._decide(rules_of.resume(self.state))
             if self._resumption_shared < self.state.resumed:
                 number = self.state.resumed
                 await asyncio.to_thread(write_resumption, self._store, number)
@@ -472,6 +481,9 @@ class CubeTransfer:
         while True:
             version = self.now_building()
             if version is None or not self.builder.may_try(version):
+                if (damaged := self.next_to_mend()) is not None:
+                    await self._mend(damaged)
+                    continue
                 self._looked.clear()
                 await wait_event(self._looked, _BUILD_AGAIN_SECONDS)
                 continue
@@ -482,6 +494,34 @@ class CubeTransfer:
             elif progress.final and self.state is not None:
                 log.warning("version %s is refused: %s", version, progress.error)
                 self._decide(rules_of.refuse(self.state, version, progress.error or "it cannot be built"))
+
+    def next_to_mend(self) -> int | None:
+        """A built version that pods need and cannot load, by their reports; the live one first."""
+        if self.state is None or self.scan is None:
+            return None
+        complained = {version for report in self.agents.reports for version in report.refused}
+        self.unmended = {version: why for version, why in self.unmended.items() if version in complained}
+        now = time.monotonic()
+        for version in self.state.wanted:
+            is_due = now >= self._mend_at.get(version, 0.0)
+            if version in complained and version in self.scan.dictionaries and is_due:
+                return version
+        return None
+
+    async def _mend(self, version: int) -> None:
+        log.warning("pods cannot load version %s: its parts are read, and damaged ones are built again", version)
+        self.mending = version
+        try:
+            progress = await self.builder.mend(version)
+        finally:
+            self.mending = None
+        self._mend_at = {each: at for each, at in self._mend_at.items() if at > time.monotonic()}
+        self._mend_at[version] = time.monotonic() + _MEND_AGAIN_SECONDS
+        if progress.stage == "failed":
+            self.unmended[version] = progress.error or "the builder gives no reason"
+            log.warning("version %s is not mended: %s", version, progress.error)
+        else:
+            self.unmended.pop(version, None)
 
 
 def _tell(before: ReleaseState | None, after: ReleaseState) -> None:

@@ -66,12 +66,14 @@ def transfer_app(transfer: CubeTransfer, access: Access) -> Starlette:
             raise RequestRefused(400, 'say either {"version": V} or {"resume": true}')
         if order.resume:
             await transfer.obey_hold()
+        held = None if transfer.state is None else transfer.state.held
         try:
             state = transfer.order(order)
         except RollbackRefused as refused:
             raise RequestRefused(409, str(refused)) from refused
         told = {"live", "candidate", "previous", "promotion_paused"}
-        return state.model_dump(mode="json", by_alias=True, include=told)
+        ended = {} if held is None or not order.resume else {"endedHold": held.reason}
+        return {**state.model_dump(mode="json", by_alias=True, include=told), **ended}
 
     def ready() -> tuple[bool, str]:
         return (True, "ready") if not transfer.listening else (False, "collecting reports of pods")

@@ -20,6 +20,8 @@ def names_of_features(columns: Sequence[str]) -> list[str]:
         (_NOT_IN_A_NAME.sub("_", column) or "_") if column.isascii() else f"column_{number}"
         for number, column in enumerate(columns, 1)
     ]
+    # As YAML names what is yes or no.
+    possible = [f"{name}_" if name in {"true", "false"} else name for name in possible]
     taken = {column for column, name in zip(columns, possible, strict=True) if column == name}
     names = []
     for column, name in zip(columns, possible, strict=True):

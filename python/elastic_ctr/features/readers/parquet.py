@@ -43,6 +43,12 @@ def rows_of_parquet(
             row += len(batch)
 
 
+def schema_of(stream: BinaryIO, path: str) -> Any:
+    """Its columns. Raises ColumnsRefused, DamagedFile."""
+    noting = ReadNoting(stream)
+    return _read(partial(_open, noting, _LEAST_BUFFER), noting, path).schema_arrow
+
+
 def _open(noting: ReadNoting, buffer: int) -> Any:
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile

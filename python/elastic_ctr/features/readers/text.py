@@ -44,14 +44,14 @@ def rows_of_text(
     if columns is None and start:
         first = next(lines_in_range(lines, 0, 1, max_line_bytes, chunk=_HEADER_CHUNK), (0, b""))[1]
         first = first.removeprefix(codecs.BOM_UTF8)
-        columns = _header(first, path, form, max_line_bytes) if first else None
+        columns = header_of(first, path, form, max_line_bytes) if first else None
     splitter = None if columns is None else _Splitter(columns, path, form, wanted, max_line_bytes)
     for offset, block in lines_in_range(lines, start, end, max_line_bytes):
         at = len(codecs.BOM_UTF8) if offset == 0 and block.startswith(codecs.BOM_UTF8) else 0
         if offset == 0 and form.columns is None and at < len(block):
             stop = block.find(b"\n", at) + 1 or len(block)
             splitter = _Splitter(
-                _header(block[at:stop], path, form, max_line_bytes), path, form, wanted, max_line_bytes
+                header_of(block[at:stop], path, form, max_line_bytes), path, form, wanted, max_line_bytes
             )
             at = stop
         if splitter is not None:  # None: the file holds nothing but a BOM
@@ -61,7 +61,7 @@ def rows_of_text(
 _HEADER_CHUNK = 64 << 10
 
 
-def _header(line: bytes, path: str, form: Format, max_line_bytes: int) -> tuple[str, ...]:
+def header_of(line: bytes, path: str, form: Format, max_line_bytes: int) -> tuple[str, ...]:
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     if len(line) > max_line_bytes:
         raise ColumnsRefused(f"the header line of {path} has more than {max_line_bytes} bytes; is it a header?")
