@@ -12,7 +12,8 @@ from rich.text import Text
 from elastic_ctr.cli.fitted_text import Column, FittedTable, Sentence, lines_of, shortened
 from elastic_ctr.cli.statistics_text import MUCH, SOME
 from elastic_ctr.local.report import dated, figure, learned, number, total
-from elastic_ctr.local.run_view import stage, troubles
+from elastic_ctr.local.run_view import stage
+from elastic_ctr.local.session import troubles
 
 _INDENT = 11
 _SHOWN_RECOVERIES = 5

@@ -130,7 +130,7 @@ class CubeBuilder:
 
             def build(plan: Plan, step: Step, partition: int) -> Outcome:
                 return pool.submit(
-                    run_task, Task(self._config.store, plan, step, partition, scratch, self._token)
+                    run_task, Task(self._config.store, plan, step, partition, scratch, self._tokens)
                 ).result()
 
             try:
