@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from elastic_ctr.runtime.documents import MOST_VALUES, refuse_many_values
+
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import Features
 
@@ -109,6 +111,7 @@ class LateClicks:
             quoted = self.format == "csv"
             return {name: _unquoted(cell) if quoted and cell.startswith('"') else cell for name, cell in cells}
         try:
+            refuse_many_values(line, MOST_VALUES)
             found = orjson.loads(line)
         except ValueError:
             return None
