@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from elastic_ctr.runtime.documents import MOST_VALUES, refuse_many_values
-
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import Features
+from elastic_ctr.runtime.documents import MOST_VALUES, refuse_many_values
 
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 _SPACE = re.compile(r"[ \t\r]*")

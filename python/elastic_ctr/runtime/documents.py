@@ -19,9 +19,7 @@ class DocumentDamaged(ValueError):
     """The bytes are not the expected document: which field, why."""
 
 
-def read_document(
-    kind: type[M], data: bytes | str, limit: int = DOCUMENT_LIMIT, most_values: int | None = None
-) -> M:
+def read_document(kind: type[M], data: bytes | str, limit: int = DOCUMENT_LIMIT, most_values: int | None = None) -> M:
     """`most_values` bounds what bytes from a stranger become. Raises DocumentDamaged."""
     if len(data) > limit:
         raise DocumentDamaged(f"the document has {len(data)} bytes; {limit} are the most")

@@ -194,8 +194,10 @@ async def test_a_compressed_body_is_read_and_one_that_unpacks_to_too_much_is_ref
         cut, _, _ = await it.request(request(packed(small)[:-5]))
         none, _, _ = await it.request(request(b""))
         bomb, _, _ = await it.request(request(packed(bytes(65 << 20))))
+        dense, sentence, _ = await it.request(request(packed(bytes(4 << 20))))
 
-    assert (answered, cut, none, bomb) == (200, 400, 400, 413)
+    assert (answered, cut, none, bomb, dense) == (200, 400, 400, 413, 413)
+    assert b"when it is unpacked (100 times its packed size)" in sentence
 
 
 async def test_paths_of_the_live_version_are_those_of_the_model_and_others_are_refused() -> None:
@@ -230,3 +232,15 @@ async def test_binary_tensors_are_answered_with_binary_tensors() -> None:
     assert status == 200
     assert np.frombuffer(answer[length:], "<f4").tolist() == [0.125, 0.125]
     assert json.loads(answer[:length])["outputs"][0]["parameters"] == {"binary_data_size": 8}
+
+
+async def test_a_large_body_of_many_small_values_is_refused_by_every_path() -> None:
+    inputs, rows = (b'{"%s":[' % name + b"{}," * (2 << 20) + b"{}]}" for name in (b"inputs", b"instances"))
+    async with service() as it:
+        refused = [
+            await it.ask("POST", path, body)
+            for path, body in ((INFER, inputs), (SOURCE_PATH, rows), ("/v1/models/ctr:explain", rows))
+        ]
+
+    assert [status for status, _ in refused] == [413] * 3
+    assert all("values, names and brackets; 262144 are the most" in answer["error"] for _, answer in refused)
