@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from elastic_ctr.cli.check import CheckFailed, verify_serving
+from elastic_ctr.cli.check import SETTLE_SECONDS, CheckFailed, verify_serving
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.status import status
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
@@ -253,6 +253,7 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
     console = Console(stderr=True)
     model, predictions = places.info.model, places.info.predictions
     said: list[str] = []
+    wrong_since: float | None = None
 
     def say(sentence: str) -> None:
         if sentence.partition(" (")[0] not in said:
@@ -274,10 +275,14 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
         if live is not None:
             # A role that holds up predictions is one of these.
             problems = [each for each in problems if each.startswith(("ctr-serving", "ctr-cube"))]
-            with suppress(CheckFailed):
-                if all(verify_serving(each, model).facts["version"] == live for each in predictions):
-                    console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
-                    return
+            unanswered = _unanswered(predictions, model, live)
+            if unanswered is None:
+                console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
+                return
+            say(str(unanswered))
+            wrong_since = (wrong_since or time.monotonic()) if unanswered.is_wrong else None
+            if wrong_since is not None and time.monotonic() - wrong_since >= SETTLE_SECONDS:
+                problems.append(str(unanswered))
         if problems:
             _go_on(process)
             refuse(
@@ -287,6 +292,19 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
             )
         time.sleep(0.5)
     refuse(run_folder.absence())
+
+
+def _unanswered(predictions: list[str], model: str, live: int) -> CheckFailed | None:
+    """Why not every serving answers with the live version."""
+    try:
+        versions = [verify_serving(each, model).facts["version"] for each in predictions]
+    except CheckFailed as failed:
+        return failed
+    if all(version == live for version in versions):
+        return None
+    return CheckFailed(
+        f"serving answers with version {min(versions)}, and {live} is live; waiting until it has changed"
+    )
 
 
 @app.command()
