@@ -12,7 +12,7 @@ from elastic_ctr.serving.request_error import BadRequest, RequestError, short_re
 
 MOST_VALUES = 1 << 18
 """Values, names and brackets of a body that becomes objects of Python. All are parsed in one call that holds the GIL: these take 25 MB and
-some 40 ms at most. Everyday bodies become arrays in machine code, and have no such bound.
+15 ms at most. Everyday bodies become arrays in machine code, and have no such bound.
 """
 
 
