@@ -23,7 +23,9 @@ def run(program: str, *arguments: object, cwd: Path) -> "subprocess.CompletedPro
     )
 
 
-def test_batches_of_any_size_are_answered_as_numpy_does_and_never_with_certainty(exported: Exported, tmp_path: Path) -> None:
+def test_batches_of_any_size_are_answered_as_numpy_does_and_never_with_certainty(
+    exported: Exported, tmp_path: Path
+) -> None:
     pooled = np.random.default_rng(1).normal(0, 1, (200, WIDTH)).astype(np.float32)
     np.save(tmp_path / "pooled.npy", pooled)
     program = """
