@@ -64,7 +64,7 @@ async def test_requests_that_would_grow_in_memory_are_refused_and_others_are_ans
     await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
     everyday = request_of(nested(3, b"\x01") + nested(5, nested(8, line_of(FEATURES[0]).encode())))
     refused = {}
-    async with serving(store, transfer, scratch, grpc_port=free_port()) as running:
+    async with serving(store, transfer, scratch, grpc_port=free_port(), max_body_bytes=2 * BYTES) as running:
         await running.until_version(FIRST)
         [worker] = running.process.workers.in_order()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{running.grpc_port}", options=OPTIONS) as channel:

@@ -23,7 +23,9 @@ def run(program: str, *arguments: object, cwd: Path) -> "subprocess.CompletedPro
     )
 
 
-def test_batches_of_any_size_are_answered_as_numpy_does(exported: Exported, tmp_path: Path) -> None:
+def test_batches_of_any_size_are_answered_as_numpy_does_and_never_with_certainty(
+    exported: Exported, tmp_path: Path
+) -> None:
     pooled = np.random.default_rng(1).normal(0, 1, (200, WIDTH)).astype(np.float32)
     np.save(tmp_path / "pooled.npy", pooled)
     program = """
@@ -37,6 +39,9 @@ answers = [network.predict(pooled[:rows].copy()) for rows in (200, 1, 7, 200)]
 assert [len(each) for each in answers] == [200, 1, 7, 200]
 assert (answers[0] == answers[3]).all()
 np.save("answers.npy", answers[0])
+# Of logits of a million the sigmoid is 0 or 1 in float32.
+certain = network.predict(np.float32(1e6) * pooled)
+assert 0 < certain.min() < 1e-37 and 0.9999999 < certain.max() < 1
 network.close()
 """
 

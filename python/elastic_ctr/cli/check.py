@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -37,11 +38,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, with `ok`
 
 
 class CheckFailed(RuntimeError):
-    """The check fails: one sentence. `may_pass`: the cause may be a change under way, which is over in a moment."""
+    """The check fails: one sentence. `may_pass`: the cause may be a change under way, which is over in a moment. `is_wrong`: an answer
+    came, and a later one will be no better.
+    """
 
-    def __init__(self, sentence: str, *, may_pass: bool = False) -> None:
+    def __init__(self, sentence: str, *, may_pass: bool = False, is_wrong: bool = False) -> None:
         super().__init__(sentence)
         self.may_pass = may_pass
+        self.is_wrong = is_wrong
 
 
 class Checked(NamedTuple):
@@ -61,9 +65,9 @@ def serving(
 ) -> None:
     """Is a prediction answered with a version that is live there?
 
-    Asks for one line with a made-up feasign in each slot of the model, or for one row with a made-up value in each column:
-    the whole path, not how good the model is. The probability must lie between 0 and 1, and the version be the one that
-    serving names.
+    Asks for one line with a made-up feasign in each slot of the model, or for one row with a made-up value in each column of text and no
+    number, for which the version has one, as a rule the mean of its statistics. This tries the whole path, not how good the model is. The
+    probability must lie between 0 and 1, and the version be the one that serving names.
 
     Exit codes: 0 yes; 1 no.
     """
@@ -87,7 +91,7 @@ def cube(transfer: TransferAddress = None, folder: Folder = None, wait: Wait = 0
 
 def _print_result(look: Callable[[], Checked], wait: float, *, as_json: bool) -> None:
     try:
-        checked = until(look, wait)
+        checked = until(look, wait, lambda reason: typer.echo(f"waiting: {reason}", err=True))
     except CheckFailed as failed:
         if as_json:
             typer.echo(json.dumps({"ok": False, "reason": str(failed)}))
@@ -97,9 +101,9 @@ def _print_result(look: Callable[[], Checked], wait: float, *, as_json: bool) ->
     typer.echo(json.dumps({"ok": True, **checked.facts}) if as_json else checked.sentence)
 
 
-def until(look: Callable[[], Checked], wait: float) -> Checked:
-    """Look again until the check passes or the time is over. Raises CheckFailed."""
-    started = time.monotonic()
+def until(look: Callable[[], Checked], wait: float, say: Callable[[str], None] = lambda _: None) -> Checked:
+    """Look again until the check passes or the time is over, and say each new reason for it. Raises CheckFailed."""
+    started, said = time.monotonic(), ""
     while True:
         try:
             return look()
@@ -107,6 +111,8 @@ def until(look: Callable[[], Checked], wait: float) -> Checked:
             seconds = max(wait, SETTLE_SECONDS if failed.may_pass else 0)
             if time.monotonic() - started >= seconds:
                 raise
+            if str(failed) != said:
+                say(said := str(failed))
         time.sleep(_BETWEEN_LOOKS)
 
 
@@ -118,15 +124,19 @@ def verify_serving(address: str, model: str) -> Checked:
         if slots:
             sample = " ".join(f"{n}:{slot}" for n, slot in enumerate(slots, 1))
         else:
-            sample = json.dumps({column: "1" if datatype == "BYTES" else 1 for column, datatype in columns.items()})
+            # A made-up number may be far from all that training has seen.
+            sample = json.dumps({column: "1" for column, datatype in columns.items() if datatype == "BYTES"})
         [probability], [version] = predict(address, model, [sample])
         if version not in named:
             # It may have gone live between the two calls.
             named = metadata(address, model).versions
     except EndpointUnavailable as closed:
-        raise CheckFailed(f"serving at {address}: {closed}") from closed
+        wrong = closed.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR)
+        raise CheckFailed(f"serving at {address}: {closed}", is_wrong=wrong) from closed
     if not math.isfinite(probability) or not 0 < probability < 1:
-        raise CheckFailed(f"serving at {address} answers {probability}, which is not a probability between 0 and 1")
+        raise CheckFailed(
+            f"serving at {address} answers {probability}, which is not a probability between 0 and 1", is_wrong=True
+        )
     if version not in named:
         raise CheckFailed(
             f"serving at {address} answers by version {version} and names {', '.join(map(str, named)) or 'none'}",

@@ -43,9 +43,9 @@ def explain(
 ) -> None:
     """Show what each feature of one line or row adds to its probability, and which of its keys the version knows.
 
-    The contribution of a feature is the probability minus that of the same row without the feature: without its keys, or with the
-    number that stands for a missing one. Contributions do not add up, since features act together; a crossed feature is one of its
-    own. All is answered by one version.
+    The contribution of a feature is the probability minus the mean of those with its usual values instead, by how often the statistics
+    of the model have them. A feature without statistics, a cross, a list and words are held against a row without them. Contributions do
+    not add up, since features act together; a crossed feature is one of its own. All is answered by one version.
 
     A key that the version does not know has no vector: it was never trained, or fell below a threshold. How often a key was
     shown and clicked is known to the parameter servers alone, and no part of a version: it is not shown here.
@@ -83,20 +83,18 @@ class _RowRefused(ValueError):
 
 
 def _instance(text: str, inputs: endpoints.Metadata) -> Any:
-    """The request to serving: a row without the columns that no feature reads, or a line's features. Raises _RowRefused."""
+    """The request to serving: a row as it is, or a line's features. Raises _RowRefused."""
     if inputs.columns:
         if not text.startswith("{"):
             raise _RowRefused('the model takes rows of columns; give a JSON object, as \'{"user": "u1"}\'')
         try:
-            row = json.loads(text)
+            return json.loads(text, object_pairs_hook=_without_repeats)
+        except _RowRefused:
+            raise
         except ValueError as wrong:
             raise _RowRefused(f"it is not JSON: {wrong}") from None
         except RecursionError:
             raise _RowRefused("its JSON is nested too deeply") from None
-        left = [column for column in row if column not in inputs.columns]
-        if left:
-            typer.echo(f"no feature reads {', '.join(left[:10])}: left out", err=True)
-        return {column: value for column, value in row.items() if column in inputs.columns}
     if text.startswith("{"):
         raise _RowRefused("the model takes lines of feasigns, not rows of columns; give one as '17:0 5:7'")
     if "\n" in text:
@@ -111,19 +109,24 @@ def _instance(text: str, inputs: endpoints.Metadata) -> Any:
     return " ".join(text.split()[2:])
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Serving would get the last value alone. Raises _RowRefused."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        twice = next(name for name in row if sum(name == other for other, _ in pairs) > 1)
+        raise _RowRefused(f"{twice!r} is there twice; which of its values counts is not said")
+    return row
+
+
 def _headline(version: int, probability: float) -> str:
-    logit = (
-        math.log(probability) - math.log1p(-probability)
-        if 0 < probability < 1
-        else math.copysign(math.inf, probability - 0.5)
-    )
+    logit = math.log(probability) - math.log1p(-probability)
     return f"version {version}: probability {probability:.6g}, logit {logit:.4f}"
 
 
 def _table(answer: dict[str, Any]) -> Table:
     shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for name in ("feature", "contribution", "without", "known keys", "keys or number"):
-        shown.add_column(name, justify="left" if name in {"feature", "keys or number"} else "right")
+    for name in ("feature", "contribution", "without", "against", "known keys", "keys or number"):
+        shown.add_column(name, justify="left" if name in {"feature", "against", "keys or number"} else "right")
     for each in answer["features"]:
         keys = each.get("keys")
         known, what = ("-", f"{each['number']:.6g} (missing: {each['missing']:.6g})") if keys is None else _keys(keys)
@@ -131,7 +134,7 @@ def _table(answer: dict[str, Any]) -> Table:
             f"{each['contribution']:+.6f}",
             "green" if each["contribution"] > 0 else "red" if each["contribution"] < 0 else "",
         )
-        shown.add_row(Text(each["feature"]), contribution, f"{each['without']:.6f}", known, what)
+        shown.add_row(Text(each["feature"]), contribution, f"{each['without']:.6f}", each["against"], known, what)
     return shown
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from elastic_ctr.cli.check import CheckFailed, verify_serving
+from elastic_ctr.cli.check import SETTLE_SECONDS, CheckFailed, verify_serving
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.first_file import check_columns
 from elastic_ctr.cli.next_step import dir_option, each_of, print_next, shown
@@ -310,6 +310,7 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
     console = Console(stderr=True)
     model, predictions = places.info.model, places.info.predictions
     said: list[str] = []
+    wrong_since: float | None = None
 
     def say(sentence: str) -> None:
         if sentence.partition(" (")[0] not in said:
@@ -335,17 +336,21 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
             stays = [each for each in problems if each.startswith("ctr-master-") and " cannot run: " in each]
             # A role that holds up predictions is one of these.
             problems = [each for each in problems if each.startswith(("ctr-serving", "ctr-cube"))]
-            with suppress(CheckFailed):
-                if all(verify_serving(each, model).facts["version"] == live for each in predictions):
-                    console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
-                    if stays:
-                        _go_on(process)
-                        refuse(
-                            f"training does not go on until this is mended (`elastic-ctr local down --dir {places.folder}` ends all)",
-                            1,
-                        )
-                    _print_next_of_up(places)
-                    return
+            unanswered = _unanswered(predictions, model, live)
+            if unanswered is None:
+                console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
+                if stays:
+                    _go_on(process)
+                    refuse(
+                        f"training does not go on until this is mended (`elastic-ctr local down --dir {places.folder}` ends all)",
+                        1,
+                    )
+                _print_next_of_up(places)
+                return
+            say(str(unanswered))
+            wrong_since = (wrong_since or time.monotonic()) if unanswered.is_wrong else None
+            if wrong_since is not None and time.monotonic() - wrong_since >= SETTLE_SECONDS:
+                problems.append(str(unanswered))
         if problems:
             _go_on(process)
             refuse(
@@ -366,6 +371,19 @@ def _print_next_of_up(places: Places) -> None:
         print_next("predict", shown(Path(data.folder or "", newest)), *where, why=f"probabilities and AUC of {rows}")
     print_next("status", "--watch", *where, why="passes, versions, freshness")
     print_next("local", "down", *where, why="end it; versions stay")
+
+
+def _unanswered(predictions: list[str], model: str, live: int) -> CheckFailed | None:
+    """Why not every serving answers with the live version."""
+    try:
+        versions = [verify_serving(each, model).facts["version"] for each in predictions]
+    except CheckFailed as failed:
+        return failed
+    if all(version == live for version in versions):
+        return None
+    return CheckFailed(
+        f"serving answers with version {min(versions)}, and {live} is live; waiting until it has changed"
+    )
 
 
 @app.command()

@@ -307,8 +307,8 @@ def _ask(serving: str, model: str, samples: list[Sample]) -> Iterator[tuple[Samp
     while good := [place for place, sample in enumerate(samples) if sample.text is not None]:
         try:
             answers = zip(*endpoints.predict(serving, model, [samples[at].text or "" for at in good]), strict=True)
-        except endpoints.RequestRefused as refused:
-            # Serving knows of a row what its file does not tell: how many keys it has, which column takes lists.
+        except endpoints.EndpointUnavailable as refused:
+            # Serving knows of a row what its file does not tell: how many keys it has, which column takes lists, that it has no probability.
             row = re.match(r"instances\[(\d+)\]", refused.reason)
             if row is None:
                 raise

@@ -317,7 +317,10 @@ class ServingConfig(Section):
     )
     max_instances: Count = Field(default=100_000, description="Instances in one request; more are refused.")
     max_body_bytes: int = Field(
-        default=64 << 20, ge=1 << 10, le=EXACT, description="Bytes of one request; more are refused."
+        default=8 << 20,
+        ge=1 << 10,
+        le=EXACT,
+        description="Bytes of one request, also when it is unpacked; more are refused. A request takes up to six times as much memory.",
     )
     max_batch_rows: Count = Field(default=8192, description="Rows of one batch.")
     max_abs_diff: float = Field(

@@ -424,7 +424,7 @@ def scan_row(data: Any, at: Any, end: Any, line_end: Any, columns: Any, cells: A
             at = _skip(data, at, end, line_end, cells)
         else:
             if columns.seen[column] == number:
-                # The last one counts.
+                # Which of its values counts is not said: `json_rows` refuses it.
                 return np.int64(NOT_READ)
             columns.seen[column] = number
             found += 1

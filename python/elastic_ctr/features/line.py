@@ -54,6 +54,7 @@ class Reason(str, enum.Enum):
     TOO_MANY_KEYS = "too_many_keys"
     UNPREDICTABLE = "unpredictable"
     SKIPPED = "skipped"
+    NO_PROBABILITY = "no_probability"
 
 
 class LineRefused(ValueError):

@@ -15,6 +15,7 @@ import orjson
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import Features
+from elastic_ctr.runtime.documents import MOST_VALUES, refuse_many_values
 
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 _SPACE = re.compile(r"[ \t\r]*")
@@ -113,6 +114,7 @@ class LateClicks:
             quoted = self.format == "csv"
             return {name: _unquoted(cell) if quoted and cell.startswith('"') else cell for name, cell in cells}
         try:
+            refuse_many_values(line, MOST_VALUES)
             found = orjson.loads(line)
         except ValueError:
             return None

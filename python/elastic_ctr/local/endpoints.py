@@ -23,15 +23,19 @@ _STATUS_FIELDS = {
 
 
 class EndpointUnavailable(OSError):
-    """The endpoint does not answer, or not with the expected document."""
+    """The endpoint does not answer, or not with the expected document. Of an answer that is an error: its status, and its own sentence."""
+
+    def __init__(self, sentence: str, status: int | None = None, reason: str = "") -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.reason = reason
 
 
 class RequestRefused(EndpointUnavailable):
-    """The endpoint refuses the content of a request; `reason` is its own sentence."""
+    """The endpoint refuses the content of a request."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{url} answers 400: {reason}")
-        self.reason = reason
+        super().__init__(f"{url} answers 400: {reason}", http.HTTPStatus.BAD_REQUEST, reason)
 
 
 def ask(url: str, body: Any = None, timeout: float = 5.0, tokens: Tokens | None = None) -> Any:
@@ -51,7 +55,7 @@ def ask(url: str, body: Any = None, timeout: float = 5.0, tokens: Tokens | None 
     if status == http.HTTPStatus.BAD_REQUEST:
         raise RequestRefused(url, _sentence(text))
     if status != http.HTTPStatus.OK:
-        raise EndpointUnavailable(f"{url} answers {status}: {_sentence(text)}")
+        raise EndpointUnavailable(f"{url} answers {status}: {_sentence(text)}", status, _sentence(text))
     return found
 
 
@@ -161,7 +165,9 @@ def explain(address: str, model: str, instance: Any) -> dict[str, Any]:
     with _open_inference(address):
         [found] = answer["explanations"]
         for each in found["features"]:
-            float(each["contribution"]), float(each["without"])
+            float(each["contribution"]), float(each["without"]), str(each["against"])
+        if not 0 < float(found["probability"]) < 1:
+            raise ValueError(f"the probability is {found['probability']}")
         return {"version": int(answer["model_version"]), "probability": float(found["probability"]), **found}
 
 

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ValidationError
 DOCUMENT_LIMIT = 64 << 20
 # A key that is passed over might change what the others mean (docs/decisions/0021-unknown-keys.md).
 _UNKNOWN = "this version of elastic-ctr knows no such key; mend its name, or upgrade this role if a newer one wrote it"
+# Of a document that comes over a wire: pydantic takes up to 220 bytes for each while it refuses one.
+MOST_VALUES = 200_000
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -17,10 +19,12 @@ class DocumentDamaged(ValueError):
     """The bytes are not the expected document: which field, why."""
 
 
-def read_document(kind: type[M], data: bytes | str, limit: int = DOCUMENT_LIMIT) -> M:
-    """Raises DocumentDamaged."""
+def read_document(kind: type[M], data: bytes | str, limit: int = DOCUMENT_LIMIT, most_values: int | None = None) -> M:
+    """`most_values` bounds what bytes from a stranger become. Raises DocumentDamaged."""
     if len(data) > limit:
         raise DocumentDamaged(f"the document has {len(data)} bytes; {limit} are the most")
+    if most_values is not None:
+        refuse_many_values(data if isinstance(data, bytes) else data.encode(), most_values)
     try:
         return kind.model_validate_json(data)
     except ValidationError as wrong:
@@ -29,3 +33,13 @@ def read_document(kind: type[M], data: bytes | str, limit: int = DOCUMENT_LIMIT)
         # A key of the document may be any text; the sentence goes to logs and to status pages.
         reason = _UNKNOWN if first["type"] == "extra_forbidden" else first["msg"][:300]
         raise DocumentDamaged(f"{where[:80] or 'the document'}: {reason}") from wrong
+
+
+def refuse_many_values(data: bytes, most: int) -> None:
+    """Before a parser makes an object of every few bytes. Raises DocumentDamaged.
+
+    The marks `{ [ , :` are counted, one of which stands before each value but the first. Those in texts count, too: no document of ours has so
+    many. `machine_code.json_marks` tells them apart, and needs numba.
+    """
+    if len(data) > most and (marks := sum(map(data.count, (b"{", b"[", b",", b":")))) > most:
+        raise DocumentDamaged(f"the document has {marks} values, names and brackets; {most} are the most")

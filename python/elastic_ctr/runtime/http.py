@@ -6,12 +6,14 @@ Errors are JSON `{"error": sentence}`. `access` says which calls need a token. A
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
 import h11
 import uvicorn
+from h11._receivebuffer import ReceiveBuffer
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import Self
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from elastic_ctr.runtime.documents import DocumentDamaged, read_document
+from elastic_ctr.runtime.documents import MOST_VALUES, DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import listen
 from elastic_ctr.runtime.metrics import Metrics
 
@@ -59,7 +61,7 @@ async def read_body(request: Request, limit: int = BODY_LIMIT) -> bytes:
 async def read_record(request: Request, kind: type[M], limit: int = BODY_LIMIT) -> M:
     """The body as one of our documents. Raises RequestRefused (400) naming the field that is wrong, 413."""
     try:
-        return read_document(kind, await read_body(request, limit))
+        return read_document(kind, await read_body(request, limit), most_values=MOST_VALUES)
     except DocumentDamaged as wrong:
         raise RequestRefused(400, str(wrong)) from wrong
 
@@ -125,6 +127,35 @@ async def _failure(request: Request, error: Exception) -> Response:
     )
 
 
+_BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
+
+
+class _Input(ReceiveBuffer):
+    """Of a connection: no line between the chunks of a body, or behind them, has a CR or LF by itself.
+
+    h11 takes them there, and a proxy in front of it may see other lines, and so another end of the request.
+    """
+
+    def __init__(self, connection: h11.Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def maybe_extract_next_line(self) -> bytearray | None:
+        line = super().maybe_extract_next_line()
+        if line is not None and _BARE.search(line):
+            raise h11.LocalProtocolError("a chunk of the body begins with a line that has a CR or LF by itself")
+        return line
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        # The lines of a head come this way, too: there a bare LF ends a line, as RFC 9112 allows.
+        if getattr(self._connection._reader, "_reading_trailer", False):  # noqa: SLF001 (h11 has no other word for it)
+            end = 0 if self._data.startswith(b"\r\n") else self._data.find(b"\r\n\r\n")
+            # The last byte may be the first of a line's end.
+            if _BARE.search(self._data[:-1] if end < 0 else self._data[: end + 2]):
+                raise h11.LocalProtocolError("a trailer of the body has a CR or LF by itself")
+        return super().maybe_extract_lines()
+
+
 class _Connection(H11Protocol):
     """Ends a connection whose next request does not come: uvicorn waits for ever for the first one, and for the rest of a head."""
 
@@ -132,7 +163,11 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.conn._receive_buffer = _Input(self.conn)  # noqa: SLF001 (before anything has come)
         self._expect_head()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An offer to speak another protocol, as Java's HttpClient makes with each request, is ignored (RFC 9110, 7.8)."""
 
     def handle_events(self) -> None:
         super().handle_events()

@@ -31,6 +31,7 @@ from elastic_ctr.scoring.scoring_job import (
     ScoringTask,
     Written,
 )
+from elastic_ctr.scoring.unscored import Where, split_unscored
 from elastic_ctr.scoring.version import VersionFiles
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.predictor import NetworkUnusable
@@ -175,8 +176,10 @@ class Worker:
                         row_writer(part, options.form, self._columns, labelled=not options.no_clicks)
                     )
                 with self._source.open(task.path) as raw:
-                    for records in self._reader.blocks(raw, task.path, task.start, task.stop):
-                        probabilities = self._scorer.probabilities(records.instances)
+                    for read in self._reader.blocks(raw, task.path, task.start, task.stop):
+                        found = self._scorer.probabilities(read.instances)
+                        where = Where(task.path, task.start, tally.rows)
+                        records, probabilities = split_unscored(read, found, where, self._scorer.schema)
                         tally.add(records, probabilities)
                         if writer is not None:
                             more = self._scorer.dumped(records.instances, options.dumps)
@@ -211,13 +214,13 @@ def _written(file: Path) -> Written:
 
 class _Tally:
     def __init__(self, *, labelled: bool) -> None:
-        self._rows = self._shows = self._clicks = 0
+        self.rows = self._shows = self._clicks = 0
         self._refused: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
         self._quality = QualityCounter() if labelled else None
 
     def add(self, records: Records, probabilities: Floats) -> None:
-        self._rows += records.rows
+        self.rows += records.rows
         for each in records.refused:
             self._refused[each.reason.value] += 1
             self._examples.setdefault(each.reason.value, each.detail[:_EXAMPLE_CHARACTERS])
@@ -228,7 +231,7 @@ class _Tally:
 
     def outcome(self) -> Outcome:
         return Outcome(
-            rows=self._rows,
+            rows=self.rows,
             refused=dict(self._refused),
             examples=self._examples,
             shows=self._shows,

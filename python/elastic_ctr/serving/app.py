@@ -201,6 +201,7 @@ _TOTALS = {
     "keys": "Distinct keys looked up.",
     "missing_keys": "Of these, keys that the version does not know.",
     "ignored_features": "Features of slots that the model has not, in lines; training ignores them, too.",
+    "requests_without_probability": "Requests refused with 500 because a probability was no number.",
     "switches": "Changes of the version that a worker answers with.",
     "retried_batches": "Batches asked again at live because cube no longer held their version.",
     "worker_restarts": "Workers started again after they ended.",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
+import numpy.typing as npt
+
 from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld
+
+Floats = npt.NDArray[np.float32]
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +28,24 @@ class BadRequest(RequestError):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(400, sentence)
+
+
+class NoProbability(RequestError):
+    """500: the network's answer to instance `row` of the request is no number."""
+
+    def __init__(self, row: int, version: int) -> None:
+        super().__init__(
+            500,
+            f"instances[{row}]: the probability by version {version} is no number, so nothing is answered; a value of the network or of a key is "
+            "damaged, or a number of the instance is very large",
+        )
+        self.row = row
+        self.version = version
+
+
+def answer_or_refusal(probabilities: Floats, version: int) -> Floats | NoProbability:
+    wrong = np.isnan(probabilities)
+    return NoProbability(int(wrong.argmax()), version) if wrong.any() else probabilities
 
 
 def short_repr(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 import zlib
@@ -24,8 +25,10 @@ from elastic_ctr.serving.protocols import elasticctr_json, open_inference, rows_
 from elastic_ctr.serving.protocols.elasticctr_json import Scanner
 from elastic_ctr.serving.protocols.explain import Explanation
 from elastic_ctr.serving.protocols.tensors import MAX_ELEMENTS
-from elastic_ctr.serving.request_error import BadRequest, RequestError, request_error_of, short_repr
+from elastic_ctr.serving.request_error import BadRequest, NoProbability, RequestError, request_error_of, short_repr
 from elastic_ctr.serving.worker_counters import Counters
+
+log = logging.getLogger(__name__)
 
 SOURCE_PATH = "/ElasticCTRPredictionService/inference"
 PREDICTIONS, OPEN_INFERENCE, ROWS, EXPLANATIONS = "elastic_ctr", "open_inference", "rows", "explanations"
@@ -35,6 +38,10 @@ _BINARY_TYPE = b"content-type: application/octet-stream\r\n"
 _TEXT_TYPE = b"content-type: text/plain; charset=utf-8\r\n"
 # A larger body is parsed on a thread beside the loop, one at a time, so that small requests are still answered.
 PARSED_INLINE = 128 << 10
+MOST_UNPACKED, FREELY_UNPACKED = 100, 1 << 20
+"""How many times its own size a compressed body may become, and bytes that any may become. Requests shrink to a tenth or a thirtieth; deflate
+makes 1,032 bytes of one at most, and a caller that sends little could make serving fill memory at no cost of its own.
+"""
 
 _GET, _POST = ("GET", "HEAD"), ("POST",)
 
@@ -61,7 +68,7 @@ class Routes:
         model_name: str,
         version: str,
         max_instances: int,
-        max_body_bytes: int = 64 << 20,
+        max_body_bytes: int = 8 << 20,
     ) -> None:
         self.batcher = batcher
         self.counters = counters
@@ -179,13 +186,15 @@ class Routes:
         # Many programs mean deflate without the head of zlib.
         bits = 31 if request.encoding == "gzip" else 15 if body and body[0] & 15 == zlib.DEFLATED else -15
         decoder = zlib.decompressobj(bits)
+        most = min(self._max_body_bytes, max(MOST_UNPACKED * len(body), FREELY_UNPACKED))
         try:
-            data = decoder.decompress(body, self._max_body_bytes + 1)
+            data = decoder.decompress(body, most + 1)
         except zlib.error as wrong:
             raise BadRequest(f"the body is not {request.encoding}: {wrong}") from None
-        if len(data) > self._max_body_bytes:
+        if len(data) > most:
+            bound = "maxBodyBytes" if most == self._max_body_bytes else f"{MOST_UNPACKED} times its packed size"
             raise RequestError(
-                413, f"the body has more than {self._max_body_bytes} bytes (maxBodyBytes); send several requests"
+                413, f"the body has more than {most} bytes when it is unpacked ({bound}); send several requests"
             )
         if not decoder.eof or decoder.unused_data:
             raise BadRequest(f"the body is not {request.encoding}: it is cut, or something stands behind it")
@@ -260,7 +269,7 @@ class Routes:
             request,
             parse,
             answered,
-            lambda refusal: error_body(refusal.sentence),
+            lambda refusal: error_body((read[0].refusal(refusal) if read else refusal).sentence),
             reply,
             size=PARSED_INLINE + 1,
             only_live=True,
@@ -304,6 +313,9 @@ class Routes:
         started = time.perf_counter()
 
         def timed(outcome: Floats | Exception, version: int) -> None:
+            if isinstance(outcome, NoProbability):
+                log.error("a request is refused: %s", outcome.sentence)
+                self.counters.totals["requests_without_probability"] += 1
             if not isinstance(outcome, Exception):
                 self.counters.histograms["request_seconds"].observe(time.perf_counter() - started)
             done(outcome, version)

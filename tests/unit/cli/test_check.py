@@ -71,6 +71,7 @@ def test_a_live_version_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     publishing.join()
 
     assert done.exit_code == 0, done.output
+    assert done.stderr.count("waiting: ") == done.stderr.count("answers 503: training hour 1 of 4") == 1
 
 
 def test_what_may_pass_is_looked_at_again_and_what_may_not_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_a_line_with_every_slot_of_the_model_is_answered() -> None:
     assert seen.sentence == f"serving at {address} answers a line of 2 slots with 0.25, by version 7"
 
 
-def test_a_row_with_every_column_of_the_model_is_answered() -> None:
+def test_a_row_with_every_column_of_text_is_answered_and_numbers_are_left_to_the_statistics() -> None:
     asked: list[Any] = []
     columns = {"user": "BYTES", "price": "FP64", "age": "INT64"}
     model = {"versions": ["7"], "inputs": [{"name": name, "datatype": kind} for name, kind in columns.items()]}
@@ -57,7 +57,7 @@ def test_a_row_with_every_column_of_the_model_is_answered() -> None:
         seen = verify_serving(address, "ctr")
 
     assert seen.facts == {"address": address, "model": "ctr", "version": 7, "probability": 0.25, "columns": 3}
-    assert asked[2] == {"instances": [{"user": "1", "price": 1, "age": 1}]}
+    assert asked[2] == {"instances": [{"user": "1"}]}
     assert seen.sentence == f"serving at {address} answers a row of 3 columns with 0.25, by version 7"
 
 
@@ -104,3 +104,20 @@ def test_what_is_no_right_answer_is_said(found: dict[str, Any], reason: str, may
 def test_an_address_where_nobody_is_is_said(address: str) -> None:
     with pytest.raises(CheckFailed, match=r"^serving at "):
         verify_serving(address, "ctr")
+
+
+@pytest.mark.parametrize(
+    ("found", "is_wrong"),
+    [
+        (server(ready=(503, {"error": "training hour 1 of 4"})), False),
+        (server(infer=answer(0.25, 9)), False),
+        (server(infer=(400, {"error": "instances[0].price is missing"})), True),
+        (server(infer=(500, {"error": "the log says why"})), True),
+        (server(infer=answer(1.0, 7)), True),
+    ],
+)
+def test_an_answer_that_a_later_one_will_not_mend_is_told_from_none(found: dict[str, Any], is_wrong: bool) -> None:
+    with saying(pages(found)) as address, pytest.raises(CheckFailed) as failed:
+        verify_serving(address, "ctr")
+
+    assert failed.value.is_wrong is is_wrong

@@ -10,9 +10,9 @@ from cli.test_check_serving import metadata
 from elastic_ctr.cli.main import build
 
 FEATURES = [
-    {"feature": "0", "contribution": 0.01, "without": 0.06, "keys": [{"key": str(key), "known": key > 13} for key in range(12, 18)]},
-    {"feature": "7", "contribution": 0.0, "without": 0.07, "keys": []},
-    {"feature": "price", "contribution": -0.02, "without": 0.09, "number": 1.25, "missing": 0.5},
+    {"feature": "0", "contribution": 0.01, "without": 0.06, "against": "usual values", "keys": [{"key": str(key), "known": key > 13} for key in range(12, 18)]},
+    {"feature": "7", "contribution": 0.0, "without": 0.07, "against": "missing", "keys": []},
+    {"feature": "price", "contribution": -0.02, "without": 0.09, "against": "usual values", "number": 1.25, "missing": 0.5},
 ]  # fmt: skip
 
 
@@ -66,9 +66,9 @@ def test_features_stand_in_the_order_of_their_contributions() -> None:
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert lines[0] == "version 7: probability 0.07, logit -2.5867"
     assert lines[3:6] == [
-        "price -0.020000 0.090000 - 1.25 (missing: 0.5)",
-        "0 +0.010000 0.060000 4/6 12 (unknown), 13 (unknown), 14, 15 … 2 more",
-        "7 +0.000000 0.070000 - none",
+        "price -0.020000 0.090000 usual values - 1.25 (missing: 0.5)",
+        "0 +0.010000 0.060000 usual values 4/6 12 (unknown), 13 (unknown), 14, 15 … 2 more",
+        "7 +0.000000 0.070000 missing - none",
     ]
 
 
@@ -89,14 +89,18 @@ def test_json_has_every_key() -> None:
     assert len(found["features"][1]["keys"]) == 6
 
 
-def test_a_row_goes_without_the_columns_that_no_feature_reads() -> None:
+def test_a_row_goes_as_it_is_and_a_column_that_no_feature_reads_is_refused_as_in_predictions() -> None:
     serving = Serving({"user": "BYTES", "price": "FP64"})
+    serving.answer = (
+        400,
+        {"error": "instances[0] has the column 'usr', which no feature reads; they read user, price"},
+    )
 
-    done = call(serving, '{"user": "u1", "price": 3, "click": 1}')
+    done = call(serving, '{"usr": "u1", "price": 3}')
 
-    assert done.exit_code == 0
-    assert serving.asked == [{"instances": [{"user": "u1", "price": 3}]}]
-    assert "no feature reads click: left out" in done.stderr
+    assert serving.asked == [{"instances": [{"usr": "u1", "price": 3}]}]
+    assert done.exit_code == 1
+    assert "instances[0] has the column 'usr', which no feature reads" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -107,6 +111,7 @@ def test_a_row_goes_without_the_columns_that_no_feature_reads() -> None:
         (None, "12:0\n13:0", "there are 2 lines; give one"),
         ({"user": "BYTES"}, "12:0", "the model takes rows of columns"),
         ({"user": "BYTES"}, '{"user": ', "it is not JSON"),
+        ({"user": "BYTES"}, '{"user": "a", "user": "b"}', "'user' is there twice"),
         ({"user": "BYTES"}, '{"user": ' + "[" * 100_000, "its JSON is nested too deeply"),
     ],
 )

@@ -82,6 +82,8 @@ class RowServer:
         for number, row in enumerate(body["instances"]):
             if row.get("user") == "no":
                 return 400, {"error": f"instances[{number}].user has more than 4096 keys; shorten its lists"}
+            if row.get("user") == "none":
+                return 500, {"error": f"instances[{number}]: the probability by version 7 is no number"}
         found = [row["price"] / 100 if "price" in row else 0.5 for row in body["instances"]]
         return 200, {"predictions": found, "model_version": "7"}
 
@@ -188,6 +190,13 @@ def test_bad_rows_get_nan_in_their_place_and_a_sentence_each(tmp_path: Path) -> 
         "row 6: serving refuses instances[2].user has more than 4096 keys; shorten its lists",
         "row 7: the column 'age' is '1.5'; read as a number and as text it must be whole and below 2^53: give the category `round`.",
     ]
+
+
+def test_a_row_that_has_no_probability_gets_nan_and_the_others_are_answered(tmp_path: Path) -> None:
+    done, _ = of_rows(written(tmp_path, "rows.csv", "user,tags,price,age\nu1,,1,1\nnone,,5,1\nu2,,3,1\n"))
+
+    assert (done.exit_code, done.stdout.split()) == (1, ["0.01", "nan", "0.03"])
+    assert done.stderr == "row 2: serving refuses instances[1]: the probability by version 7 is no number\n"
 
 
 def test_with_json_each_row_says_its_number_and_version(tmp_path: Path) -> None:

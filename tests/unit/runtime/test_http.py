@@ -186,3 +186,51 @@ async def test_a_request_under_way_is_answered_before_the_door_closes() -> None:
 
         assert (await asking).status_code == 200
         await stopping
+
+
+def exchange(door: httpx.Client, request: bytes) -> bytes:
+    """The answer to the bytes of a request that ends its connection."""
+    with socket.create_connection((door.base_url.host, door.base_url.port or 0), timeout=20) as peer:
+        peer.sendall(request)
+        answer = b""
+        while piece := peer.recv(65536):
+            answer += piece
+        return answer
+
+
+CHUNKED = b"POST /order HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer secret\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'e;a="b"\r\n{"version": 7}\r\n0\r\nX-Sum: 1\r\n\r\n', b"200"),
+        (b'e;a=\rb\r\n{"version": 7}\r\n0\r\n\r\n', b"400"),
+        (b'e;a="\r0\r\n{"version": 7}\r\n0\r\n\r\n', b"400"),
+        (b'e\r\n{"version": 7}\r\n0\r\nX-Sum: 1\n\r\n', b"400"),
+        (b'e\r\n{"version": 7}\r\n0\r\nX-Sum: 1\n\n', b"400"),
+        (b'e\r\n{"version": 7}\r\n0\r\nX-Sum: 1\rX: 2\r\n\r\n', b"400"),
+    ],
+)
+def test_a_line_between_or_behind_chunks_ends_with_both_its_signs_and_has_neither_inside(
+    door: httpx.Client, body: bytes, status: bytes
+) -> None:
+    assert exchange(door, CHUNKED + body).split(b" ", 2)[1] == status
+
+
+def test_a_trailer_may_come_byte_by_byte(door: httpx.Client) -> None:
+    with socket.create_connection((door.base_url.host, door.base_url.port or 0), timeout=20) as peer:
+        for place in range(len(rest := b'e\r\n{"version": 7}\r\n0\r\nX-Sum: 1\r\n\r\n')):
+            peer.sendall((CHUNKED if place == 0 else b"") + rest[place : place + 1])
+        assert peer.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+def test_an_offer_to_speak_another_protocol_is_ignored_and_no_warning(
+    door: httpx.Client, caplog: pytest.LogCaptureFixture, protocol: str
+) -> None:
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": protocol, "http2-settings": "AAEAAEAAAAIAAAABAAMAAABk"}
+    answer = door.post("/order", json={"version": 7}, headers=offer)
+
+    assert (answer.status_code, answer.json()) == (200, {"version": 7})
+    assert not caplog.records

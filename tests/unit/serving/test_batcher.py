@@ -12,7 +12,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.batching.instances import Instances, instances_of
 from elastic_ctr.serving.batching.pooling import MOST_INLINE, Floats
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.request_error import RequestError
+from elastic_ctr.serving.request_error import NoProbability, RequestError
 from serving.running import SAMPLES, SLOTS, Sum, Witness, running, until
 
 Live = Callable[[], Any]
@@ -434,16 +434,25 @@ async def test_what_was_refused_before_the_lookup_failed_is_answered_once() -> N
         assert [type(each) for each in outcomes] == [RequestError]
 
 
-async def test_an_answer_that_is_no_number_leaves_the_sums_numbers() -> None:
-    class Nan(Sum):
-        def predict(self, pooled: Floats, _numbers: Floats | None = None, /) -> Floats:
-            return super().predict(pooled) * np.float32(np.nan)
+class NoNumberOf7(Sum):
+    def predict(self, pooled: Floats, _numbers: Floats | None = None, /) -> Floats:
+        found = super().predict(pooled)
+        return np.where(found % 100 == 7, np.float32(np.nan), found)
 
-    async with running() as it:
-        it.add(1, network=Nan())
+
+@pytest.mark.parametrize("rows", [1, 5])
+async def test_a_request_whose_answer_is_no_number_is_refused_by_its_instance_and_others_of_its_batch_are_answered(
+    rows: int,
+) -> None:
+    """In a batch and in parts."""
+    async with running(max_rows=2) as it:
+        it.add(1, network=NoNumberOf7())
         it.batcher.pin(1)
-        await it.ask([[5], []])
-        it.add(1)
-        await it.ask([[5], []])
+        good, bad = it.ask(*[[[5], []]] * rows), it.ask(*[[[5], []]] * (rows - 1), [[7], []])
+        with pytest.raises(NoProbability, match=rf"instances\[{rows - 1}\]: the probability by version 1 is no number"):
+            await bad
 
-    assert it.counters.totals["predicted_millionths"] == 105_000_000
+        assert await good == ([105.0] * rows, 1)
+
+    assert it.counters.totals["rows"] == 2 * rows - 1
+    assert it.counters.totals["predicted_millionths"] == 105_000_000 * (2 * rows - 1)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from elastic_ctr.serving.batching.canary import CanaryRule
@@ -128,3 +129,26 @@ async def test_a_candidate_that_is_slow_is_answered_for_soon_and_asked_again_aft
     assert others == [([107.0], 1)] * 5
     assert waits
     assert whole == ([206.0] * 5, 2)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+async def test_where_the_candidates_answer_is_no_number_the_live_version_answers_and_the_candidate_goes_on(
+    rows: int,
+) -> None:
+    """In a batch and in parts. One request must not end the canary: its number may be the reason."""
+
+    class NoNumber(Sum):
+        def predict(self, pooled: Floats, _numbers: Floats | None = None, /) -> Floats:
+            return super().predict(pooled) * np.float32(np.nan)
+
+    async with running(canary_rule=ALL, max_rows=2) as it:
+        it.add(1)
+        it.add(2, network=NoNumber())
+        it.batcher.pin(1)
+        it.batcher.canary.version = 2
+
+        answer = await it.ask(*[[[5], []]] * rows, version=2)
+
+        assert it.batcher.canary.asked == 2
+    assert answer == ([105.0] * rows, 1)
+    assert it.counters.totals["canary_rows"] == 0

@@ -9,14 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.statistics.document import BUCKETS, NumberStatistics, Statistics, TextStatistics
 from elastic_ctr.features.transforms.formulas import Texts, keys_of_texts
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
+from elastic_ctr.serving.protocols.usual_values import usual_values
 from serving.test_routes import SubmittedBatch, service
 
 EXPLAIN = "/v1/models/ctr:explain"
@@ -145,6 +148,64 @@ async def test_of_a_row_each_feature_has_its_contribution_a_cross_and_a_number_t
     assert by_name["user"]["without"] == pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-6)
 
 
+def statistics_of(users: dict[str, int], missing: int, prices: list[float]) -> Statistics:
+    values = sum(users.values())
+    texts = TextStatistics(
+        rows=values + missing,
+        missing=missing,
+        distinct=len(users),
+        values=values,
+        mean_bytes=2,
+        top=tuple(users.items()),
+        count_error=0,
+    )
+    quantiles = tuple(np.quantile(prices, np.arange(BUCKETS + 1) / BUCKETS, method="nearest").tolist())
+    numbers = NumberStatistics(
+        rows=len(prices),
+        missing=0,
+        distinct=len(prices),
+        min=min(prices),
+        max=max(prices),
+        mean=float(np.mean(prices)),
+        deviation=float(np.std(prices)),
+        quantiles=quantiles,
+    )
+    return Statistics(texts={"user": texts}, numbers={"price": numbers})
+
+
+async def test_a_value_is_held_against_the_usual_values_of_its_feature_by_their_shares() -> None:
+    features = Features.model_validate(
+        {
+            "user": {"type": "categorical"},
+            "price": {"type": "numeric", "transform": ["log1p"], "missing": 0},
+            "range": {"type": "bucketized", "column": "price", "boundaries": [3, 30]},
+        }
+    )
+    document = FeatureDocument(
+        features=features, statistics=statistics_of({"u1": 6, "u2": 2}, 2, [1.0, 7.0, 50.0, 50.0])
+    )
+    transformer = document.transformer()
+    schema = Schema(transformer.slots, transformer, "d" * 64, document=document)
+    row = {"user": "u9", "price": 3.0}
+    async with explaining(schema) as it:
+        _, answer = await it.ask("POST", EXPLAIN, {"instances": [row, {"price": 3.0}]})
+        users = [{**row, "user": user} for user in ("u1", "u2", None)]
+        _, predictions = await it.ask("POST", "/v1/models/ctr:predict", {"instances": users})
+
+    first, second = ({each["feature"]: each for each in found["features"]} for found in answer["explanations"])
+    due = float(np.dot(predictions["predictions"], [0.6, 0.2, 0.2]))
+    assert [each["without"] for each in (first["user"], second["user"])] == pytest.approx([due, due], abs=1e-6)
+    assert second["user"]["contribution"] == pytest.approx(predictions["predictions"][2] - due, abs=1e-6)
+    assert {each["against"] for each in first.values()} == {"usual values"}
+    # Of twenty ranks of the order of the prices, 3 are nearest to the first, 7 to the second, 10 to the two last ones.
+    values = usual_values(document, transformer)
+    by_key: dict[int, float] = {}
+    for keys, share in zip(values["range"].keys, values["range"].shares, strict=True):
+        by_key[int(keys[0])] = by_key.get(int(keys[0]), 0) + share
+    assert sorted(by_key.values()) == pytest.approx([0.15, 0.35, 0.5])
+    assert sorted(set(values["price"].numbers)) == pytest.approx(np.log1p([1, 7, 50]))
+
+
 async def test_an_instance_without_features_has_a_probability_and_no_contributions() -> None:
     async with explaining(LINES) as it:
         status, answer = await it.ask("POST", EXPLAIN, {"instances": ["0:0"]})
@@ -182,7 +243,8 @@ async def test_an_instance_of_very_many_keys_is_refused_before_it_takes_memory()
         (LINES, {"instances": [{"a": 1}]}, 400, "instances[0] is an object; it must be text"),
         (LINES, {"instances": ["x"]}, 400, "instances[0] is refused"),
         (LINES, {"instances": ["5:0"] * 300}, 413, "the explanation takes 900 instances"),
-        (LINES, {"rows": ["5:0"]}, 400, "instances is missing"),
+        (LINES, {"rows": ["5:0"]}, 400, "rows is not known; the fields here are instances"),
+        (LINES, {}, 400, "instances is missing"),
         (ROWS, {"instances": ["5:0"]}, 400, "it must be an object with a value for each column"),
         (ROWS, {"instances": [{"colour": 1}]}, 400, "which no feature reads"),
         (LINES, [], 400, "it must be a JSON object"),

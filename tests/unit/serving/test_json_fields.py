@@ -1,5 +1,6 @@
 import pytest
 
+from elastic_ctr.serving.protocols import json_fields
 from elastic_ctr.serving.protocols.json_fields import count, enough_instances, fields, items, json_object, text
 from elastic_ctr.serving.request_error import RequestError, short_repr
 
@@ -44,3 +45,41 @@ def test_instances_are_at_least_one_and_at_most_what_is_allowed() -> None:
 )
 def test_values_are_shown_short(value: object, words: str) -> None:
     assert short_repr(value) == words
+
+
+@pytest.mark.parametrize("piece", [b"{},", b"[[]],", b"1,", b'"",', b'{"a":1},', b'{"a":[]},'])
+def test_a_body_that_would_become_many_objects_is_refused_before_it_is_parsed(
+    monkeypatch: pytest.MonkeyPatch, piece: bytes
+) -> None:
+    monkeypatch.setattr(json_fields, "MOST_VALUES", 1000)
+    monkeypatch.setattr("orjson.loads", pytest.fail)
+
+    with pytest.raises(RequestError, match="values, names and brackets; 1000 are the most") as refused:
+        json_object(b'{"instances":[' + piece * 1000 + b"0]}")
+
+    assert refused.value.status == 413
+
+
+def test_marks_inside_of_texts_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_fields, "MOST_VALUES", 5)
+
+    assert json_object(b'{"a,:[{\\"": ["\\\\", ",,,{{{"]}') == {'a,:[{"': ["\\", ",,,{{{"]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": 1, "b": 2, "a": 1}',
+        b'{"b": [[{"c": {"a": 1, "\\u0061": 2}}]]}',
+        b'{"b": {"a": {"x": 1}, "c": 2, "a": {"x": 1, "y": 2}}}',
+    ],
+)
+def test_a_name_that_an_object_has_twice_is_refused_wherever_the_object_stands(body: bytes) -> None:
+    with pytest.raises(RequestError, match="'a' is there twice in one object"):
+        json_object(body)
+
+    assert json_object(body, known={"b"})
+
+
+def test_one_name_in_two_objects_is_nothing_special() -> None:
+    assert json_object(b'{"a": {"a": [{"a": 1}, {"a": 1}]}}') == {"a": {"a": [{"a": 1}, {"a": 1}]}}

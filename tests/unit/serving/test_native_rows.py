@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -174,6 +175,24 @@ async def test_a_row_with_too_many_keys_is_refused_and_others_of_its_batch_are_a
 
         assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"400", b"200"]
         assert b"instances[1] has more than 65536 keys; shorten its lists" in answers
+
+
+class NoNumberAbove20(SumOfAll):
+    def predict(self, pooled: Floats, numbers: Floats | None = None, /) -> Floats:
+        assert numbers is not None
+        return np.where(numbers[:, 0] > 20, np.float32(np.nan), super().predict(pooled, numbers))
+
+
+@pytest.mark.parametrize("kind", HTTP_KINDS)
+async def test_a_row_whose_probability_is_no_number_is_refused_and_others_of_its_batch_are_answered(kind: str) -> None:
+    async with standing(kind) as it:
+        it.batcher.add(ModelVersion(8, SCHEMA, None, 1, NoNumberAbove20(), it.table))
+        it.batcher.pin(8)
+        answers = await said(it, [request(ROW) + request(ROW, {"price": 1e15}) + request(ROW)])
+
+        assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"500", b"200"]
+        assert b"instances[1]: the probability by version 8 is no number" in answers
+        assert it.counters.totals["requests_without_probability"] == 1
 
 
 @pytest.mark.parametrize("kind", HTTP_KINDS)

@@ -293,8 +293,20 @@ def test_outputs_are_binary_where_that_was_asked(asked: dict[str, Any], written:
     )
 
 
-def test_fields_that_the_published_description_does_not_forbid_are_passed_over() -> None:
-    given = {**tensor("0", [1]), "more": 1}
-    body = json.dumps({"model_name": "ctr", "id": "1", "inputs": [given], "outputs": [{"name": "version", "x": 1}]})
+def test_fields_that_sdks_add_are_passed_over() -> None:
+    document = {"model_name": "ctr", "model_version": "7", "id": "1", "inputs": [tensor("0", [1])]}
 
-    assert rows_of(parse_infer(body.encode()).instances(Schema(SLOTS), 9)) == [[[1], [], []]]
+    assert rows_of(parse_infer(json.dumps(document).encode()).instances(Schema(SLOTS), 9)) == [[[1], [], []]]
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"shared": {}}, "shared is not known"),
+        ({"inputs": [{**tensor("0", [1]), "lengths": [1]}]}, r"inputs\[0\].lengths is not known"),
+        ({"outputs": [{"name": "version", "binary": True}]}, r"outputs\[0\].binary is not known"),
+    ],
+)
+def test_fields_that_would_be_passed_over_are_refused(more: dict[str, Any], named: str) -> None:
+    with pytest.raises(RequestError, match=named):
+        parse_infer(json.dumps({"inputs": [tensor("0", [1])], **more}).encode())

@@ -113,13 +113,13 @@ async def test_a_large_body_is_answered_as_a_small_one() -> None:
     assert wrong[0] == 400
 
 
-async def test_100_001_instances_are_refused_with_413() -> None:
-    async with service(max_instances=100_000) as it:
-        status, answer = await it.ask("POST", SOURCE_PATH, {"instances": [{"slots": []}] * 100_001})
+async def test_more_instances_than_are_allowed_are_refused_with_413() -> None:
+    async with service(max_instances=10_000) as it:
+        status, answer = await it.ask("POST", SOURCE_PATH, {"instances": [{"slots": []}] * 10_001})
 
     assert status == 413
     assert answer["err_code"] == -1
-    assert "100001 instances; 100000 are allowed" in answer["err_msg"]
+    assert "10001 instances; 10000 are allowed" in answer["err_msg"]
 
 
 async def test_open_inference_answers_with_the_version() -> None:
@@ -203,8 +203,10 @@ async def test_a_compressed_body_is_read_and_one_that_unpacks_to_too_much_is_ref
         cut, _, _ = await it.request(request(packed(small)[:-5]))
         none, _, _ = await it.request(request(b""))
         bomb, _, _ = await it.request(request(packed(bytes(65 << 20))))
+        dense, sentence, _ = await it.request(request(packed(bytes(4 << 20))))
 
-    assert (answered, cut, none, bomb) == (200, 400, 400, 413)
+    assert (answered, cut, none, bomb, dense) == (200, 400, 400, 413, 413)
+    assert b"when it is unpacked (100 times its packed size)" in sentence
 
 
 async def test_paths_of_the_live_version_are_those_of_the_model_and_others_are_refused() -> None:
@@ -239,3 +241,15 @@ async def test_binary_tensors_are_answered_with_binary_tensors() -> None:
     assert status == 200
     assert np.frombuffer(answer[length:], "<f4").tolist() == [0.125, 0.125]
     assert json.loads(answer[:length])["outputs"][0]["parameters"] == {"binary_data_size": 8}
+
+
+async def test_a_large_body_of_many_small_values_is_refused_by_every_path() -> None:
+    inputs, rows = (b'{"%s":[' % name + b"{}," * (2 << 20) + b"{}]}" for name in (b"inputs", b"instances"))
+    async with service() as it:
+        refused = [
+            await it.ask("POST", path, body)
+            for path, body in ((INFER, inputs), (SOURCE_PATH, rows), ("/v1/models/ctr:explain", rows))
+        ]
+
+    assert [status for status, _ in refused] == [413] * 3
+    assert all("values, names and brackets; 262144 are the most" in answer["error"] for _, answer in refused)

@@ -214,7 +214,11 @@ NO_JSON = b'{"instances": [{"price": 1e400}]}'
         ),
         ({"instances": []}, "instances is empty"),
         ({"instances": ["u1"]}, "instances[0] is 'u1'; it must be an object with a value for each column"),
-        ({"rows": []}, "instances is missing"),
+        ({"rows": []}, "rows is not known; the fields here are instances, signature_name"),
+        ({"shared": {"user": "u1"}, "instances": [{}]}, "shared is not known; the fields here are instances"),
+        ({}, "instances is missing"),
+        (b'{"instances": [{"user": "a", "user": "b"}]}', "'user' is there twice in one object"),
+        (b'{"instances": [{}], "instances": [{"user": "a"}]}', "'instances' is there twice in one object"),
         (NO_JSON, "the body is not JSON"),
     ],
 )
@@ -336,6 +340,20 @@ def test_unknown_columns_may_be_allowed() -> None:
     found = parse_rows(b'{"instances": [{"usr": {"any": "thing"}, "user": "u1"}]}', lenient, 9)
 
     same(found, asked([{"user": "u1"}]))
+
+
+def test_a_column_that_is_left_out_may_come_twice_and_one_that_is_read_may_not() -> None:
+    schema = Schema(TRANSFORMER.slots, TRANSFORMER, "d" * 64, ignores_unknown=True)
+
+    same(parse_rows(b'{"instances": [{"user": "a", "x": 1, "x": 2}]}', schema, 9), asked([{"user": "a"}]))
+    with pytest.raises(RequestError, match="'user' is there twice"):
+        parse_rows(b'{"instances": [{"user": "a", "x": 1, "user": "a"}]}', schema, 9)
+
+
+def test_the_signature_that_clients_of_tensorflow_serving_name_is_passed_over() -> None:
+    body = b'{"signature_name": "serving_default", "instances": [{"user": "a"}]}'
+
+    same(parse_rows(body, SCHEMA, 9), asked([{"user": "a"}]))
 
 
 def test_a_model_of_rows_takes_no_feasigns_and_the_other_way_round() -> None:

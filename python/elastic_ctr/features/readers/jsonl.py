@@ -25,6 +25,7 @@ from elastic_ctr.features.line import Reason
 from elastic_ctr.features.readers import refusals
 from elastic_ctr.features.readers.batches import MOST_BYTES, MOST_ROWS, RefusedRow, RowBatch, Wanted
 from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, shown
+from elastic_ctr.machine_code.json_marks import marks_of, repeated_name
 
 _BLANKS = b" \t\r"
 
@@ -42,6 +43,7 @@ class _Reader:
     def __init__(self, wanted: Wanted, max_line_bytes: int) -> None:
         self._wanted = wanted
         self._max_line_bytes = max_line_bytes
+        self._names = {*wanted.inputs.columns, *wanted.counts}
         self._columns: Columns = columns_of(wanted.inputs, counts=wanted.counts, skips=True)
         # A value takes no more room as text than in its line, once for each way in which its column is read.
         self._copies = int(np.diff(self._columns.starts).max(initial=0))
@@ -114,6 +116,11 @@ class _Reader:
             return (
                 Reason.NOT_JSON,
                 f"the line is {shown_value(given)}; a row is an object with a value for each column.",
+            )
+        if (twice := repeated_name(line, given, marks_of(line, len(line)).names, self._names)) is not None:
+            return (
+                Reason.NOT_JSON,
+                f"the column {twice!r} is there twice in an object; which of its values counts is not said.",
             )
         for place, column in enumerate(self._wanted.counts):
             cells.numbers[row, place], bad[place] = _count(given.get(column))

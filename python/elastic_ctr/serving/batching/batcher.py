@@ -18,16 +18,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.canary import NO_CANARY, Canary, CanaryRule
-from elastic_ctr.serving.batching.instances import Instances, Lengths, joined
+from elastic_ctr.serving.batching.instances import Instances, joined
 from elastic_ctr.serving.batching.model_version import ModelVersion
-from elastic_ctr.serving.batching.pooling import MOST_INLINE, Floats, UniqueKeys, pooled, unique_keys
+from elastic_ctr.serving.batching.pooling import MOST_INLINE, Floats, UniqueKeys, known_feasigns, pooled, unique_keys
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.request_error import RequestError
+from elastic_ctr.serving.request_error import NoProbability, RequestError, answer_or_refusal
 from elastic_ctr.serving.worker_counters import Counters
 
 log = logging.getLogger(__name__)
@@ -234,19 +233,23 @@ class Batcher:
 
         async def answer(model: ModelVersion) -> None:
             read = self._read_for(instances, schema, model, parse)
-            done(await self._in_parts(read, model, self._submit_part), model.version)
+            outcome = answer_or_refusal(await self._in_parts(read, model, self._submit_part), model.version)
+            if isinstance(outcome, NoProbability):
+                raise outcome
+            done(outcome, model.version)
 
         try:
             model = self.versions.get(version or 0) or self.current()
             try:
                 await answer(model)
-            except RequestError:
-                raise
             except Exception as failed:
+                if isinstance(failed, RequestError) and not isinstance(failed, NoProbability):
+                    raise
                 if instances.known is not None:
                     instances.known.clear()
                 if model.version != self.pinned:
-                    self.canary.rest(model.version, failed)
+                    if not isinstance(failed, NoProbability):
+                        self.canary.rest(model.version, failed)
                     await answer(self.current())
                 elif isinstance(failed, VersionNotHeld):
                     await answer(await self._live_instead(model.version, failed))
@@ -376,14 +379,15 @@ class Batcher:
 
     async def _answer_as_canary(self, requests: list[PendingRequest], candidate: ModelVersion) -> None:
         """With the candidate, or soon with the pinned version. A part of a large request waits: its request decides."""
-        answering = asyncio.create_task(self._answer(requests, candidate))
+        answering = asyncio.create_task(self._answer(requests, candidate, as_canary=True))
         try:
             done, _ = await asyncio.wait([answering], timeout=_CANARY_SECONDS)
             failed = answering.exception() if done else TimeoutError(f"no answer within {_CANARY_SECONDS:g} s")
             if failed is not None:
                 self.canary.rest(candidate.version, failed)
-                if free := [request for request in requests if not (request.only or request.finished)]:
-                    await self._answer(free, self.current())
+            # Of these, too, the candidate's answer was no number.
+            if free := [request for request in requests if not (request.only or request.finished)]:
+                await self._answer(free, self.current())
             # It may be long: the place goes to another batch.
             await self._await_dependency(answering)
         except Exception:
@@ -436,7 +440,8 @@ class Batcher:
             )
         return model
 
-    async def _answer(self, requests: list[PendingRequest], model: ModelVersion) -> None:
+    async def _answer(self, requests: list[PendingRequest], model: ModelVersion, *, as_canary: bool = False) -> None:
+        """`as_canary`: leave the requests to which the model answers what is no number."""
         accepted: list[PendingRequest] = []
         parts: list[Instances] = []
         for request in requests:
@@ -453,8 +458,12 @@ class Batcher:
         for request, part in zip(accepted, parts, strict=True):
             if part.known is not None and whole.known is not None and part is not whole:
                 part.known.append(whole.known[0][begin : begin + part.rows])
-            _resolve(request, probabilities[begin : begin + part.rows], model.version)
+            found = probabilities[begin : begin + part.rows]
             begin += part.rows
+            # The request of a part looks at all its parts.
+            outcome = found if request.only else answer_or_refusal(found, model.version)
+            if not (as_canary and isinstance(outcome, NoProbability)):
+                _resolve(request, outcome, model.version)
 
     async def _probabilities(self, instances: Instances, model: ModelVersion) -> Floats:
         """One lookup, one call of the network."""
@@ -475,18 +484,19 @@ class Batcher:
         else:
             probabilities = _predicted(model, unique, values, instances)
         if instances.known is not None:
-            instances.known.append(_known_feasigns(instances, unique, missing))
+            instances.known.append(known_feasigns(instances, unique, missing))
         counters = self._counters
         counters.histograms["lookup_seconds"].observe(looked_up - started)
         counters.histograms["predict_seconds"].observe(time.perf_counter() - looked_up)
         counters.histograms["batch_rows"].observe(instances.rows)
         counters.totals["batches"] += 1
-        counters.totals["rows"] += instances.rows
+        scored = probabilities[~np.isnan(probabilities)]
+        counters.totals["rows"] += len(scored)
         # Whole numbers, for sums of floats may fall where they are added in another order.
-        millionths = round(1e6 * float(np.nansum(probabilities)))
+        millionths = round(1e6 * float(scored.sum()))
         counters.totals["predicted_millionths"] += millionths
         if model.version == self.canary.version:
-            counters.totals["canary_rows"] += instances.rows
+            counters.totals["canary_rows"] += len(scored)
             counters.totals["canary_predicted_millionths"] += millionths
         counters.totals["keys"] += len(missing)
         counters.totals["missing_keys"] += int(np.count_nonzero(missing))
@@ -495,15 +505,6 @@ class Batcher:
 
 def _predicted(model: ModelVersion, unique: UniqueKeys, values: Floats, instances: Instances) -> Floats:
     return model.network.predict(pooled(unique, values, instances, model.dim, model.averaged), instances.numbers)
-
-
-def _known_feasigns(instances: Instances, unique: UniqueKeys, missing: npt.NDArray[np.bool_]) -> Lengths:
-    """How many feasigns of each instance the version knows; the padding key is none."""
-    known = np.concatenate(([False], ~missing))[unique.places]
-    before = np.concatenate(([0], np.cumsum(known)))
-    ends = np.concatenate(([0], np.cumsum(instances.lengths.reshape(instances.rows, -1).sum(axis=1))))
-    counts: Lengths = np.diff(before[ends])
-    return counts
 
 
 def _resolve(request: PendingRequest, outcome: Floats | Exception, version: int) -> None:

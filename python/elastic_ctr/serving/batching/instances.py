@@ -64,6 +64,15 @@ class Instances:
                 numbers=None if self.numbers is None else self.numbers[begin:end],
             )
 
+    def only(self, rows: npt.NDArray[np.bool_]) -> Instances:
+        """Those for which `rows`, bool [rows], is true."""
+        lengths = self.lengths.reshape(self.rows, -1)
+        of_row = np.repeat(rows, lengths.sum(axis=1))
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return Instances(
+            self.feasigns[of_row], lengths[rows].reshape(-1), int(rows.sum()), known=self.known, numbers=numbers
+        )
+
     def part(self, begin: int, end: int) -> Instances:
         """Rows `begin` to `end`, without a copy."""
         slots = len(self.lengths) // self.rows if self.rows else 0

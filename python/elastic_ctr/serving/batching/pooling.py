@@ -11,7 +11,7 @@ import numpy.typing as npt
 from elastic_ctr.cube.dictionary.kernel import mix
 from elastic_ctr.features.keys import PADDING_KEY, Keys, keys_of
 from elastic_ctr.machine_code.compiled import compiled
-from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.batching.instances import Instances, Lengths
 
 Floats = npt.NDArray[np.float32]
 MOST_INLINE = 65_536
@@ -107,6 +107,15 @@ def pooled(
     sums = np.zeros((len(instances.lengths), dim), np.float32)
     _segment_sum(np.ascontiguousarray(values, np.float32), unique.places, instances.lengths, averaged, sums)
     return sums.reshape(instances.rows, -1) if instances.rows else sums.reshape(0, 0)
+
+
+def known_feasigns(instances: Instances, unique: UniqueKeys, missing: npt.NDArray[np.bool_]) -> Lengths:
+    """How many feasigns of each instance the version knows; the padding key is none."""
+    known = np.concatenate(([False], ~missing))[unique.places]
+    before = np.concatenate(([0], np.cumsum(known)))
+    ends = np.concatenate(([0], np.cumsum(instances.lengths.reshape(instances.rows, -1).sum(axis=1))))
+    counts: Lengths = np.diff(before[ends])
+    return counts
 
 
 def warm_pooling() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from elastic_ctr.model.probability import inside
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.runtime.math_library import choose_code_path
 from elastic_ctr.serving.batching.parameters import (
@@ -123,7 +124,7 @@ class DenseNetwork:
         return np.zeros((rows, self.width), np.float32), np.zeros((rows, self.numbers), np.float32)
 
     def predict(self, pooled: Floats, numbers: Floats | None = None) -> Floats:
-        """Probabilities f32 [rows] of pooled f32 [rows, width] and numbers f32 [rows, numbers], C-contiguous.
+        """Probabilities f32 [rows] of pooled f32 [rows, width] and numbers f32 [rows, numbers], C-contiguous. Each is `inside` (0, 1), or NaN.
 
         Raises NetworkUnusable.
         """
@@ -137,7 +138,7 @@ class DenseNetwork:
             raise NetworkUnusable(
                 f"the network answers {probabilities.shape} to {len(pooled)} rows; one probability a row is expected"
             )
-        return probabilities.reshape(-1)
+        return inside(probabilities.reshape(-1))
 
     def _seconds(self, rows: int) -> float:
         given = self._zeros(rows)

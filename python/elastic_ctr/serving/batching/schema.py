@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
-from elastic_ctr.config.feature_document import read_features
+from elastic_ctr.config.feature_document import FeatureDocument, read_features
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms.transformer import Transformer
 from elastic_ctr.serving.request_error import BadRequest
@@ -17,13 +17,14 @@ from elastic_ctr.versions.manifest import VersionManifest
 class Schema:
     """`transformer` is None where requests hold feasigns; `digest` is that of the features it was made of.
 
-    `ignores_unknown`: a column that no feature reads is left out, not refused.
+    `ignores_unknown`: a column that no feature reads is left out, not refused. `document` is what the transformer was made of.
     """
 
     slots: SlotList
     transformer: Transformer | None = None
     digest: str | None = None
     ignores_unknown: bool = False
+    document: FeatureDocument | None = None
 
     def reads_as(self, other: Schema) -> bool:
         """Whether a request that was read for one is right for the other."""
@@ -49,7 +50,8 @@ def schema_of(manifest: VersionManifest, folder: Path, *, ignores_unknown: bool 
     slots = SlotList(manifest.slots)
     if manifest.features is None:
         return Schema(slots)
-    transformer = read_features((folder / FEATURES_FILE).read_bytes(), manifest.features).transformer()
+    document = read_features((folder / FEATURES_FILE).read_bytes(), manifest.features)
+    transformer = document.transformer()
     if transformer.slots.names != slots.names or transformer.numbers != manifest.numbers:
         raise ValueError(f"{FEATURES_FILE} gives other slots or numbers than the version's manifest; publish it again")
-    return Schema(slots, transformer, manifest.features, ignores_unknown)
+    return Schema(slots, transformer, manifest.features, ignores_unknown, document)

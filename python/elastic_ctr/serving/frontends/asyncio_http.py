@@ -51,7 +51,7 @@ class Limits(NamedTuple):
     request when the frontend stops: a client that sends it while the connection is closed would get no answer.
     """
 
-    max_body_bytes: int = 64 << 20
+    max_body_bytes: int = 8 << 20
     max_head_bytes: int = 64 << 10
     max_headers: int = 100
     max_pipelined: int = 64

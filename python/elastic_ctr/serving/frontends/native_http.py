@@ -29,6 +29,7 @@ from elastic_ctr.features.json_scan import columns_of
 from elastic_ctr.features.transforms.transformer import TooManyKeys
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
+from elastic_ctr.model.probability import complement
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving.batching.batcher import Batcher
@@ -44,7 +45,7 @@ from elastic_ctr.serving.frontends.submitted_batch import SubmittedBatch
 from elastic_ctr.serving.frontends.templates import LONGEST_HEAD, LearnResult, Templates
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, inference_refusal, slot_names, warm_scan
 from elastic_ctr.serving.protocols.rows_json import warm_rows
-from elastic_ctr.serving.request_error import RequestError, request_error_of
+from elastic_ctr.serving.request_error import NoProbability, RequestError, request_error_of
 from elastic_ctr.serving.routes import OPEN_INFERENCE, PARSED_INLINE, PREDICTIONS, ROWS, SOURCE_PATH, Routes, error_body
 from elastic_ctr.serving.worker_counters import Counters
 
@@ -320,7 +321,7 @@ class NativeHttpFrontend:
         return [(piece, None) for piece in halves]
 
     def _on_result(self, piece: SubmittedBatch, outcome: Floats | Exception, version: int) -> None:
-        if isinstance(outcome, _SlotsChanged):
+        if isinstance(outcome, _SlotsChanged | NoProbability):
             self._resubmit_each(piece)
         elif isinstance(outcome, Exception):
             self._send_in_order(piece, partial(self._refuse, piece, outcome))
@@ -384,7 +385,7 @@ class NativeHttpFrontend:
         in_pairs = probabilities[kinds == templates.SOURCE]
         pairs = np.empty((len(in_pairs), 2))
         pairs[:, 1] = in_pairs
-        pairs[:, 0] = 1.0 - pairs[:, 1]
+        pairs[:, 0] = complement(pairs[:, 1])
         flat = np.ascontiguousarray(probabilities[kinds == templates.COLUMNS])
         return Replies(
             date=np.frombuffer(date_line(int(time.time())), np.uint8),

@@ -14,13 +14,13 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_u64
 from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
+from elastic_ctr.serving.protocols.json_fields import json_object
 from elastic_ctr.serving.request_error import RequestError
 
 LONGEST_HEAD = 2048
@@ -123,7 +123,7 @@ _WIDTHS = {"UINT16": 2, "UINT32": 4, "INT32": 4}
 def tensors_template(text: bytes, slots: SlotList) -> Template | None:
     """The form of the JSON in front of the two tensors of all slots, asked for probabilities in binary; None of others."""
     try:
-        document = orjson.loads(text)
+        document = json_object(text)
         names = [each["name"] for each in document["inputs"]]
         feasigns, lengths = (document["inputs"][names.index(name)] for name in ("feasigns", "lengths"))
         (count,), (rows, _) = feasigns["shape"], lengths["shape"]
@@ -134,7 +134,7 @@ def tensors_template(text: bytes, slots: SlotList) -> Template | None:
             _described("lengths", lengths["datatype"], [rows, len(slots)], width * len(slots) * rows),
         ]
         due = due if names[0] == "feasigns" else due[::-1]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (RequestError, ValueError, KeyError, TypeError, AttributeError):
         return None
     known = {
         "inputs": due,

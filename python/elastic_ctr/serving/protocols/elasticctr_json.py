@@ -27,6 +27,7 @@ import orjson
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
+from elastic_ctr.model.probability import complement
 from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Instances, feasign_array
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object, text
@@ -78,7 +79,9 @@ def parse_inference(body: bytes, slots: SlotList, max_instances: int) -> Instanc
 
 
 def inference_answer(probabilities: Floats) -> bytes:
-    predictions = [{"prob0": 1.0 - p, "prob1": p} for p in probabilities.tolist()]
+    clicks = np.asarray(probabilities, np.float64)
+    pairs = zip(complement(clicks).tolist(), clicks.tolist(), strict=True)
+    predictions = [{"prob0": without, "prob1": click} for without, click in pairs]
     return orjson.dumps({"predictions": predictions, "err_code": 0})
 
 

@@ -2,23 +2,28 @@
 
     {"instances": [{"user": "u1", "price": 3.2}, …]}      rows of columns, or feature lines as text: "17:0 5:7"
     {"explanations": [{"probability": 0.07, "features": [
-        {"feature": "user", "contribution": 0.02, "without": 0.05, "keys": [{"key": "1743…", "known": true}]},
-        {"feature": "price", "contribution": -0.01, "without": 0.08, "number": 1.4, "missing": 0.0}]}], "model_version": "1786000000"}
+        {"feature": "user", "contribution": 0.02, "without": 0.05, "against": "usual values", "keys": [{"key": "1743…", "known": true}]},
+        {"feature": "price", "contribution": -0.01, "without": 0.08, "against": "missing", "number": 1.4, "missing": 0.0}]}],
+     "model_version": "1786000000"}
 
-`without` is the probability of the same instance without the feature: without its keys, or with the number that stands for a
-missing one. `contribution` is what that takes away, `probability - without`. Contributions do not add up to the probability: features act
-together, and a crossed feature is one of its own. A key is known if the version has it; its values are zeros otherwise.
+`without` is the probability of the same instance without what the feature says of it: the mean over the feature's usual values, by their
+shares (`usual_values`). A feature that has none is left out: its keys, or its number for the one that stands for a missing one. A value is so
+held against what else occurs; an instance without the feature would be one that no training has seen where every row has it. `contribution` is
+`probability - without`. Contributions do not add up to the probability: features act together, and a crossed feature is one of its own. A
+key is known if the version has it; its values are zeros otherwise.
 
-Everything is one request of as many instances: the instance, one for each feature that it has, and one for each key alone,
-which tells whether the version knows the key. So all of it is answered by one version.
+Everything is one request of as many instances: the instance, those of each feature, and one for each key alone, which tells whether the
+version knows the key. So all of it is answered by one version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from elastic_ctr.features.keys import Keys, keys_of
@@ -27,27 +32,67 @@ from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object
 from elastic_ctr.serving.protocols.open_inference import instances_of_lines
 from elastic_ctr.serving.protocols.rows_json import parse_rows
-from elastic_ctr.serving.request_error import RequestError
+from elastic_ctr.serving.protocols.usual_values import UsualValues, usual_values
+from elastic_ctr.serving.request_error import NoProbability, RequestError
+
+USUAL, MISSING = "usual values", "missing"
+"""What `without` holds the feature's value against."""
 
 MOST_VARIANTS = 10_000
 """A request of a few bytes a key becomes an instance a key: an explanation is for a person to read."""
 
 
-class _Given(NamedTuple):
-    """One instance: its feasigns by slot, how many each slot has, and its numbers."""
+_NO_KEYS: Keys = np.empty(0, np.uint64)
+_ONE = np.ones(1)
 
-    feasigns: Keys
-    lengths: Lengths
+
+@dataclass(frozen=True)
+class _Swap:
+    """A feature of an instance, and what stands in its place one after the other: keys of its slot, or its number; each with its share."""
+
+    place: int
+    shares: npt.NDArray[np.float64]
+    keys: list[Keys] | None = None
+    numbers: list[float] | None = None
+    is_usual: bool = False
+
+
+@dataclass(frozen=True)
+class _Given:
+    """One instance: its keys by slot, its numbers, and its swaps."""
+
+    slots: list[Keys]
     numbers: Floats
+    swaps: list[_Swap]
 
     @property
-    def present(self) -> Lengths:
-        return np.flatnonzero(self.lengths)
+    def feasigns(self) -> Keys:
+        return np.concatenate([*self.slots, _NO_KEYS])
+
+    @property
+    def swapped(self) -> int:
+        """Variants that are whole instances."""
+        return 1 + sum(len(swap.shares) for swap in self.swaps)
 
     @property
     def rows(self) -> int:
         """Of its variants."""
-        return 1 + len(self.present) + len(self.numbers) + len(self.feasigns)
+        return self.swapped + sum(map(len, self.slots))
+
+    def variants(self) -> Iterator[tuple[list[Keys], Floats]]:
+        """The instance; with each swap of each feature; each key alone."""
+        yield self.slots, self.numbers
+        for swap in self.swaps:
+            for keys in swap.keys or ():
+                yield [*self.slots[: swap.place], keys, *self.slots[swap.place + 1 :]], self.numbers
+            for number in swap.numbers or ():
+                numbers = self.numbers.copy()
+                numbers[swap.place] = number
+                yield self.slots, numbers
+        nothing = [_NO_KEYS] * len(self.slots)
+        for slot, keys in enumerate(self.slots):
+            for at in range(len(keys)):
+                yield [*nothing[:slot], keys[at : at + 1], *nothing[slot + 1 :]], self.numbers
 
 
 class Explanation:
@@ -62,7 +107,8 @@ class Explanation:
     def instances(self, schema: Schema, max_instances: int) -> Instances:
         """All variants. Raises RequestError."""
         read = self._read(schema, max_instances)
-        self._schema, self._given = schema, list(_split(read))
+        usual = {} if schema.transformer is None else usual_values(schema.document, schema.transformer)
+        self._schema, self._given = schema, list(_split(read, schema, usual))
         self._known.clear()
         rows = sum(each.rows for each in self._given)
         most = min(
@@ -71,28 +117,37 @@ class Explanation:
         if rows > most:
             raise RequestError(
                 413,
-                f"the explanation takes {rows} instances, one for each feature and each key of those given; {most} are allowed in "
-                "one request, send fewer",
+                f"the explanation takes {rows} instances, one for each usual value of each feature and each key of those given; {most} are "
+                "allowed in one request, send fewer",
             )
-        feasigns = sum((each.rows - len(each.feasigns) + 1) * len(each.feasigns) for each in self._given)
+        # A usual value has one key.
+        feasigns = sum(each.swapped * (len(each.feasigns) + 1) + len(each.feasigns) for each in self._given)
         if feasigns > MAX_FEASIGNS:
             raise too_many_feasigns(feasigns)
-        missing = _missing(schema)
+        variants = [variant for each in self._given for variant in each.variants()]
+        # Variant by variant: one call for all would hold the GIL for long.
         return Instances(
-            np.concatenate([_feasigns(each) for each in self._given]),
-            np.concatenate([_lengths(each) for each in self._given]),
+            np.concatenate([np.concatenate([*slots, _NO_KEYS]) for slots, _ in variants]),
+            np.array([len(keys) for slots, _ in variants for keys in slots], np.int64),
             rows,
             ignored=read.ignored,
             known=self._known,
-            numbers=None if read.numbers is None else np.concatenate([_numbers(each, missing) for each in self._given]),
+            numbers=None if read.numbers is None else np.stack([numbers for _, numbers in variants]),
         )
 
     def _read(self, schema: Schema, max_instances: int) -> Instances:
         if schema.transformer is not None:
             return parse_rows(self._body, schema, max_instances)
-        lines = items(fields(json_object(self._body), "", ("instances",), None)["instances"], "instances")
+        lines = items(fields(json_object(self._body), "", ("instances",))["instances"], "instances")
         enough_instances(len(lines), max_instances, "instances")
         return instances_of_lines(lines, schema.slots, "instances")
+
+    def refusal(self, given: RequestError) -> RequestError:
+        """With the instance of the request for the variant of one."""
+        if not isinstance(given, NoProbability):
+            return given
+        ends = np.cumsum([each.rows for each in self._given])
+        return NoProbability(int(np.searchsorted(ends, given.row, "right")), given.version)
 
     def answer(self, probabilities: Floats, version: int, sparse_dim: int | None) -> bytes:
         """From the probabilities of the variants, in their order."""
@@ -110,22 +165,31 @@ class Explanation:
         self, given: _Given, scores: list[float], known: Lengths, sparse_dim: int | None
     ) -> list[dict[str, Any]]:
         assert self._schema is not None
-        full, without = scores[0], iter(scores[1:])
-        singles = zip(
-            keys_of(given.feasigns, sparse_dim).tolist(), known[-len(given.feasigns) :].tolist(), strict=False
-        )
+        full, at = scores[0], 1
+        without: dict[tuple[bool, int], tuple[float, bool]] = {}
+        for swap in given.swaps:
+            of_swap = scores[at : at + len(swap.shares)]
+            at += len(swap.shares)
+            mean = of_swap[0] if len(of_swap) == 1 else float(swap.shares @ of_swap)
+            without[swap.keys is None, swap.place] = mean, swap.is_usual
+        singles = zip(keys_of(given.feasigns, sparse_dim).tolist(), known[given.swapped :].tolist(), strict=True)
         features: list[dict[str, Any]] = []
-        for name, length in zip(self._schema.slots.names, given.lengths.tolist(), strict=True):
-            score = next(without) if length else full
-            keys = [{"key": str(key), "known": bool(knows)} for _, (key, knows) in zip(range(length), singles)]  # noqa: B905
-            features.append({"feature": name, "contribution": full - score, "without": score, "keys": keys})
+        for slot, name in enumerate(self._schema.slots.names):
+            score, is_usual = without.get((False, slot), (full, False))
+            keys = [{"key": str(key), "known": bool(knows)} for _, (key, knows) in zip(given.slots[slot], singles)]  # noqa: B905
+            features.append(_feature(name, full, score, is_usual) | {"keys": keys})
         names = () if self._schema.transformer is None else self._schema.transformer.numbers
-        for name, number, default in zip(names, given.numbers.tolist(), _missing(self._schema).tolist(), strict=True):
-            score = next(without)
-            features.append(
-                {"feature": name, "contribution": full - score, "without": score, "number": number, "missing": default}
-            )
+        for place, (name, number, default) in enumerate(
+            zip(names, given.numbers.tolist(), _missing(self._schema).tolist(), strict=True)
+        ):
+            score, is_usual = without[True, place]
+            features.append(_feature(name, full, score, is_usual) | {"number": number, "missing": default})
         return features
+
+
+def _feature(name: str, full: float, without: float, is_usual: bool) -> dict[str, Any]:
+    against = USUAL if is_usual else MISSING
+    return {"feature": name, "contribution": full - without, "without": without, "against": against}
 
 
 def _missing(schema: Schema) -> Floats:
@@ -133,38 +197,28 @@ def _missing(schema: Schema) -> Floats:
     return np.empty(0, np.float32) if schema.transformer is None else schema.transformer.program.missing
 
 
-def _split(read: Instances) -> Iterator[_Given]:
+def _split(read: Instances, schema: Schema, usual: dict[str, UsualValues]) -> Iterator[_Given]:
+    missing = _missing(schema).tolist()
+    names = () if schema.transformer is None else schema.transformer.numbers
+    of_numbers = [
+        _Swap(place, usual[name].shares, numbers=usual[name].numbers, is_usual=True)
+        if name in usual
+        else _Swap(place, _ONE, numbers=[missing[place]])
+        for place, name in enumerate(names)
+    ]
+    of_slots = {
+        slot: _Swap(slot, usual[name].shares, keys=usual[name].keys, is_usual=True)
+        for slot, name in enumerate(schema.slots.names)
+        if name in usual
+    }
     for row in range(read.rows):
         one = read.part(row, row + 1)
-        yield _Given(one.feasigns, one.lengths, np.empty(0, np.float32) if one.numbers is None else one.numbers[0])
-
-
-# The variants: the instance; without each slot that it has; with each number missing; each key alone.
-
-
-def _lengths(given: _Given) -> Lengths:
-    without = np.tile(given.lengths, (len(given.present), 1))
-    without[np.arange(len(given.present)), given.present] = 0
-    alone = np.zeros((len(given.feasigns), len(given.lengths)), np.int64)
-    alone[np.arange(len(given.feasigns)), _slot_of(given)] = 1
-    same = np.tile(given.lengths, (len(given.numbers), 1))
-    return np.concatenate([given.lengths, without.reshape(-1), same.reshape(-1), alone.reshape(-1)])
-
-
-def _slot_of(given: _Given) -> Lengths:
-    """Of each feasign."""
-    return np.repeat(np.arange(len(given.lengths)), given.lengths)
-
-
-def _feasigns(given: _Given) -> Keys:
-    slot_of = _slot_of(given)
-    without = [given.feasigns[slot_of != slot] for slot in given.present]
-    return np.concatenate([given.feasigns, *without, np.tile(given.feasigns, len(given.numbers)), given.feasigns])
-
-
-def _numbers(given: _Given, missing: Floats) -> Floats:
-    found = np.tile(given.numbers, (given.rows, 1))
-    first = 1 + len(given.present)
-    for place, default in enumerate(missing):
-        found[first + place, place] = default
-    return found
+        slots = np.split(one.feasigns, np.cumsum(one.lengths)[:-1])
+        # Of a slot that has neither there is nothing to leave out.
+        swaps = [
+            of_slots.get(slot) or _Swap(slot, _ONE, keys=[_NO_KEYS])
+            for slot, keys in enumerate(slots)
+            if slot in of_slots or len(keys)
+        ]
+        numbers = np.empty(0, np.float32) if one.numbers is None else one.numbers[0]
+        yield _Given(slots, numbers, [*swaps, *of_numbers])

@@ -51,6 +51,8 @@ _OUTPUTS = {"probability": "FP32", "version": "UINT64", KNOWN_KEYS: "UINT32"}
 _USUAL_OUTPUTS = ("probability", "version")
 NO_INPUTS = f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot"
 
+# KServe's SDK names the model and its version here, too; the path says which are asked.
+_BESIDE_INPUTS = ("id", "parameters", "outputs", "model_name", "model_version")
 _FEASIGN_TYPES = ("UINT64", "INT64")
 
 
@@ -102,7 +104,7 @@ def parse_infer(body: bytes, json_length: int | None = None, max_elements: int =
     if json_length is not None and json_length > len(body):
         raise BadRequest(f"Inference-Header-Content-Length is {json_length}; the body has {len(body)} bytes")
     unread = BytesIO(body)
-    document = fields(json_object(unread.read(json_length)), "", ("inputs",), None)
+    document = fields(json_object(unread.read(json_length)), "", ("inputs",), _BESIDE_INPUTS)
     given = items(document["inputs"], "inputs")
     if not given:
         raise BadRequest(NO_INPUTS)
@@ -186,7 +188,7 @@ def _wanted(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozens
     told: dict[str, Any] = {}
     for place, each in enumerate(asked):
         where = f"outputs[{place}]"
-        output = fields(each, where, ("name",), None)
+        output = fields(each, where, ("name",), ("parameters",))
         names.append((text(output["name"], f"{where}.name"), f"{where}.name"))
         told[output["name"]] = _parameters(output, where).get("binary_data", all_binary)
     wanted = outputs_named(names)
@@ -195,7 +197,7 @@ def _wanted(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozens
 
 def _add_json(tensors: dict[str, Tensor], given: Any, where: str, unread: BytesIO, max_elements: int) -> None:
     """Take in an input of the JSON; binary data is the next of what is unread behind it."""
-    tensor = fields(given, where, ("name", "shape", "datatype"), None)
+    tensor = fields(given, where, ("name", "shape", "datatype"), ("data", "parameters"))
     name = text(tensor["name"], f"{where}.name")
     datatype = text(tensor["datatype"], f"{where}.datatype")
     sizes = items(tensor["shape"], f"{where}.shape")

@@ -3,7 +3,8 @@
     {"instances": [{"user": "u1", "price": 3.2, "tags": ["a", "b"]}, …]}
     {"predictions": [0.0123, …], "model_version": "1786000000"}
 
-A prediction is the probability of a click. A column that a row lacks, or that is null, is missing.
+A prediction is the probability of a click. A column that a row lacks, or that is null, is missing. `signature_name`, which clients of
+TensorFlow Serving send, may stand beside `instances`; nothing else may.
 """
 
 from __future__ import annotations
@@ -28,14 +29,23 @@ from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
+_NAMES = ("instances", "signature_name")
+
 
 def parse_rows(body: bytes, schema: Schema, max_instances: int) -> Instances:
     """Raises RequestError for whatever is not the request above."""
-    given = items(fields(json_object(body), "", ("instances",), None)["instances"], "instances")
-    enough_instances(len(given), max_instances, "instances")
     transformer = schema.of_rows()
+    given = items(rows_object(body, transformer.inputs, schema)["instances"], "instances")
+    enough_instances(len(given), max_instances, "instances")
     rows = [_row(each, number, schema, transformer.inputs) for number, each in enumerate(given)]
     return instances_of_cells(cells_of(rows, transformer.inputs), transformer, "instances")
+
+
+def rows_object(body: bytes, inputs: Inputs, schema: Schema) -> dict[str, Any]:
+    """The body, with its instances. Raises RequestError."""
+    # A column that is left out may come as often as it likes.
+    known = {*inputs.columns, *_NAMES} if schema.ignores_unknown else None
+    return fields(json_object(body, known), "", _NAMES[:1], _NAMES[1:])
 
 
 def _row(given: Any, number: int, schema: Schema, inputs: Inputs) -> Row:

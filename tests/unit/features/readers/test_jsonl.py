@@ -41,6 +41,19 @@ def by_line(content: bytes, wanted: Wanted, max_line_bytes: int = MAX_LINE_BYTES
     return found
 
 
+def _has_twice(line: bytes, columns: set[str]) -> bool:
+    found = False
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal found
+        names = [name for name, _ in pairs if name in columns]
+        found |= len(names) > len(set(names))
+        return dict(pairs)
+
+    json.loads(line, object_pairs_hook=note)
+    return found
+
+
 def _row(at: int, line: bytes, wanted: Wanted, max_line_bytes: int) -> Row | Refused:
     if len(line) > max_line_bytes:
         return Refused(at, Reason.TOO_LONG)
@@ -50,7 +63,7 @@ def _row(at: int, line: bytes, wanted: Wanted, max_line_bytes: int) -> Row | Ref
         given_ = orjson.loads(line)
     except orjson.JSONDecodeError:
         return Refused(at, Reason.NOT_JSON)
-    if not isinstance(given_, dict):
+    if not isinstance(given_, dict) or _has_twice(line, {*wanted.inputs.columns, *wanted.counts}):
         return Refused(at, Reason.NOT_JSON)
     show, click = 1, 0
     if wanted.label is not None and wanted.shows is None:
@@ -111,7 +124,7 @@ everyday = st.builds(
 lines = st.builds(
     lambda row, plain, end: json.dumps(row, ensure_ascii=plain).encode() + end,
     everyday | rows, st.booleans(), st.sampled_from([b"", b"", b"", b"\r", b" ", b"x", b"{}", b"\xff"]),
-) | st.sampled_from([b"", b" ", b"[]", b"7", b"{", b"\xff", b'{"user":"\xff"}', b'{"user":"\\ud800"}', b"\x00", b'{"click":1,"click":0}'])  # fmt: skip
+) | st.sampled_from([b"", b" ", b"[]", b"7", b"{", b"\xff", b'{"user":"\xff"}', b'{"user":"\\ud800"}', b"\x00", b'{"click":1,"click":0}', b'{"other":1,"other":2,"click":0,"seen":1}'])  # fmt: skip
 contents = st.tuples(st.sampled_from([b"", b"", b"\xef\xbb\xbf"]), st.lists(lines, max_size=12), st.booleans()).map(
     lambda given: given[0] + b"\n".join(given[1]) + (b"\n" if given[2] and given[1] else b"")
 )
@@ -173,6 +186,7 @@ def refusal_of(line: bytes, wanted: Wanted = COUNTED) -> tuple[str, str]:
     ("line", "reason", "sentence"),
     [
         (b'{"user":', "not_json", "the line is not JSON: unexpected end of data: line 1 column 9 (char 8)."),
+        (b'{"click":0,"seen":1,"x":1,"x":2,"seen":1}', "not_json", "the column 'seen' is there twice in an object;"),
         (b"[1]", "not_json", "the line is [1]; a row is an object with a value for each column."),
         (
             b'{"click":0,"seen":1,"user":{}}',
