@@ -52,6 +52,7 @@ class Reason(str, enum.Enum):
     NOT_JSON = "not_json"
     NOT_A_VALUE = "not_a_value"
     TOO_MANY_KEYS = "too_many_keys"
+    NUMBER_TOO_LARGE = "number_too_large"
 
 
 class LineRefused(ValueError):

@@ -15,14 +15,14 @@ from elastic_ctr.features.cells import Cells
 from elastic_ctr.features.convert import Converted, Converter
 from elastic_ctr.features.json_rows import cells_of_json, json_of_row
 from elastic_ctr.features.keys import PADDING_KEY
-from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
+from elastic_ctr.features.line import MAX_LINE_BYTES
 from elastic_ctr.features.readers.batches import Format, RowBatch, Wanted
 from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.record_arrays import record_arrays
 from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.transforms.transformer import MOST_KEYS, Transformed, Transformer
+from elastic_ctr.features.transforms.transformer import Transformed, Transformer
 from elastic_ctr.store.source import Source
 from elastic_ctr.streams.interface import Lines, Stream
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
@@ -152,13 +152,12 @@ class RowConversion:
     def _block(self, batch: RowBatch, rows: Transformed) -> Block:
         refused = list(refused_rows(batch))
         shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
-        if len(rows.too_many):
-            detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
+        if len(rows.refused):
             refused += [
-                RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"", is_row=True) for place in places[rows.too_many]
+                RefusedAt(int(places[row]), reason, detail, b"", is_row=True)
+                for row, reason, detail in self._transformer.refusals(cells, rows)
             ]
-            kept = np.setdiff1d(np.arange(len(cells)), rows.too_many)
-            shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
+            shows, clicks, cells = shows[rows.kept], clicks[rows.kept], cells.only(rows.kept)
             rows = self._transformer.transform(cells)
         text, _ = record_text(rows, shows, clicks)
         lengths = rows.lengths.reshape(len(cells), len(self._transformer.slots)).sum(axis=1)
