@@ -84,6 +84,19 @@ def numbers_out_of_scale(features: Features | None, statistics: Statistics) -> l
     return found
 
 
+def numbers_read_otherwise(there: Features, here: Features | None) -> list[str]:
+    """A sentence for each number whose steps are not those that a model's network has learned it with."""
+    found = []
+    for name, feature in ({} if here is None else here.root).items():
+        before = there.root.get(name)
+        if isinstance(feature, Numeric) and isinstance(before, Numeric) and feature.transform != before.transform:
+            found.append(
+                f"features.{name} is read with another `transform` than there, so what the network knows of it is of other numbers; give it that "
+                "one to keep it ([] is the number as it is)"
+            )
+    return found
+
+
 def check_statistics(features: Features | None, text: str | None) -> None:
     """Raises ValueError where the statistics do not go with the features."""
     if text is None:

@@ -1,10 +1,12 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from elastic_ctr.config.features import Features
 from elastic_ctr.config.load import ConfigRefused, dump, load, settings
 from elastic_ctr.config.role_files import MasterFile, TrainerFile
-from elastic_ctr.config.statistics import short_vocabularies
+from elastic_ctr.config.statistics import numbers_read_otherwise, short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.local.plan import Places, roles
@@ -121,3 +123,21 @@ def test_they_stand_in_the_masters_file_alone(tmp_path: Path) -> None:
     assert isinstance(found["trainer"], TrainerFile)
     (tmp_path / "master.yaml").write_text(dump(master))
     assert load(MasterFile, tmp_path / "master.yaml").statistics == text
+
+
+def test_numbers_that_another_model_has_learned_otherwise_are_told() -> None:
+    def features(**numbers: Any) -> Features:
+        given = {
+            name: {"type": "numeric"} | ({} if steps is None else {"transform": steps})
+            for name, steps in numbers.items()
+        }
+        return Features.model_validate({**given, "u": {"type": "categorical"}})
+
+    there = features(same=None, raw=[], clipped=[{"clip": [0, 1]}], logged=["log1p"])
+    here = features(same=None, raw=None, clipped=[{"clip": [0, 2]}], logged=["log1p"], new=None)
+
+    found = numbers_read_otherwise(there, here)
+
+    assert [each.split()[0] for each in found] == ["features.clipped", "features.raw"]
+    assert "give it that one to keep it ([] is the number as it is)" in found[0]
+    assert numbers_read_otherwise(there, None) == []
