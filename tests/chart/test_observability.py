@@ -13,7 +13,7 @@ import yaml
 
 from chart.cases import CLICKS_BY_HTTP
 from chart.edges import INTAKE, METRICS
-from chart.rendering import CHART, ROOT, Object, Rendered, Renderer, merged
+from chart.rendering import CHART, ROOT, Object, Refused, Rendered, Renderer, merged
 
 ALL_ON: dict[str, Any] = {
     "metrics": {
@@ -132,10 +132,11 @@ def test_every_alert_is_of_this_release_and_says_what_to_do(rendered: Rendered) 
 
 def test_what_prometheus_fills_in_is_left_to_prometheus(rendered: Rendered) -> None:
     raw = yaml.safe_load(ALERTS)
-    templated = [rule["annotations"] for group in raw["groups"] for rule in group["rules"] if "{{" in str(rule)]
+    texts = {text for group in raw["groups"] for rule in group["rules"] for text in rule["annotations"].values()}
+    templated = {text for text in texts if "{{" in text}
 
     assert templated
-    assert all(each in [rule["annotations"] for rule in rules(rendered)] for each in templated)
+    assert templated <= {text for rule in rules(rendered) for text in rule["annotations"].values()}
 
 
 def test_the_dashboard_is_one_and_arrives_whole(rendered: Rendered) -> None:
@@ -173,3 +174,85 @@ def test_the_limit_of_stale_clicks_follows_the_window_and_the_canary(
     [stale] = [rule for rule in rules(render(**merged(ALL_ON, values))) if rule["alert"] == "ElasticCtrClicksStale"]
 
     assert stale["expr"].endswith(f"> {limit}")
+
+
+ALERT_NAMES = [rule["alert"] for group in yaml.safe_load(ALERTS)["groups"] for rule in group["rules"]]
+WITH_THRESHOLD = [
+    rule["alert"] for group in yaml.safe_load(ALERTS)["groups"] for rule in group["rules"] if "threshold" in rule
+]
+
+
+def of_alerts(**values: Any) -> dict[str, Any]:
+    return merged(ALL_ON, {"metrics": {"prometheusRule": values}})
+
+
+def test_every_alert_takes_its_settings_from_the_values(render: Renderer) -> None:
+    own = {"severity": "page", "for": "7m", "labels": {"tier": "one"}}
+    usual = {rule["alert"]: rule for rule in rules(render(**ALL_ON))}
+
+    found = rules(
+        render(
+            **of_alerts(
+                runbookUrl="https://wiki.example/ctr",
+                alertLabels={"team": "ads"},
+                alerts={name: own | ({"threshold": 12.5} if name in WITH_THRESHOLD else {}) for name in ALERT_NAMES},
+            )
+        )
+    )
+
+    assert [rule["alert"] for rule in found] == ALERT_NAMES
+    for rule in found:
+        assert rule["labels"] == {"severity": "page", "team": "ads", "tier": "one"}
+        assert rule["for"] == "7m"
+        assert rule["annotations"]["runbook_url"] == "https://wiki.example/ctr#alerts"
+        assert ("> 12.5" in rule["expr"]) == (rule["alert"] in WITH_THRESHOLD)
+        assert "threshold" not in rule
+        assert ("threshold>" in str(rule)) is False
+        if rule["alert"] not in WITH_THRESHOLD:
+            assert rule["expr"] == usual[rule["alert"]]["expr"]
+
+
+def test_an_alert_can_be_left_out(render: Renderer) -> None:
+    found = rules(render(**of_alerts(alerts={"ElasticCtrFeatureDrift": {"enabled": False}})))
+
+    assert [rule["alert"] for rule in found] == [name for name in ALERT_NAMES if name != "ElasticCtrFeatureDrift"]
+
+
+@pytest.mark.parametrize(
+    ("alerts", "told"),
+    [
+        ({"ElasticCtrDrift": {}}, "has ElasticCtrDrift, which is no alert: there are ElasticCtrAgentFails, "),
+        ({"ElasticCtrNoLiveVersion": {"threshold": 1}}, "compares nothing with a threshold: leave it out"),
+        ({"ElasticCtrFeatureDrift": {"treshold": 1}}, "'treshold'"),
+        ({"ElasticCtrFeatureDrift": {"for": "soon"}}, "'soon' does not match pattern"),
+    ],
+    ids=str,
+)
+def test_settings_of_alerts_that_would_do_nothing_are_refused(
+    render: Renderer, alerts: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(Refused, match=re.escape(told)):
+        render(**of_alerts(alerts=alerts))
+
+
+def test_a_training_that_has_reached_its_end_is_not_stale(rendered: Rendered) -> None:
+    [stale] = [rule for rule in rules(rendered) if rule["alert"] == "ElasticCtrLiveVersionStale"]
+
+    assert re.sub(r"\{[^}]*\}", "", stale["expr"]) == (
+        "elastic_ctr_cube_transfer_overdue_intervals > 3 unless on (namespace, app_kubernetes_io_instance) elastic_ctr_master_finished == 1"
+    )
+
+
+def test_rates_on_the_dashboard_follow_the_scrape_interval_and_numbers_are_read_at_a_glance() -> None:
+    panels = {panel["title"]: panel for panel in json.loads(DASHBOARD)["panels"] if panel["type"] != "row"}
+
+    expressions = [target["expr"] for panel in panels.values() for target in panel["targets"]]
+    assert {
+        window for each in expressions for window in re.findall(r"\[([^\]]*)\]", re.sub(r"\{[^}]*\}", "", each))
+    } == {"$__rate_interval"}
+    stats = [panel for panel in panels.values() if panel["type"] == "stat"]
+    assert all("thresholds" in panel["fieldConfig"]["defaults"] for panel in stats if panel["title"] != "Live version")
+    for title in ("Live version", "Versions"):
+        assert panels[title]["fieldConfig"]["defaults"]["unit"] == "dateTimeAsIso"
+    [none] = panels["Problems"]["fieldConfig"]["defaults"]["mappings"]
+    assert none["options"]["0"] == {"text": "none", "color": "green", "index": 0}

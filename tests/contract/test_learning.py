@@ -10,7 +10,7 @@ import pytest
 from contract.engine_world import Clicks, engine
 from elastic_ctr.config.model import Model, SparseRule, Table, VectorRule
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
-from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, grouped_auc, hashed
+from elastic_ctr.model.grouped_auc import bucket_in_group, grouped_auc, hashed
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed")
 
@@ -104,7 +104,7 @@ def test_the_sample_of_groups_has_the_impressions_of_each_users_lines(tmp_path: 
     hashes = hashed(np.array(keys, np.uint64)).tolist()
     assert sums == {hashes[0]: (2, 1), hashes[1]: (1, 1)}
     # Of user 7 the ad that was clicked is above the other; of the other user it is a matter of what was learned of both.
-    assert {int(row["bucket"]) for row in found.rows} >= {bucket // (BUCKETS // GROUP_BUCKETS) for bucket in scored[7]}
+    assert {int(row["bucket"]) for row in found.rows} >= {*bucket_in_group(np.array([*scored[7]])).tolist()}
     auc, groups = grouped_auc(found)
     assert groups == 2
     assert auc is not None

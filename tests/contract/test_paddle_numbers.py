@@ -23,7 +23,7 @@ def test_paddle_reads_every_number_to_the_bit(tmp_path: Path) -> None:
     rows = len(numbers)
     keys, lengths = np.array([2**64 - 2] * rows, np.uint64), np.array([1, 0] * rows, np.int64)
     shows = np.ones(rows, np.int64)
-    text, _ = record_text(Transformed(keys, lengths, numbers, np.zeros(0, np.int64)), shows, shows)
+    text, _ = record_text(Transformed(keys, lengths, numbers, *np.zeros((2, 0), np.int64)), shows, shows)
     (tmp_path / "records.txt").write_bytes(text)
 
     command = [sys.executable, str(READER), str(tmp_path / "records.txt"), "4", "2"]

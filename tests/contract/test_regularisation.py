@@ -10,7 +10,7 @@ import numpy as np
 from contract.engine_world import Clicks, engine
 from contract.network_formulas import FORMULAS, Array, Row
 from elastic_ctr.config.model import Model
-from elastic_ctr.model.evaluation import BUCKETS_PER_LOGIT, LOGIT_LIMIT
+from elastic_ctr.model.evaluation import bucket_of as bucket_of_logits
 
 DIM = 3
 LINE: Clicks = (1, 0, {"a": [11], "b": [5]})
@@ -38,7 +38,7 @@ def logit_of(pooled: Array, parameters: dict[str, Any]) -> float:
 
 
 def bucket_of(logit: float) -> int:
-    return int((logit + LOGIT_LIMIT) * BUCKETS_PER_LOGIT)
+    return int(bucket_of_logits(np.array([logit]))[0])
 
 
 def test_training_drops_outputs_and_predictions_scores_and_exports_use_all(tmp_path: Path) -> None:

@@ -26,6 +26,22 @@ metrics.{{ . }}.enabled needs the kinds of monitoring.coreos.com/v1, which this 
 {{- end }}
 {{- end }}
 
+{{- define "elastic-ctr.validate.alerts" -}}
+{{- $known := dict }}
+{{- range (include "elastic-ctr.alerts" . | fromYaml).groups }}
+{{- range .rules }}
+{{- $_ := set $known .alert (hasKey . "threshold") }}
+{{- end }}
+{{- end }}
+{{- range $name, $own := .Values.metrics.prometheusRule.alerts }}
+{{- if not (hasKey $known $name) -}}
+metrics.prometheusRule.alerts has {{ $name }}, which is no alert: there are {{ keys $known | sortAlpha | join ", " }}
+{{ else if and (hasKey ($own | default dict) "threshold") (not (get $known $name)) -}}
+metrics.prometheusRule.alerts.{{ $name }}.threshold is set, and this alert compares nothing with a threshold: leave it out
+{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.trainers" -}}
 {{- $trainer := .Values.trainer }}
 {{- if lt (int $trainer.replicas) (int $trainer.minReplicas) -}}

@@ -24,7 +24,7 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_program import measured_inputs
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.load import ConfigRefused, settings
-from elastic_ctr.config.statistics import absent_vocabularies, short_vocabularies
+from elastic_ctr.config.statistics import absent_vocabularies, numbers_out_of_scale, short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.imports.category_texts import note_of_texts
@@ -99,7 +99,7 @@ def analyze(
 ) -> None:
     """Read hours of rows and print the statistics of every column that a feature reads: no cluster is needed.
 
-    Features with standardize, minMax, quantiles or a vocabulary of the most frequent values need them. A training without
+    Numeric features without `transform`, and those with standardize, minMax, quantiles or a vocabulary of the most frequent values need them. A training without
     `statistics` makes its own of its first pass; these may be of more hours, and can be looked at before.
 
     Exit codes: 0 done; 1 the data cannot be read, or has too many refused rows; 2 the values or options are wrong; 130 stopped.
@@ -132,7 +132,8 @@ def analyze(
     if refusals := found.refusals():
         typer.echo(refusals, err=True)
     vocabularies = (*short_vocabularies(given.features, statistics), *absent_vocabularies(given.features, statistics))
-    for note in (*_notes(given.features, data, statistics), *vocabularies):
+    scales = numbers_out_of_scale(given.features, statistics)
+    for note in (*_notes(given.features, data, statistics), *vocabularies, *scales):
         typer.echo(f"note: {note}", err=True)
     if output is not None:
         typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)

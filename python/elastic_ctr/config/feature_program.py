@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -25,7 +26,7 @@ from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.missing_words import NO_WORDS, MissingWords
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.statistics.document import NumberStatistics, Statistics, series_of
+from elastic_ctr.features.statistics.document import MOST_DEVIATIONS, NumberStatistics, Statistics, series_of
 from elastic_ctr.features.transforms import formulas
 from elastic_ctr.features.transforms import transformer as t
 from elastic_ctr.features.transforms.formulas import Texts
@@ -131,15 +132,20 @@ class _Compiler:
 
     def _add_number(self, name: str, feature: Numeric) -> None:
         before = feature.before_scaling
-        scales = len(before) < len(feature.transform)
         series = series_of_number(feature.column or name, before)
-        measured = self._measured(name, series) if scales or feature.missing is None else None
-        steps = compiled_steps(feature.transform, measured)
+        measured = self._measured(name, series) if feature.is_scaled or feature.missing is None else None
+        steps: list[tuple[float, float, float]]
+        if feature.transform is None:
+            assert measured is not None
+            steps = [(t.STANDARDIZE, *measured.typical), (t.CLIP, -MOST_DEVIATIONS, MOST_DEVIATIONS)]
+        else:
+            steps = compiled_steps(feature.transform, measured)
         self._places.append(self._number(feature.column or name))
         self._steps += steps
         self._step_ends.append(len(self._steps))
-        if feature.missing is not None:
-            self._missing.append(formulas.to_float32(feature.missing))
+        if feature.missing is not None or feature.transform is None:
+            # 0 is the mean of standardized numbers.
+            self._missing.append(formulas.to_float32(feature.missing or 0.0))
             return
         assert measured is not None
         x = measured.mean or 0.0
@@ -216,13 +222,23 @@ def measured_inputs(features: Features, missing: MissingWords = NO_WORDS) -> tup
     names = list(read.numbers)
     sources = list(range(len(names)))
     steps: list[list[tuple[float, float, float]]] = [[] for _ in names]
+    limits = [math.inf] * len(names)
     for name, feature in features.root.items():
-        if isinstance(feature, Numeric) and (before := feature.before_scaling):
-            series = series_of_number(feature.column or name, before)
-            if series not in names:
-                names.append(series)
-                sources.append(read.numbers.index(feature.column or name))
-                steps.append(compiled_steps(before, None))
+        if not isinstance(feature, Numeric):
+            continue
+        source = read.numbers.index(feature.column or name)
+        limits[source] = min(limits[source], t.MOST_OF_COLUMN)
+        before = feature.before_scaling
+        series = series_of_number(feature.column or name, before)
+        if series not in names:
+            names.append(series)
+            sources.append(source)
+            steps.append(compiled_steps(before, None))
+            limits.append(math.inf)
+        if not feature.is_scaled:
+            at = names.index(series)
+            limits[at] = min(limits[at], t.MOST_OF_NETWORK)
     ends = np.cumsum([0, *map(len, steps)], dtype=np.int64)
     flat = np.array([each for of in steps for each in of], np.float64).reshape(-1, t.STEP_WIDTH)
-    return Inputs(read.texts, tuple(names), missing), Series(np.array(sources, np.int64), ends, flat)
+    series_of_all = Series(np.array(sources, np.int64), ends, flat, np.array(limits, np.float64))
+    return Inputs(read.texts, tuple(names), missing), series_of_all

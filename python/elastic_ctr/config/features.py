@@ -212,8 +212,10 @@ class Numeric(OfColumn):
     """A number for the network."""
 
     type: Literal["numeric"]
-    transform: tuple[Step, ...] = Field(
-        default=(), description="Steps in order: log1p, standardize, minMax, {clip: [low, high]}, {round: digits}."
+    transform: tuple[Step, ...] | None = Field(
+        default=None,
+        description="Steps in order: log1p, standardize, minMax, {clip: [low, high]}, {round: digits}. Absent: standardized by the "
+        "statistics without outliers, and clipped to ten deviations. []: the number as it is.",
     )
     missing: float | None = Field(
         default=None, description="The network's number for an empty cell, after all steps. Absent: the mean's number."
@@ -222,13 +224,18 @@ class Numeric(OfColumn):
     @property
     def before_scaling(self) -> tuple[Step, ...]:
         """Steps whose result standardize or minMax, and the mean that stands for a missing number, are measured of."""
-        scale = next((place for place, step in enumerate(self.transform) if step in _NEEDS_STATISTICS), None)
-        return self.transform if scale is None else self.transform[:scale]
+        steps = self.transform or ()
+        return steps[: next((place for place, step in enumerate(steps) if step in _NEEDS_STATISTICS), len(steps))]
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the statistics bring its numbers near 1."""
+        return self.transform is None or len(self.before_scaling) < len(self.transform)
 
     @field_validator("transform")
     @classmethod
-    def _one_scale(cls, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        if sum(step in _NEEDS_STATISTICS for step in steps) > 1:
+    def _one_scale(cls, steps: tuple[Step, ...] | None) -> tuple[Step, ...] | None:
+        if sum(step in _NEEDS_STATISTICS for step in steps or ()) > 1:
             raise ValueError("standardize and minMax each scale by the statistics; give one of them, once")
         return steps
 
@@ -498,5 +505,5 @@ def _needs_statistics(feature: Feature) -> bool:
     if isinstance(feature, Bucketized):
         return isinstance(feature.boundaries, Quantiles)
     if isinstance(feature, Numeric):
-        return feature.missing is None or any(step in _NEEDS_STATISTICS for step in feature.transform)
+        return feature.missing is None or feature.is_scaled
     return False

@@ -6,9 +6,12 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from elastic_ctr.config.features import Categorical, Features, TopValues
+from elastic_ctr.config.features import Categorical, Features, Numeric, TopValues, series_of_number
 from elastic_ctr.features.inputs import TextInput
-from elastic_ctr.features.statistics.document import LONGEST, Statistics, series_of
+from elastic_ctr.features.statistics.document import LONGEST, MOST_DEVIATIONS, Statistics, series_of
+
+# Deviations with and without outliers whose quotient is above this one.
+_RULED = 10.0
 
 
 def _text(given: object) -> object:
@@ -54,6 +57,43 @@ def short_vocabularies(features: Features | None, statistics: Statistics) -> lis
             f"{series}, as those of more than {LONGEST} bytes are left out, and of long ones there are fewer; all others share one key: list "
             "the vocabulary, or bound the keys by `hash`"
         )
+    return found
+
+
+def numbers_out_of_scale(features: Features | None, statistics: Statistics) -> list[str]:
+    """A sentence for each number that the network gets far from 1, and for each that an outlier has scaled."""
+    found = []
+    for name, feature in ({} if features is None else features.root).items():
+        if not isinstance(feature, Numeric) or feature.transform is None:
+            continue
+        numbers = statistics.numbers.get(series_of_number(feature.column or name, feature.before_scaling))
+        if numbers is None or numbers.min is None or numbers.max is None or not numbers.deviation:
+            continue
+        farthest = max(numbers.min, numbers.max, key=abs)
+        if not feature.is_scaled and abs(farthest) > MOST_DEVIATIONS:
+            found.append(
+                f"features.{name}: the network gets numbers up to {farthest:g}, and learns from numbers near 1: leave `transform` out, or end it "
+                "with standardize"
+            )
+        typical = numbers.typical[1]
+        if feature.is_scaled and 0 < _RULED * typical < numbers.deviation:
+            found.append(
+                f"features.{name}: a few numbers such as {farthest:g} make the deviation {numbers.deviation:g}, and it is {typical:g} without "
+                "them: all others become nearly the same; leave `transform` out, or clip first"
+            )
+    return found
+
+
+def numbers_read_otherwise(there: Features, here: Features | None) -> list[str]:
+    """A sentence for each number whose steps are not those that a model's network has learned it with."""
+    found = []
+    for name, feature in ({} if here is None else here.root).items():
+        before = there.root.get(name)
+        if isinstance(feature, Numeric) and isinstance(before, Numeric) and feature.transform != before.transform:
+            found.append(
+                f"features.{name} is read with another `transform` than there, so what the network knows of it is of other numbers; give it that "
+                "one to keep it ([] is the number as it is)"
+            )
     return found
 
 

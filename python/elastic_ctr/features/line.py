@@ -55,6 +55,7 @@ class Reason(str, enum.Enum):
     UNPREDICTABLE = "unpredictable"
     SKIPPED = "skipped"
     NO_PROBABILITY = "no_probability"
+    NUMBER_TOO_LARGE = "number_too_large"
 
 
 class LineRefused(ValueError):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Json
 
 from elastic_ctr.features.statistics.drift import Drift
+from elastic_ctr.model.evaluation import histogram_of
 from elastic_ctr.versions.holds import Hold
 
 Histogram = npt.NDArray[np.float64]
@@ -306,4 +307,4 @@ def packed(histogram: Histogram) -> bytes:
 
 
 def unpacked(blob: bytes) -> Histogram:
-    return np.frombuffer(zlib.decompress(blob), "<f8").astype(np.float64)
+    return histogram_of(np.frombuffer(zlib.decompress(blob), "<f8"))

@@ -107,6 +107,7 @@ class MasterMetrics(Collector):
             table = ledger.last_table()
             memory = {index: one.memory_bytes for index, one in self._coordinator.pservers.items()}
             window = None if ledger.facts.stream is None else window_of(ledger)
+            finished = ledger.facts.finished
             stream, held = ledger.facts.stream, ledger.facts.hold is not None
             quality = ledger.figures(done[-1].ordinal).get(done[-1].ordinal) if done else None
         for key, (name, what) in _TOTALS.items():
@@ -118,6 +119,10 @@ class MasterMetrics(Collector):
                 "Versions that the master did not publish: other values than trained, or a quality that was lost.",
             ),
             "generation": (generation, "Sets of pserver processes so far."),
+            "finished": (
+                int(finished),
+                "1 once every split up to data.end is trained and saved: no further version comes.",
+            ),
             "publishing_held": (
                 int(held),
                 "1 while no version of a stream is published, because its windows became worse.",

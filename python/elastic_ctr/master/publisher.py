@@ -18,7 +18,13 @@ from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import CompactionRow, PassRow, SaveRow
-from elastic_ctr.master.quality_gate import MOST_REFUSED, limits_of, refuse_worse
+from elastic_ctr.master.quality_gate import (
+    MOST_REFUSED,
+    limits_of,
+    refuse_equal_scores,
+    refuse_worse,
+    refuse_worse_than_constant,
+)
 from elastic_ctr.master.save_planning import LogPlan
 from elastic_ctr.master.start import trained_model
 from elastic_ctr.master.stream_schedule import following_after
@@ -96,6 +102,7 @@ class Publisher:
                 stream = self._settings.data.stream
                 limits = limits_of(self._settings.master.max_quality_loss, stream.late_clicks)
                 refuse_worse(current, after, expected, limits)
+                refuse_worse_than_constant(current, after, late_clicks=stream.late_clicks)
             except PublishRefused as refused:
                 self._commit_checkpoint(current, save)
                 self._coordinator.save_steps.version_committed(save, 0, refused=str(refused))
@@ -216,6 +223,7 @@ class Publisher:
         live, published = np.frombuffer(saved.live, "<f4"), np.frombuffer(saved.published, "<f4")
         samples = self._coordinator.save_steps.samples_of(current.ordinal)
         auc_live, auc_published = judge(live, published, samples, self._settings.master.max_publish_loss)
+        refuse_equal_scores(current, live, samples)
         with self._coordinator.locked() as ledger:
             facts, quality = ledger.facts, ledger.quality(current.ordinal)
             learned = ledger.learned(current.ordinal, current.ordinal)[current.ordinal]

@@ -16,16 +16,30 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from elastic_ctr.config.roles import LiveLoss, QualityLoss
 from elastic_ctr.master.checkpoint_files import PublishRefused
 from elastic_ctr.master.ledger_quality import Compared, Expected, Window, together
 from elastic_ctr.master.ledger_rows import PassRow, WindowQuality
+from elastic_ctr.master.ledger_samples import Sample
 from elastic_ctr.versions.manifest import Quality
 
 AnyLoss = TypeVar("AnyLoss", QualityLoss, LiveLoss)
 # Standard errors that a difference must be above its limit: chance alone goes there less than once in a thousand times.
 _CHANCE = 3.0
+# Clicks, and shows without a click, of a pass whose logloss is compared with that of a constant. The rate of fewer is chance.
+_FEWEST_OF_EACH = 100
+# A model of clicks that nothing foretells is some percent worse than their rate, which it does not know before: its last steps follow
+# single records, and a window of a stream has another rate than the one before. A model that has come apart is worse by half and more.
+_WORSE_THAN_CONSTANT = 1.1
+# Rows of a sample; of fewer, all may well have the same keys under a vocabulary.
+_FEWEST_ROWS = 10
+_ROUNDING = 4 * float(np.finfo(np.float32).eps)
+_NOTHING_LEARNED = (
+    "it would rank nothing; look at the scale of the numbers (`elastic-ctr analyze` names those far from 1), or lower the learning rates "
+    "of model.table and model.dense"
+)
 MOST_REFUSED = 3
 """Versions in a row that are refused by a comparison with the published one."""
 
@@ -121,6 +135,32 @@ def refuse_worse(current: PassRow, after: Quality | None, expected: Expected | N
         f"{found.words(f'pass {current.id} after training', expected.of, 'maxQualityLoss')}; mend the data or lower the learning rates of "
         f"model.table and model.dense, or raise master.config.maxQualityLoss.{found.figure}"
     )
+
+
+def refuse_worse_than_constant(current: PassRow, after: Quality | None, *, late_clicks: bool) -> None:
+    """Raises PublishRefused where one probability for all would have been better. With late clicks the rate of a window is not that of
+    its impressions, so nothing is said.
+    """
+    if after is None or late_clicks or min(after.clicks, after.shows - after.clicks) < _FEWEST_OF_EACH:
+        return
+    rate = after.clicks / after.shows
+    constant = -rate * math.log(rate) - (1 - rate) * math.log1p(-rate)
+    if after.logloss > _WORSE_THAN_CONSTANT * constant:
+        raise PublishRefused(
+            f"the logloss {after.logloss:.4f} of pass {current.id} after training is above the {constant:.4f} of one probability for all rows, "
+            f"its click rate {rate:.4g}: {_NOTHING_LEARNED}"
+        )
+
+
+def refuse_equal_scores(current: PassRow, scores: npt.NDArray[np.float32], samples: Sequence[Sample]) -> None:
+    """Raises PublishRefused where a version answers the same for different rows, of which some were clicked."""
+    rows, clicks = {line for line, _, _ in samples}, sum(click for _, _, click in samples)
+    if len(rows) < _FEWEST_ROWS or not 0 < clicks < sum(show for _, show, _ in samples):
+        return
+    if np.ptp(scores) <= _ROUNDING * scores.max():
+        raise PublishRefused(
+            f"the model of pass {current.id} answers {scores.max():.6g} for each of {len(rows)} different rows: {_NOTHING_LEARNED}"
+        )
 
 
 def without_worst(windows: Sequence[WindowQuality]) -> WindowQuality:

@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from elastic_ctr.config.data import Data
+from elastic_ctr.config.features import Features, Numeric, input_of
 from elastic_ctr.config.model import Model, ModelInput, digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.section import Section
@@ -105,6 +106,23 @@ def _facts_of_model(model: Model, given: ModelInput) -> dict[str, str]:
     }
 
 
+def refuse_raw_numbers(ledger: Ledger, settings: MasterFile) -> None:
+    """Raises ValueError where the model was trained on raw numbers by a release that did not standardize them by default."""
+    known, features = ledger.facts.made_with, settings.features
+    if known is None or features is None:
+        return
+    numbers = {name: each for name, each in features.root.items() if isinstance(each, Numeric)}
+    names = [name for name, each in numbers.items() if each.transform is None]
+    raw = {name: numbers[name].model_copy(update={"transform": ()}) for name in names}
+    before = Features({**features.root, **raw})
+    if names and known["model and data.slots"] == digest_of_model(settings.model, input_of(settings.data, before)):
+        others = f"there, and in {', '.join(names[1:])}," if names[1:] else "there"
+        raise ValueError(
+            f"features.{names[0]} has no `transform`, which means standardized now, and this model was trained on the number as it is; write "
+            f"`transform: []` {others} to go on as before, or begin with an empty state and store (another --dir)"
+        )
+
+
 def remember_settings(ledger: Ledger, data: Data, model: Model, given: ModelInput) -> None:
     """Settings that determine the passes and the table may not change under a ledger. Raises ValueError naming the key."""
     digest, facts = digest_of_model(model, given), _facts_of_model(model, given)
@@ -169,6 +187,7 @@ class Master:
     def _begin(self) -> None:
         """Raises ValueError with a sentence for operators, StoreError."""
         settings, ledger = self._settings, self._ledger
+        refuse_raw_numbers(ledger, settings)
         remember_settings(ledger, self._data, settings.model, settings.input)
         self._start_ignored = ""
         wanted = settings.model.start_from

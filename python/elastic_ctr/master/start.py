@@ -21,6 +21,7 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.start_from import StartFrom, digest_of_network
+from elastic_ctr.config.statistics import numbers_read_otherwise
 from elastic_ctr.export.published import layout_of, publish_once
 from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.statistics.document import Statistics, series_of
@@ -183,7 +184,7 @@ def begin(ledger: Ledger, settings: MasterFile, own: Store, other: Store, genera
     places = _places(settings, checkpoint)
     windows = () if places is None else windows_of(other)
     ledger.set_facts(started_from=started, offset=checkpoint.offset, stream=places, windows_before=windows)
-    _inherit_statistics(ledger, settings, own, _statistics_of(other, version), started)
+    _inherit_statistics(ledger, settings, own, _statistics_of(other, version, settings.features), started)
     added, dropped = _moved(version.slots, given.slots), _moved(given.slots, version.slots)
     log.info(
         "the model begins with version %d of %s (checkpoint %s, %d rows): slots added %s, dropped %s; the dense network %s",
@@ -258,14 +259,17 @@ def _check_columns(store: Store, checkpoint: CheckpointManifest, model: Model, w
         )
 
 
-def _statistics_of(store: Store, version: VersionManifest) -> Statistics | None:
+def _statistics_of(store: Store, version: VersionManifest, now: Features | None) -> Statistics | None:
     if version.features is None:
         return None
     path = f"{layout.model_folder(version.version)}/features.json"
     try:
-        return read_features(store.get_bytes(path), version.features).statistics
+        document = read_features(store.get_bytes(path), version.features)
     except FeaturesDamaged as damaged:
         raise ValueError(f"{_KEY}: {path} in {store.url}: {damaged}") from damaged
+    for sentence in numbers_read_otherwise(document.features, now):
+        log.warning("%s: %s", _KEY, sentence)
+    return document.statistics
 
 
 def kept_series(old: Statistics, new: Statistics) -> Statistics:

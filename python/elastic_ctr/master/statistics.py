@@ -6,7 +6,7 @@ Long work, and all that needs the store, is done without the coordinator's lock.
 import logging
 
 from elastic_ctr.config.features import Features
-from elastic_ctr.config.statistics import short_vocabularies
+from elastic_ctr.config.statistics import numbers_out_of_scale, short_vocabularies
 from elastic_ctr.features.statistics.collector import merged_series
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.statistics.drift import compared
@@ -41,12 +41,12 @@ def pin_given(ledger: Ledger, store: Store, features: Features | None, text: str
             )
         log.info("later passes are compared with other statistics than before")
     if pinned != given.digest:
-        _warn_of_short_vocabularies(features, given)
+        _warn_of_columns(features, given)
         ledger.set_facts(statistics=publish_statistics(store, given), statistics_of=0)
 
 
-def _warn_of_short_vocabularies(features: Features | None, statistics: Statistics) -> None:
-    for sentence in short_vocabularies(features, statistics):
+def _warn_of_columns(features: Features | None, statistics: Statistics) -> None:
+    for sentence in (*short_vocabularies(features, statistics), *numbers_out_of_scale(features, statistics)):
         log.warning("%s", sentence)
 
 
@@ -77,7 +77,7 @@ class PassStatistics:
             started = self._coordinator.found.started_from()
             if started is not None and started.statistics:
                 found = kept_series(self._read(started.statistics), found)
-            _warn_of_short_vocabularies(self._features, found)
+            _warn_of_columns(self._features, found)
             self._coordinator.found.statistics_pinned(current, publish_statistics(self._store, found))
         return True
 

@@ -29,7 +29,7 @@ from elastic_ctr.master.ledger_touched import Touched
 from elastic_ctr.master.recovery import Part
 from elastic_ctr.master.schedule import order_of_records
 from elastic_ctr.master.store_queries import StoreQueries
-from elastic_ctr.model.evaluation import BUCKETS
+from elastic_ctr.model.evaluation import BUCKETS, histogram_of
 from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, sample_of
 
 log = logging.getLogger(__name__)
@@ -309,7 +309,4 @@ def shift_before(ledger: Ledger, current: PassRow) -> float:
 
 
 def _histogram(raw: bytes) -> Histogram:
-    found = np.frombuffer(raw, "<f8")
-    if found.size not in (0, BUCKETS):
-        raise ValueError(f"a histogram of {found.size} buckets instead of {BUCKETS}")
-    return found if found.size else np.zeros(BUCKETS)
+    return histogram_of(np.frombuffer(raw, "<f8")) if raw else np.zeros(BUCKETS)

@@ -6,8 +6,11 @@ sums are right, and single buckets may be below 0.
 
 A histogram stands for each logit by the centre of its bucket, at most 1/256 away: a probability is off by at most 0.4 % of
 itself and never by more than 0.001. So predicted CTR and calibration are within 0.4 %, MAE and RMSE within 0.001, the logloss
-within 1/256 nats, and the AUC within half the chance that a click and a show without click share a bucket. Logits beyond ±16
-count as ±16.
+within 1/256 nats, and the AUC within half the chance that a click and a show without click share a bucket. Beyond ±16 buckets are
+wider: there the loss of an impression is off by at most 0.4 % of itself.
+
+Figures are of what is served, a float32 probability: `inside` says which one stands for 0 and for 1. A histogram is of logits to which
+a shift is still added, so it goes on to ±64; what lies beyond stays 0 or 1 under any shift that occurs.
 """
 
 import math
@@ -22,9 +25,17 @@ Histograms = tuple[Floats, Floats]
 """Clicks, and shows without click, by bucket of the logit: [BUCKETS] each."""
 
 # Logits in [-16, 16) in steps of 1/128: fine enough for rates of 0.1 %, where equal steps of the probability are not.
-BUCKETS = 4096
+FINE_BUCKETS = 4096
 LOGIT_LIMIT = 16.0
-BUCKETS_PER_LOGIT = BUCKETS / (2 * LOGIT_LIMIT)
+BUCKETS_PER_LOGIT = FINE_BUCKETS / (2 * LOGIT_LIMIT)
+# Up to ±64 in steps of 1/8; the outermost ones have all that lies beyond.
+_TAIL_LIMIT, _TAIL_BUCKETS_PER_LOGIT = 64.0, 8
+TAIL_BUCKETS = round((_TAIL_LIMIT - LOGIT_LIMIT) * _TAIL_BUCKETS_PER_LOGIT)
+"""Below the fine ones, and as many above."""
+BUCKETS = FINE_BUCKETS + 2 * TAIL_BUCKETS
+
+# A click at a probability of 0 would lose infinitely much. The largest float32 below 1 stands for 1.
+_LEAST, _MOST = 1e-15, 1 - 2.0**-24
 
 DECILES = 10
 ROC_STEPS = 100
@@ -51,11 +62,16 @@ def auc_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike) -> floa
 
 
 def weighted_logloss(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> float:
-    """Mean negative log likelihood of an impression, in nats. Probabilities are kept 1e-15 inside (0, 1)."""
-    p = np.clip(np.asarray(probability, dtype=np.float64), 1e-15, 1 - 1e-15)
+    """Mean negative log likelihood of an impression, in nats."""
+    p = inside(probability)
     clicks = np.asarray(click, dtype=np.float64)
     shows = np.asarray(show, dtype=np.float64)
     return float(-np.sum(clicks * np.log(p) + (shows - clicks) * np.log1p(-p)) / np.sum(shows))
+
+
+def inside(probability: npt.ArrayLike) -> Floats:
+    """Probabilities as figures take them: inside (0, 1), at least 1e-15 and at most the largest float32 below 1."""
+    return np.clip(np.asarray(probability, dtype=np.float64), _LEAST, _MOST)
 
 
 def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> Histograms:
@@ -70,14 +86,30 @@ def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: 
 
 
 def bucket_of(logit: Floats) -> npt.NDArray[np.int64]:
-    """The bucket of each logit; none may be NaN."""
-    return np.clip((logit + LOGIT_LIMIT) * BUCKETS_PER_LOGIT, 0, BUCKETS - 1).astype(np.int64)
+    """The bucket of each logit, rising; none may be NaN."""
+    below = (logit + _TAIL_LIMIT) * _TAIL_BUCKETS_PER_LOGIT
+    within = TAIL_BUCKETS + (logit + LOGIT_LIMIT) * BUCKETS_PER_LOGIT
+    above = TAIL_BUCKETS + FINE_BUCKETS + (logit - LOGIT_LIMIT) * _TAIL_BUCKETS_PER_LOGIT
+    place = np.where(logit < -LOGIT_LIMIT, below, np.where(logit < LOGIT_LIMIT, within, above))
+    return np.clip(place, 0, BUCKETS - 1).astype(np.int64)
 
 
 def bucket_centres(shift: float = 0.0) -> Floats:
     """The probability that stands for each bucket, rising, of logits to which `shift` is added: [BUCKETS]."""
-    logit = (np.arange(BUCKETS) + 0.5) / BUCKETS_PER_LOGIT - LOGIT_LIMIT + shift
-    return np.asarray(1 / (1 + np.exp(-logit)), dtype=np.float64)
+    tail = LOGIT_LIMIT + (np.arange(TAIL_BUCKETS) + 0.5) / _TAIL_BUCKETS_PER_LOGIT
+    tail[-1] = np.inf
+    fine = (np.arange(FINE_BUCKETS) + 0.5) / BUCKETS_PER_LOGIT - LOGIT_LIMIT
+    return inside(1 / (1 + np.exp(-np.concatenate([-tail[::-1], fine, tail]) - shift)))
+
+
+def histogram_of(counts: npt.ArrayLike) -> Floats:
+    """Counts by bucket, also those of a release whose histograms ended at ±16. Raises ValueError for any other number of them."""
+    found = np.asarray(counts, dtype=np.float64)
+    if found.size == FINE_BUCKETS:
+        return np.pad(found, TAIL_BUCKETS)
+    if found.size != BUCKETS:
+        raise ValueError(f"a histogram of {found.size} buckets instead of {BUCKETS}")
+    return found
 
 
 def quality_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike, *, shift: float = 0.0) -> Quality | None:
@@ -129,7 +161,9 @@ def _counts(group: npt.NDArray[np.int64], weights: Floats, groups: int) -> Float
 def _quality(probability: Floats, positives: Floats, negatives: Floats) -> Quality | None:
     """Of counts by rising probability."""
     seen = (positives + negatives > 0) | (positives > 0)
-    p, positives, negatives = probability[seen], positives[seen], negatives[seen]
+    # What is served as the same probability is a tie.
+    p, group = np.unique(inside(probability[seen]), return_inverse=True)
+    positives, negatives = (_counts(group, each[seen], len(p)) for each in (positives, negatives))
     by_score = positives + negatives
     shows, clicks = float(by_score.sum()), float(positives.sum())
     if not shows:

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from elastic_ctr.model.evaluation import FINE_BUCKETS, TAIL_BUCKETS
+
 GROUP_BUCKETS = 1024
-"""Buckets of the logit in a group: a quarter of those of a histogram. So few rows hold a group with many impressions, and impressions that
+"""Buckets of the logit in a group: a quarter of the fine ones of a histogram. So few rows hold a group with many impressions, and impressions that
 share a bucket differ too little for their order to count."""
 
 Rows = npt.NDArray[Any]
@@ -50,6 +52,11 @@ def sample_of(raw: bytes) -> GroupSample:
     if not (np.isfinite(rows["clicks"]) & np.isfinite(rows["others"])).all():
         raise ValueError("a sample of groups with a count that is not finite")
     return GroupSample(bound, rows)
+
+
+def bucket_in_group(bucket: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Of the buckets of a histogram; those below the fine ones are the first, those above are the last."""
+    return np.clip(bucket - TAIL_BUCKETS, 0, FINE_BUCKETS - 1) // (FINE_BUCKETS // GROUP_BUCKETS)
 
 
 def hashed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.model.evaluation import BUCKETS, Floats, Histograms, bucket_of
-from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, NOTHING, GroupSample, hashed, merged, rows_of
+from elastic_ctr.model.grouped_auc import NOTHING, GroupSample, bucket_in_group, hashed, merged, rows_of
 
 # A larger logit is no prediction: the gradients of its record are of its size over a weight's, and adam squares them in float32.
 MOST_LOGIT = 1e12
@@ -118,5 +118,4 @@ class ScoreCounter:
         groups = hashed(first)
         if bound := self._groups.bound:
             has &= groups < np.uint64(bound)
-        coarse = bucket // (BUCKETS // GROUP_BUCKETS)
-        return GroupSample(0, rows_of(groups[has], coarse[has], clicks[has], others[has]))
+        return GroupSample(0, rows_of(groups[has], bucket_in_group(bucket[has]), clicks[has], others[has]))

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT, auc_of_histogram
+from elastic_ctr.model.evaluation import BUCKETS, auc_of_histogram, bucket_of, inside
 from elastic_ctr.scoring.scoring_job import Outcome, QualitySums
 
 Counts = npt.NDArray[np.int64]
-_NEAREST = 1e-15
 
 
 class QualityCounter:
@@ -25,10 +24,10 @@ class QualityCounter:
         """Rows of `shows` impressions of which `clicks` were clicked."""
         if not len(probabilities):
             return
-        p = np.clip(probabilities.astype(np.float64), _NEAREST, 1 - _NEAREST)
+        p = inside(probabilities)
         positives, negatives = clicks.astype(np.float64), (shows - clicks).astype(np.float64)
         for_click, against = np.log(p), np.log1p(-p)
-        bucket = np.clip((for_click - against + LOGIT_LIMIT) * BUCKETS_PER_LOGIT, 0, BUCKETS - 1).astype(np.int64)
+        bucket = bucket_of(for_click - against)
         self._positives += np.bincount(bucket, positives, BUCKETS)
         self._negatives += np.bincount(bucket, negatives, BUCKETS)
         self._sums += (

@@ -16,7 +16,7 @@ from elastic_ctr.features.line import Reason
 from elastic_ctr.features.readers.batches import Format, Wanted
 from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.record_arrays import record_arrays
-from elastic_ctr.features.transforms.transformer import MOST_KEYS, Transformer
+from elastic_ctr.features.transforms.transformer import Transformer
 from elastic_ctr.serving.batching.instances import Instances, joined
 from elastic_ctr.serving.batching.schema import Schema
 
@@ -136,16 +136,17 @@ class RowReader:
                 RefusedRecord(place, each.reason, each.detail)
                 for place, each in zip(left.tolist(), batch.refused, strict=True)
             ]
-            detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
             parts: list[Instances] = []
             scored: list[Places] = []
             for some, found in self._transformer.in_pieces(batch.cells):
-                kept = np.arange(some.start, some.stop)
-                if len(found.too_many):
-                    over = some.start + found.too_many
-                    refused += [RefusedRecord(place, Reason.TOO_MANY_KEYS, detail) for place in places[over].tolist()]
-                    kept = np.setdiff1d(kept, over)
-                taken = self._transformer.transform(batch.cells.only(kept)) if len(found.too_many) else found
+                kept = some.start + found.kept
+                if len(found.refused):
+                    cells = batch.cells.part(some.start, some.stop)
+                    refused += [
+                        RefusedRecord(int(places[some.start + row]), reason, detail)
+                        for row, reason, detail in self._transformer.refusals(cells, found)
+                    ]
+                taken = self._transformer.transform(batch.cells.only(kept)) if len(found.refused) else found
                 scored.append(kept)
                 parts.append(Instances(taken.keys, taken.lengths, len(kept), numbers=taken.numbers))
             rows = np.concatenate(scored)

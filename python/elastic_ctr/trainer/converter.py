@@ -22,7 +22,7 @@ from elastic_ctr.features.record_arrays import record_arrays
 from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.transforms.transformer import MOST_KEYS, Transformed, Transformer
+from elastic_ctr.features.transforms.transformer import Transformed, Transformer
 from elastic_ctr.store.source import Source
 from elastic_ctr.streams.interface import Lines, Stream
 from elastic_ctr.trainer.left_out import NOTHING, SKIPPED, LeftOut, left_out_of
@@ -173,13 +173,13 @@ class RowConversion:
         refused = [*refused_rows(batch), *self._left_out(batch, rows, left_out)]
         shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
         out = np.flatnonzero(left_out.find(places) >= 0)
-        if len(too_many := np.setdiff1d(rows.too_many, out)):
-            detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
-            refused += [
-                RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"", is_row=True) for place in places[too_many]
-            ]
-        if len(out) or len(too_many):
-            kept = np.setdiff1d(np.arange(len(cells)), np.concatenate([out, too_many]))
+        refused += [
+            RefusedAt(int(places[row]), reason, detail, b"", is_row=True)
+            for row, reason, detail in self._transformer.refusals(cells, rows)
+            if row not in out
+        ]
+        if len(out) or len(rows.refused):
+            kept = np.setdiff1d(rows.kept, out)
             shows, clicks, cells, places = shows[kept], clicks[kept], cells.only(kept), places[kept]
             rows = self._transformer.transform(cells)
         text, ends = record_text(rows, shows, clicks)

@@ -3,10 +3,13 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import MAX_RESULT
 from elastic_ctr.features.cells import Cells, without_words
 from elastic_ctr.features.inputs import Inputs
+from elastic_ctr.features.line import Reason
 from elastic_ctr.features.readers.batches import Format, RowBatch, Wanted
 from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.row_sample import RowSample
@@ -14,7 +17,7 @@ from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.features.transforms.transformer import Series
 from elastic_ctr.store.source import Source
 from elastic_ctr.streams.interface import Lines, Stream
-from elastic_ctr.trainer.refusals import Quarantined, Refusals, refused_rows
+from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.task_lines import pieces_of
 
 # Histograms, samples and refusals share a result with them.
@@ -31,6 +34,17 @@ class Measurement:
 
     inputs: Inputs
     series: Series
+
+    def beyond(self, cells: Cells) -> dict[int, str]:
+        """The rows that `Transformer.transform` will refuse for a number that is too large, and why: they are in no statistics."""
+        numbers = self.series.of(cells.numbers)
+        rows, series = np.nonzero(np.abs(numbers) > self.series.limits)
+        found: dict[int, str] = {}
+        for row, place in zip(rows.tolist(), series.tolist(), strict=True):
+            number, limit = numbers[row, place], self.series.limits[place]
+            detail = f"the column {self.inputs.numbers[place]!r} is {number:g}; it has a size of at most {limit:g}."
+            found.setdefault(row, detail)
+        return found
 
     def collected(self, rows: Iterable[Cells]) -> bytes:
         """The part that `features.collector.merged` takes. Raises StatisticsTooLarge."""
@@ -67,9 +81,19 @@ class RowReader:
             for path, lines in pieces_of(source, task):
                 with lines.raw:
                     for batch in self._batches(lines, path):
-                        result.records += len(batch.cells)
+                        beyond = self._measurement.beyond(batch.cells)
+                        result.records += len(batch.cells) - len(beyond)
                         refusals.add(path, refused_rows(batch), lines.offset_of)
-                        yield batch.cells
+                        too_large = (
+                            RefusedAt(int(batch.places[row]), Reason.NUMBER_TOO_LARGE, detail, b"", is_row=True)
+                            for row, detail in beyond.items()
+                        )
+                        refusals.add(path, too_large, lines.offset_of)
+                        yield (
+                            batch.cells.only(np.delete(np.arange(len(batch.cells)), [*beyond]))
+                            if beyond
+                            else batch.cells
+                        )
 
         result.statistics = self._measurement.collected(rows())
         refusals.report(result)

@@ -129,6 +129,16 @@ def test_refused_rows_are_counted_and_named(values: Path, tmp_path: Path) -> Non
     assert told in done.stderr.replace("\n", " ")
 
 
+def test_a_number_far_from_1_is_told_and_one_that_is_too_large_is_refused(values: Path, tmp_path: Path) -> None:
+    assert "learns from numbers near 1" not in call(values).stderr
+
+    hour(tmp_path, "20200401/00", rows(0, 200) + "1,1e30,a\n")
+    done = call(changed(values, "features", price={"type": "numeric", "transform": []}))
+
+    assert "features.price: the network gets numbers up to 199, and learns from numbers near 1" in done.stderr
+    assert "number_too_large 1 (such as 20200401/00/part.csv: the column 'price' is 1e+30;" in done.stderr
+
+
 def test_a_vocabulary_of_fewer_values_than_asked_for_is_told(values: Path, tmp_path: Path) -> None:
     changed(values, "features", device={"type": "categorical", "vocabulary": {"top": 3}})
     assert "vocabulary.top" not in call(values).stderr

@@ -1,10 +1,12 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from elastic_ctr.config.features import Features
 from elastic_ctr.config.load import ConfigRefused, dump, load, settings
 from elastic_ctr.config.role_files import MasterFile, TrainerFile
-from elastic_ctr.config.statistics import absent_vocabularies, short_vocabularies
+from elastic_ctr.config.statistics import absent_vocabularies, numbers_read_otherwise, short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.local.plan import Places, roles
@@ -142,3 +144,21 @@ def test_a_vocabulary_is_not_judged_by_a_part_of_the_values() -> None:
     given = {"city": {"type": "categorical", "separator": "|", "vocabulary": ["c"]}}
 
     assert absent_vocabularies(values(None, features=given).features, of_cities((("a", 2), ("b", 1)), 9, 8)) == []
+
+
+def test_numbers_that_another_model_has_learned_otherwise_are_told() -> None:
+    def features(**numbers: Any) -> Features:
+        given = {
+            name: {"type": "numeric"} | ({} if steps is None else {"transform": steps})
+            for name, steps in numbers.items()
+        }
+        return Features.model_validate({**given, "u": {"type": "categorical"}})
+
+    there = features(same=None, raw=[], clipped=[{"clip": [0, 1]}], logged=["log1p"])
+    here = features(same=None, raw=None, clipped=[{"clip": [0, 2]}], logged=["log1p"], new=None)
+
+    found = numbers_read_otherwise(there, here)
+
+    assert [each.split()[0] for each in found] == ["features.clipped", "features.raw"]
+    assert "give it that one to keep it ([] is the number as it is)" in found[0]
+    assert numbers_read_otherwise(there, None) == []

@@ -4,6 +4,7 @@ are refused for it.
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,13 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_quality import Expected
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.metrics import MasterMetrics
-from elastic_ctr.master.quality_gate import auc_error, calibration_error, refuse_worse
+from elastic_ctr.master.quality_gate import (
+    auc_error,
+    calibration_error,
+    refuse_equal_scores,
+    refuse_worse,
+    refuse_worse_than_constant,
+)
 from elastic_ctr.master.training_status import status
 from elastic_ctr.model.evaluation import histogram_of_scores, quality_of_scores
 from elastic_ctr.model.grouped_auc import GroupSample, hashed, merged, rows_of
@@ -372,16 +379,44 @@ def test_a_training_that_stays_apart_is_refused_after_three_refusals_too_where_a
 
 
 def test_the_first_version_is_compared_with_none(tmp_path: Path) -> None:
-    one = scored(World(tmp_path, data_of(end="20200401/00")), apart_at("20200401/00", score=Score(apart=-1.0)))
+    one = scored(World(tmp_path, data_of(end="20200401/00")), apart_at("20200401/00", score=Score(apart=0.5)))
 
     one.finish()
 
     assert states(one) == [("base", "published")]
 
 
+def test_a_version_that_is_worse_than_the_click_rate_is_refused_though_it_is_the_first(tmp_path: Path) -> None:
+    one = scored(World(tmp_path, data_of(end="20200401/01")), apart_at("20200401/00", score=Score(apart=-1.0)))
+
+    one.finish()
+
+    assert [state for _, state in states(one)] == ["refused", "published"]
+    reason = one.ledger.versions()[0]["reason"]
+    assert "of pass 20200401/00 after training is above the 0.6931 of one probability for all rows" in reason
+    assert "`elastic-ctr analyze` names those far from 1" in reason
+
+
+def test_a_version_that_answers_the_same_to_every_row_is_refused(tmp_path: Path) -> None:
+    one = World(tmp_path, data_of(end="20200401/00"))
+    fill = one.fill
+
+    def filled(task: control.Task, result: control.TaskResult) -> None:
+        fill(task, result)
+        if task.phase == control.CHECK:
+            result.samples.extend(control.Sample(line=f"{key}:a", show=2, click=1) for key in range(1, 20))
+
+    one.fill = filled  # type: ignore[method-assign]
+
+    one.finish()
+
+    assert states(one) == [("base", "refused")]
+    assert "answers 0.5 for each of" in one.ledger.versions()[0]["reason"]
+
+
 def test_limits_that_are_too_high_refuse_nothing(tmp_path: Path) -> None:
     never = {"max_quality_loss": QualityLoss(auc=1, calibration=1e9)}
-    one = scored(world(tmp_path, config=never), apart_at("20200401/01", score=Score(apart=-3.0, bias=5.0)))
+    one = scored(world(tmp_path, config=never), apart_at("20200401/01", score=Score(apart=0.5, bias=5.0)))
 
     one.finish()
 
@@ -438,6 +473,65 @@ def test_the_errors_are_not_below_those_of_repeated_draws() -> None:
 
     assert aucs.std() < auc_errors.mean() < 3 * aucs.std()
     assert calibrations.std() < calibration_errors.mean() < 3 * calibrations.std()
+
+
+PASS = PassRow(2, "20200401/01", ("20200401/01",), 0, ends_day=False)
+
+
+def test_the_quality_of_a_constant_is_no_worse_than_that_of_a_constant() -> None:
+    quality = quality_of_scores(np.full(5000, 0.02), np.arange(5000) < 100, np.ones(5000))
+
+    refuse_worse_than_constant(PASS, quality, late_clicks=False)
+
+
+@pytest.mark.parametrize(
+    ("clicks", "shows", "late"), [(99, 20_000, False), (20_000, 20_099, False), (10_000, 20_000, True)], ids=str
+)
+def test_passes_of_few_clicks_and_of_late_ones_are_compared_with_no_constant(
+    clicks: int, shows: int, late: bool
+) -> None:
+    quality = quality_of_scores(np.full(shows, 0.2), np.arange(shows) < clicks, np.ones(shows))
+
+    refuse_worse_than_constant(PASS, quality, late_clicks=late)
+    refuse_worse_than_constant(PASS, None, late_clicks=False)
+
+
+@pytest.mark.parametrize("rate", [0.003, 0.05, 0.5])
+def test_an_untrained_model_of_clicks_that_nothing_foretells_is_not_refused(rate: float) -> None:
+    """Its logits wander about those of the rate, as the last steps have left them, however few or many rows there are."""
+    dice = np.random.default_rng(1)
+    for rows in (300, 3_000, 30_000) * 20:
+        clicks = dice.random(rows) < rate
+        logits = np.log(rate / (1 - rate)) + dice.normal(0, 0.3, rows)
+        quality = quality_of_scores(1 / (1 + np.exp(-logits)), clicks, np.ones(rows))
+        refuse_worse_than_constant(PASS, quality, late_clicks=False)
+
+
+def samples(rows: int, clicks: int) -> list[tuple[str, int, int]]:
+    return [(f"row {row}", 1, int(row < clicks)) for row in range(rows)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "given", "refused"),
+    [
+        ([0.0] * 20, samples(20, 5), True),
+        ([1.0] * 20, samples(20, 5), True),
+        ([0.3, 0.30000001] * 10, samples(20, 5), True),
+        ([0.3, 0.3001] * 10, samples(20, 5), False),
+        ([0.0] * 9, samples(9, 5), False),
+        ([0.3] * 20, samples(1, 1) * 20, False),
+        ([0.3] * 20, samples(20, 0), False),
+        ([0.3] * 20, samples(20, 20), False),
+    ],
+    ids=[
+        "zeros", "ones", "rounding", "small differences", "few rows", "equal rows", "no click", "clicks alone",
+    ],
+)  # fmt: skip
+def test_equal_scores_are_refused_of_different_rows_with_and_without_clicks(
+    scores: list[float], given: list[tuple[str, int, int]], refused: bool
+) -> None:
+    with pytest.raises(PublishRefused, match="for each of 20 different rows") if refused else nullcontext():
+        refuse_equal_scores(PASS, np.array(scores, np.float32), given)
 
 
 def test_few_impressions_prove_nothing() -> None:

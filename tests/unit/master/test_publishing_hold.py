@@ -263,8 +263,9 @@ def scored(one: StreamWorld, bad: Callable[[int], bool], shows: int = 400) -> St
 
     def filled(task: control.Task, result: control.TaskResult) -> None:
         fill(task, result)
-        apart = -2.0 if bad(int(task.pass_id.rpartition("/")[2])) else 2.0
-        predicted = 1 / (1 + np.exp(-(noise + apart * (click - 0.5))))
+        # Bad ones are in the wrong order, and all near the click rate: no worse than that.
+        logits = 0.1 * noise - 0.1 * click if bad(int(task.pass_id.rpartition("/")[2])) else noise + 2 * (click - 0.5)
+        predicted = 1 / (1 + np.exp(-logits))
         positives, negatives = histogram_of_scores(predicted, click, np.ones(shows))
         result.positives, result.negatives = positives.tobytes(), negatives.tobytes()
 

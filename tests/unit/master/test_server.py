@@ -13,22 +13,22 @@ import httpx
 import pytest
 
 from credentials import auth, tokens
-from elastic_ctr.config.features import input_of
+from elastic_ctr.config.features import Features, input_of
 from elastic_ctr.config.model import Dense, Model, ModelInput, digest_of_model
-from elastic_ctr.config.role_files import Tracking
+from elastic_ctr.config.role_files import MasterFile, Tracking
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.schedule import ChangedFiles
-from elastic_ctr.master.server import Master, remember_settings
+from elastic_ctr.master.server import Master, refuse_raw_numbers, remember_settings
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest
-from master.world import MODEL, data_of, settings_of
+from master.world import MODEL, data_of, rows_data_of, settings_of
 from ports import free_port
 from runtime.tracking_server import Server
 
@@ -238,6 +238,30 @@ def test_a_ledger_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -
         remember_settings(ledger, DATA, Model(dense=Dense(learning_rate=0.1)), slots)
     with pytest.raises(ValueError, match=r"data\.splitsPerPass was 1 .* put it back, or begin with an empty state"):
         remember_settings(ledger, DATA.model_copy(update={"splits_per_pass": 2}), model, slots)
+
+    ledger.close()
+
+
+def test_a_model_of_raw_numbers_is_not_standardized_by_another_release(tmp_path: Path) -> None:
+    def told(**transform: object) -> MasterFile:
+        numbers = {name: {"type": "numeric", "missing": 0, **transform} for name in ("x", "y")}
+        features = Features.model_validate({**numbers, "user": {"type": "categorical"}})
+        return settings_of(data=rows_data_of(), features=features)
+
+    # As a release that had no other default wrote it.
+    before = told(transform=[])
+    assert '"transform":[]' in before.input.definition
+    ledger = Ledger(tmp_path / "ledger.db")
+    refuse_raw_numbers(ledger, told())
+    remember_settings(ledger, before.data, before.model, before.input)
+
+    refuse_raw_numbers(ledger, before)
+    refuse_raw_numbers(ledger, told(transform=["standardize"]))
+    with pytest.raises(
+        ValueError,
+        match=r"features\.x has no `transform`.* write `transform: \[\]` there, and in y, to go on as before",
+    ):
+        refuse_raw_numbers(ledger, told())
 
     ledger.close()
 

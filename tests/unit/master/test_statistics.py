@@ -34,7 +34,7 @@ FIRST, SECOND = "20200401/00", "20200401/01"
 # So many rows that their absence says something.
 MANY: Rows = [(float(number), f"tag-{number % 7}") for number in range(200)]
 NO_PRICE: Rows = [(float("nan"), tag) for _, tag in MANY]
-PLAIN = {"price": {"type": "numeric", "missing": 0}}
+PLAIN = {"price": {"type": "numeric", "transform": [], "missing": 0}}
 
 
 def of_rows(folder: Path, *, data: dict[str, Any] | None = None, **given: Any) -> World:

@@ -12,12 +12,18 @@ from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score, roc_cu
 from elastic_ctr.master.quality_gate import auc_error, calibration_error
 from elastic_ctr.model.evaluation import (
     BUCKETS,
+    FINE_BUCKETS,
+    TAIL_BUCKETS,
     bucket_centres,
     bucket_error,
+    bucket_of,
+    histogram_of,
     histogram_of_scores,
     quality_of_histogram,
     quality_of_scores,
 )
+from elastic_ctr.scoring.quality import QualityCounter, measures
+from elastic_ctr.scoring.scoring_job import Outcome
 from elastic_ctr.versions.manifest import Quality
 
 Floats = npt.NDArray[np.float64]
@@ -143,18 +149,74 @@ def test_the_auc_of_a_histogram_is_off_by_what_shares_a_bucket(given: Lines) -> 
 
 
 def test_each_bucket_is_counted_by_its_own_centre() -> None:
-    centres = bucket_centres()
+    fine = slice(TAIL_BUCKETS, -TAIL_BUCKETS)
+    centres = bucket_centres()[fine]
 
-    positives, negatives = histogram_of_scores(centres, np.ones(BUCKETS), np.full(BUCKETS, 3))
+    positives, negatives = histogram_of_scores(centres, np.ones(len(centres)), np.full(len(centres), 3))
 
-    assert np.array_equal(positives, np.ones(BUCKETS))
-    assert np.array_equal(negatives, np.full(BUCKETS, 2.0))
+    assert np.array_equal(positives[fine], np.ones(len(centres)))
+    assert np.array_equal(negatives[fine], np.full(len(centres), 2.0))
 
 
-def test_scores_of_0_and_1_count_as_logits_of_16() -> None:
-    found = from_histogram(Lines([0.0, 1.0], [1, 0], [1, 1]))
+def test_buckets_rise_with_the_logit_on_both_sides_of_the_fine_ones() -> None:
+    logits = np.concatenate([[-np.inf], np.linspace(-70, 70, 20_000), [np.inf]])
 
-    assert found.logloss == pytest.approx(16, abs=OFF)
+    bucket = bucket_of(logits)
+
+    assert (bucket[0], bucket[-1]) == (0, BUCKETS - 1)
+    assert set(np.diff(bucket).tolist()) <= {0, 1}
+    assert (np.diff(bucket_centres()) >= 0).all()
+
+
+@given(st.lists(st.tuples(st.floats(-90, 90), st.booleans()), min_size=2, max_size=200), st.floats(-3, 3))
+def test_the_figures_of_shifted_logits_are_those_of_the_probabilities_that_are_served(
+    rows: list[tuple[float, bool]], shift: float
+) -> None:
+    """Served probabilities are float32: far logits are 0 and 1 there, and no figure may be better than theirs."""
+    logits, clicks = np.array([logit for logit, _ in rows]), np.array([click for _, click in rows], np.int64)
+    with np.errstate(over="ignore"):
+        served = np.float32(1) / (np.float32(1) + np.exp(-(logits + shift).astype(np.float32)))
+    evaluated = QualityCounter()
+    evaluated.add(served, np.ones(len(rows), np.int64), clicks)
+    due = measures(
+        Outcome(rows=len(rows), shows=len(rows), clicks=int(clicks.sum()), quality=evaluated.quality()),
+    )
+    bucket = bucket_of(logits)
+
+    found = quality_of_histogram(
+        np.bincount(bucket, clicks, BUCKETS), np.bincount(bucket, 1 - clicks, BUCKETS), shift=shift
+    )
+
+    assert found is not None
+    assert found.logloss == pytest.approx(due["logloss"], rel=0.01, abs=2 * OFF)
+    assert found.predicted_ctr == pytest.approx(due["predictedCtr"], abs=OFF)
+    if found.auc is not None:
+        # Pairs that share a bucket in one of the two are ties there.
+        near = np.abs(logits[clicks == 1][:, None] - logits[clicks == 0][None, :]) < 0.25
+        assert found.auc == pytest.approx(due["auc"], abs=near.mean() / 2 + 1e-9)
+
+
+def test_a_model_that_answers_0_for_everything_has_the_logloss_that_evaluate_finds() -> None:
+    """Its logits were taken for -16 once, and a shift of 16 made a calibrated model of it: 0.69 instead of 18.65."""
+    clicks, others = np.zeros(BUCKETS), np.zeros(BUCKETS)
+    clicks[0], others[0] = 54, 46
+
+    found = quality_of_histogram(clicks, others, shift=16.02)
+
+    assert found is not None
+    assert found.logloss == pytest.approx(0.54 * -math.log(1e-15))
+    assert found.calibration == pytest.approx(0, abs=1e-12)
+    assert found.auc == 0.5
+
+
+def test_a_histogram_of_an_earlier_release_has_its_counts_at_the_same_logits() -> None:
+    counts = np.arange(FINE_BUCKETS, dtype=float)
+
+    found = histogram_of(counts)
+
+    assert found[bucket_of(np.array([-15.995, 0.003, 15.995]))].tolist() == [0, 2048, 4095]
+    with pytest.raises(ValueError, match="a histogram of 7 buckets instead of 4864"):
+        histogram_of(np.zeros(7))
 
 
 def test_calibration_is_above_1_where_clicks_were_overestimated() -> None:

@@ -4,8 +4,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from elastic_ctr.model.evaluation import BUCKETS, histogram_of_scores
-from elastic_ctr.model.grouped_auc import GROUP_BUCKETS, GroupSample, grouped_auc, hashed, merged, rows_of
+from elastic_ctr.model.evaluation import BUCKETS, bucket_of, histogram_of_scores
+from elastic_ctr.model.grouped_auc import (
+    GROUP_BUCKETS,
+    GroupSample,
+    bucket_in_group,
+    grouped_auc,
+    hashed,
+    merged,
+    rows_of,
+)
 from elastic_ctr.model.score_counter import ScoreCounter
 
 
@@ -114,8 +122,8 @@ def test_groups_are_sampled_over_batches_as_over_all_records_at_once(most: int) 
         lists = [[key] for key in keys[cut].tolist()]
         counter.count(column(logits[cut]), column(np.ones(100)), column(clicks[cut]), keys_of(lists))
 
-    bucket = np.clip((logits.astype(np.float32).astype(np.float64) + 16) * BUCKETS / 32, 0, BUCKETS - 1)
-    every = GroupSample(0, rows_of(hashed(keys.astype(np.uint64)), bucket.astype(np.int64) // 4, clicks, 1 - clicks))
+    bucket = bucket_in_group(bucket_of(logits.astype(np.float32).astype(np.float64)))
+    every = GroupSample(0, rows_of(hashed(keys.astype(np.uint64)), bucket, clicks, 1 - clicks))
     found = counter.groups()
     assert found.to_bytes() == merged([every, GroupSample(found.bound, every.rows[:0])]).to_bytes()
     assert (found.bound > 0) == (most == 50)

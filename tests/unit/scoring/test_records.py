@@ -20,7 +20,7 @@ from elastic_ctr.features.transforms.transformer import MOST_KEYS
 from elastic_ctr.scoring.records import Records, reader_of
 from elastic_ctr.serving.batching.schema import Schema
 
-FEATURES = {"user": {"type": "categorical"}, "tags": {"type": "categorical", "separator": "|"}, "price": {"type": "numeric", "missing": 0}}  # fmt: skip
+FEATURES = {"user": {"type": "categorical"}, "tags": {"type": "categorical", "separator": "|"}, "price": {"type": "numeric", "transform": [], "missing": 0}}  # fmt: skip
 TRANSFORMER = FeatureDocument(features=Features.model_validate(FEATURES)).transformer()
 OF_ROWS = Schema(TRANSFORMER.slots, TRANSFORMER, "digest")
 OF_LINES = Schema(SlotList(("0", "7")))
@@ -104,6 +104,15 @@ def test_a_row_with_too_many_keys_is_refused_and_its_neighbours_are_not() -> Non
     [refused] = block.refused
     assert (refused.place, refused.reason.value) == (1, "too_many_keys")
     assert block.instances.feasigns.tolist() == keys_of(("u1", "x", 1), ("u3", "y", 1))[0]
+
+
+def test_a_row_with_a_number_that_is_too_large_is_refused_and_its_neighbours_are_not() -> None:
+    [block] = blocks(CSV, b"clicked,user,tags,price\n0,u1,x,1\n1,u2,x,1e12\n1,u3,y,1\n")
+
+    [refused] = block.refused
+    assert (refused.place, refused.reason.value) == (1, "number_too_large")
+    assert "the column 'price' is 1e+12, of which the feature 'price' makes 1e+12" in refused.detail
+    assert block.places.tolist() == [0, 2]
 
 
 def test_rows_to_predict_need_no_label() -> None:

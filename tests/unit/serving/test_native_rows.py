@@ -174,7 +174,7 @@ async def test_a_row_with_too_many_keys_is_refused_and_others_of_its_batch_are_a
         answers = await said(it, [request(ROW) + request(ROW, many) + request(ROW)])
 
         assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"400", b"200"]
-        assert b"instances[1] has more than 65536 keys; shorten its lists" in answers
+        assert b"instances[1]: the row has more than 65536 keys; shorten its lists, or cross fewer of them" in answers
 
 
 class NoNumberAbove20(SumOfAll):

@@ -36,7 +36,7 @@ FEATURES = Features.model_validate(
         "flag": {"type": "categorical", "vocabulary": ["true"]},
         "item": {"type": "categorical", "hash": 1000},
         "price": {"type": "numeric", "transform": ["log1p", {"round": 5}], "missing": -1},
-        "raw": {"type": "numeric", "column": "price", "missing": 0},
+        "raw": {"type": "numeric", "column": "price", "transform": [], "missing": 0},
         "round": {"type": "categorical", "column": "price", "round": 2},
         "tags": {"type": "categorical", "separator": "|", "pooling": "mean"},
         "title": {"type": "text", "ngrams": [1, 2]},
@@ -56,8 +56,7 @@ row = st.fixed_dictionaries(
         "user": words,
         "item": st.integers(-(2**63), 2**63 - 1),
         "flag": st.booleans(),
-        "price": st.floats(allow_nan=False, allow_infinity=False)
-        | st.sampled_from([-0.0, 1e308, 5e-324, 0.1, 2.0**53]),
+        "price": st.floats(-1e6, 1e6) | st.sampled_from([-0.0, 1e6, 5e-324, 0.1]),
         "tags": st.lists(words, max_size=4),
         "title": words,
     },

@@ -14,7 +14,7 @@ def text_of(rows: list[list[list[int]]], numbers: int) -> bytes:
     keys = np.array([key for row in rows for slot in row for key in slot], np.uint64)
     clicks = np.arange(len(rows), dtype=np.int64)
     dense = np.linspace(-3, 3, len(rows) * numbers, dtype=np.float32).reshape(len(rows), numbers)
-    return record_text(Transformed(keys, lengths, dense, np.empty(0, np.int64)), clicks + 2, clicks)[0]
+    return record_text(Transformed(keys, lengths, dense, *np.empty((2, 0), np.int64)), clicks + 2, clicks)[0]
 
 
 @given(

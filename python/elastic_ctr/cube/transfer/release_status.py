@@ -1,8 +1,10 @@
 """Status and metrics of cube-transfer, read-only."""
 
 import math
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -14,10 +16,15 @@ from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.versions.holds import Hold
-from elastic_ctr.versions.manifest import freshness_seconds
+from elastic_ctr.versions.manifest import VersionManifest, freshness_seconds
 
 # More than an hour that is published before it ends.
 _CLOCKS_DIFFER = 2 * 3600.0
+# The pace of the data is that of so many of the newest versions.
+_PUNCTUAL, _FEWEST_VERSIONS = 10, 3
+_SHORTEST_INTERVAL = 3600.0
+# Intervals after which the most punctual version came: the data are no news.
+_LONG_PAST = 48
 
 
 def status_of(transfer: CubeTransfer) -> dict[str, Any]:
@@ -51,6 +58,24 @@ def status_of(transfer: CubeTransfer) -> dict[str, Any]:
         "freshnessSeconds": None if live is None else round(freshness_seconds(live.event_time_max, time.time()), 3),
         "versions": {str(v): _times(transfer, v, each) for v, each in state.times.items()},
     }
+
+
+def overdue_intervals(published: Sequence[VersionManifest], live: VersionManifest | None, now: float) -> float | None:
+    """How many of the usual intervals between versions the live one is late; 0 while the next one is not due.
+
+    An interval is the median of those of event times of the newest versions, and an hour at least: a window of a stream is late by its own
+    alert. A version is expected as long after its newest event as the most punctual of them came. None where that cannot be known: of fewer
+    than three versions, and where versions are of days that are long past, whose next ones no clock announces.
+    """
+    newest = [each for each in sorted(published, key=lambda each: each.version)[-_PUNCTUAL:] if each.compacts is None]
+    times = sorted({each.event_time_max for each in newest})
+    if live is None or len(times) < _FEWEST_VERSIONS:
+        return None
+    interval = max(statistics.median([b - a for a, b in pairwise(times)]), _SHORTEST_INTERVAL)
+    lateness = max(min(each.created_at - each.event_time_max for each in newest), 0.0)
+    if lateness > _LONG_PAST * interval:
+        return None
+    return max((now - live.event_time_max - lateness) / interval - 1, 0.0)
 
 
 def problems_of(transfer: CubeTransfer) -> list[str]:
@@ -223,6 +248,11 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
                 status["freshnessSeconds"],
             ),
             (
+                "overdue_intervals",
+                "Intervals between versions by which the live version is late; not a number where no next version can be expected.",
+                _overdue(transfer),
+            ),
+            (
                 "publish_to_live_seconds",
                 "From publishing the live version to its going live for the first time.",
                 live.get("secondsToLive"),
@@ -240,6 +270,12 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
 
     metrics.computed(gauges)
     return metrics
+
+
+def _overdue(transfer: CubeTransfer) -> float | None:
+    state, manifests = transfer.state, {} if transfer.scan is None else transfer.scan.manifests
+    live = None if state is None or state.live is None else manifests.get(state.live)
+    return overdue_intervals([*manifests.values()], live, time.time())
 
 
 def _number(value: float | None) -> float:

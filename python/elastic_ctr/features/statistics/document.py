@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from typing_extensions import Self
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
 TOP = 4096  # most frequent values that are listed; `vocabulary: {top: n}` allows as many
 LONGEST = 256  # bytes of a value in this list
+MOST_DEVIATIONS = 10.0
+"""A number that is farther from the mean is an outlier. By Chebyshev's inequality fewer than 1 % of the numbers can be, so outliers are
+always few; and a value that 1 % of the rows have is none, however rare it seems. A normal distribution has none."""
 BUCKETS = 4096  # quantiles are kept at each 1/4096; `boundaries: {quantiles: n}` allows as many buckets
+
+_SQUARES = 1e150  # smaller numbers have squares, and sums of thousands of them
 
 
 class _Part(BaseModel):
@@ -112,6 +118,24 @@ class NumberStatistics(_OfColumn):
     @property
     def values(self) -> int:
         return self.rows - self.missing
+
+    @property
+    def typical(self) -> tuple[float, float]:
+        """Mean and deviation of the numbers without outliers, by the quantiles; of all numbers where the others are all the same.
+
+        One damaged number in a thousand, 1e12 among 1 to 10, would make all others the same after standardizing by it.
+        """
+        kept = np.array(self.quantiles, np.float64)
+        kept = kept[np.abs(kept) < _SQUARES]
+        while len(kept):
+            mean, deviation = float(kept.mean()), float(kept.std())
+            near = kept[np.abs(kept - mean) <= MOST_DEVIATIONS * deviation]
+            if len(near) in (0, len(kept)):
+                break
+            kept = near
+        if len(kept) in (0, len(self.quantiles)) or kept[0] == kept[-1]:
+            return self.mean or 0.0, self.deviation or 0.0
+        return mean, deviation
 
     def quantile(self, q: float) -> float:
         """The number at rank q, from 0 to 1, of the order of all; between two kept ones by a straight line, as numpy's `linear`.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -11,12 +13,19 @@ from elastic_ctr.features.statistics.document import NumberStatistics, Statistic
 
 COMPARED_VALUES = 100
 _DECILES = 10
+# A share of the later values that no value has by chance that is not among the most frequent of both together.
+_CERTAIN = 0.05
+# Of a bin's values in the smaller of both: above it the chi-square holds.
+_MANY = 50.0
+# Deviations of a normal distribution that chance exceeds once in 9,000 times: a ninth of what is promised, for what is approximated.
+_RARE = 3.7
 
 
 class Drift(NamedTuple):
     """Of a column: pinned, and in the later data. A share of None is of a column without values, or of numbers.
 
-    `psi` is the population stability index: below 0.1 little has changed, above 0.25 much has (Siddiqi, 2006).
+    `psi` is the population stability index without what chance gives, 0 within chance: below 0.1 little has changed, above 0.25 much has
+    (Siddiqi, 2006). A move of a tenth of the values makes it 0.04 or more, whichever bins they are of.
     `unseen` is the share of values outside the pinned list of frequent values, `pinned_unseen` that of the pinned data, whose list
     may have been too short for all: the rise between the two tells of new values, not the share alone. Where the later list is too
     short as well, both are shares outside those pinned values that must be in it unless they have become rarer.
@@ -42,39 +51,99 @@ def compared(pinned: Statistics, later: Statistics) -> list[Drift]:
     return texts + [_number(name, each, later.numbers[name]) for name, each in numbers if name in later.numbers]
 
 
-def population_stability(
-    pinned: Sequence[float], later: Sequence[float], pinned_count: int, later_count: int
-) -> float | None:
-    """The sum of (q - p) ln(q / p) over the bins, p and q being the shares of a bin in the two; None where one is of no values.
+def population_stability(pinned: Sequence[float], later: Sequence[float]) -> float | None:
+    """The sum of (q - p) ln(q / p) over the bins, p and q being the shares of a bin in the two, less what chance alone gives; 0 where it is
+    within chance. None where one is of no values.
 
-    Siddiqi: Credit Risk Scorecards, 2006. Each bin gets half a value more, (share x count + 1/2) / (count + bins / 2), so that
-    an empty one has a finite logarithm. Without any change the mean is (bins - 1) (1 / n + 1 / m) of n and m values
-    (Yurdakul and Naranjo: Statistical Properties of the Population Stability Index, 2020).
+    Siddiqi: Credit Risk Scorecards, 2006. Each bin gets half a value more, (count + 1/2) / (n + bins / 2), so that an empty one has a finite
+    logarithm. Without any change the sum of many values is (1 / n + 1 / m) times a chi-square of bins - 1 degrees of freedom
+    (Yurdakul and Naranjo: Statistical Properties of the Population Stability Index, 2020). Of few values its mean and variance are worked
+    out: given how often a value occurs in both together, how many of these occurrences are in the later data is hypergeometric.
+
+    Args:
+        pinned: how many values of the pinned data are in each bin.
+        later: the same of the later data. Bins may have been chosen by the sums of both, but not by one of them.
     """
-    if not pinned_count or not later_count:
+    if not math.fsum(pinned) or not math.fsum(later):
         return None
-    bins = len(pinned)
+    found, mean, variance = by_chance(pinned, later)
+    return found - mean if found > _most_by_chance(mean, variance) else 0.0
 
-    def smoothed(share: float, count: int) -> float:
-        return (share * count + 0.5) / (count + bins / 2)
 
-    pairs = [(smoothed(p, pinned_count), smoothed(q, later_count)) for p, q in zip(pinned, later, strict=True)]
-    return math.fsum((q - p) * math.log(q / p) for p, q in pairs)
+def by_chance(pinned: Sequence[float], later: Sequence[float]) -> tuple[float, float, float]:
+    """The sum over the bins, and its mean and variance if nothing has changed."""
+    n, m = math.fsum(pinned), math.fsum(later)
+    counts = [(a, b) for a, b in zip(pinned, later, strict=True) if a + b > 0]
+    half = len(counts) / 2
+    if len(counts) < 2:
+        return 0.0, 0.0, 0.0
+    found = math.fsum(_term((a + 0.5) / (n + half), (b + 0.5) / (m + half)) for a, b in counts)
+    means, variances = zip(*(_term_by_chance(a + b, n, m, half) for a, b in counts), strict=True)
+    mean = math.fsum(means)
+    # The last bin has what the others leave, which counts where there are few.
+    variance = math.fsum(variances) * len(counts) / (len(counts) - 1)
+    return found, mean, variance
+
+
+def _term(p: float, q: float) -> float:
+    return (q - p) * math.log(q / p)
+
+
+# Many bins have equally many values.
+@lru_cache(maxsize=1 << 14)
+def _term_by_chance(together: float, n: float, m: float, half: float) -> tuple[float, float]:
+    """Mean and variance of the term of a bin with so many values of n + m, if nothing has changed."""
+    rest = 1 - together / (n + m)
+    fewer, more = min(n, m), max(n, m)
+    share = fewer / (n + m)
+    if together * share > _MANY:
+        mean = (1 / n + 1 / m) * rest
+        return mean, 2 * mean**2
+    last = min(round(together), round(together * share + 12 * math.sqrt(together * share) + 20))
+    most = math.lgamma(together + 1)
+    total = squares = 0.0
+    for count in range(last + 1):
+        left = together - count
+        chance = (
+            most - math.lgamma(count + 1) - math.lgamma(left + 1) + count * math.log(share) + left * math.log1p(-share)
+        )
+        term = _term((left + 0.5) / (more + half), (count + 0.5) / (fewer + half))
+        total += math.exp(chance) * term
+        squares += math.exp(chance) * term**2
+    return total * rest, max(squares - total**2, 0.0) * rest**2
+
+
+def _most_by_chance(mean: float, variance: float) -> float:
+    """What a sum of such a mean and variance exceeds once in some thousand times: of a scaled chi-square, by Wilson and Hilferty (1931)."""
+    if not variance:
+        return mean
+    part = variance / (9 * mean**2)  # 2 / (9 degrees of freedom)
+    return mean * (1 - part + _RARE * math.sqrt(part)) ** 3
 
 
 def _text(name: str, pinned: TextStatistics, later: TextStatistics) -> Drift:
-    """Bins: the 100 most frequent of the pinned values, and all others. More bins would tell of chance in small data.
+    """Bins: the 100 values that both together have most often, and all others. More bins would tell of chance in small data.
 
-    A value that the later list lacks counts as absent there; it is rarer than each one in that list.
+    Those that are frequent in one of the two are so by chance as well, and rarer in the other: 100 of 10,000 equally frequent values would
+    have moved by much in each comparison.
     """
-    counts, compared_values = dict(later.top), pinned.top[:COMPARED_VALUES]
-    p = [count / max(pinned.values, 1) for _, count in compared_values]
-    q = [counts.get(value, 0) / max(later.values, 1) for value, _ in compared_values]
-    psi = population_stability([*p, _rest(p)], [*q, _rest(q)], pinned.values, later.values)
+    before, after = dict(pinned.top), dict(later.top)
+    together = Counter(
+        {
+            value: before.get(value, 0) + after.get(value, 0)
+            for value in before.keys() | after.keys()
+            if _is_counted(value, before, pinned, after, later) and _is_counted(value, after, later, before, pinned)
+        }
+    )
+    # Equally frequent ones by their text: the order of one list would prefer the values that it has.
+    bins = set(sorted(together, key=lambda value: (-together[value], value))[:COMPARED_VALUES])
+    bins |= {value for value in together if after.get(value, 0) > _CERTAIN * later.values}
+    p, q = ([counts.get(value, 0) for value in sorted(bins)] for counts in (before, after))
+    psi = population_stability([*p, max(pinned.values - sum(p), 0)], [*q, max(later.values - sum(q), 0)])
     least = 0.0
-    if 0 < sum(counts.values()) < later.values:
+    if 0 < sum(after.values()) < later.values:
         # An expected count of e is above the list's last one, by three deviations of chance: e - 3 sqrt(e) = last.
-        expected = ((3 + math.sqrt(9 + 4 * min(counts.values()))) / 2) ** 2
+        expected = ((3 + math.sqrt(9 + 4 * min(after.values()))) / 2) ** 2
         least = expected / later.values * pinned.values
     known = {value for value, count in pinned.top if count >= least}
     return Drift(
@@ -82,8 +151,13 @@ def _text(name: str, pinned: TextStatistics, later: TextStatistics) -> Drift:
     )
 
 
-def _rest(shares: Sequence[float]) -> float:
-    return max(1.0 - math.fsum(shares), 0.0)
+def _is_counted(
+    value: str, counts: Mapping[str, int], of: TextStatistics, others: Mapping[str, int], other: TextStatistics
+) -> bool:
+    """Whether the count of a value is known: it is in the list, or the list has all values, or the other count is far above it. The chance
+    that left a value out of a list that is too short would be taken for a change.
+    """
+    return value in counts or sum(counts.values()) == of.values or others[value] > _CERTAIN * other.values
 
 
 def _outside(known: set[str], texts: TextStatistics) -> float | None:
@@ -98,7 +172,7 @@ def _number(name: str, pinned: NumberStatistics, later: NumberStatistics) -> Dri
         return Drift(name, "number", None, pinned.missing_share, later.missing_share)
     edges = sorted({pinned.quantile(i / _DECILES) for i in range(1, _DECILES)})
     p, q = (_shares(each, edges, low_end=edges[0] == pinned.min) for each in (pinned, later))
-    psi = population_stability(p, q, pinned.values, later.values)
+    psi = population_stability([share * pinned.values for share in p], [share * later.values for share in q])
     return Drift(name, "number", psi, pinned.missing_share, later.missing_share)
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from elastic_ctr.features.cells import Cells, without_words
 from elastic_ctr.features.inputs import Inputs
 from elastic_ctr.features.keys import Keys
+from elastic_ctr.features.line import Reason
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms import formulas
 from elastic_ctr.features.transforms.xxh3 import SECRET, hash_of, hash_of_two
@@ -22,6 +23,18 @@ from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u32, l
 
 MOST_KEYS = 65_536
 """Of one row; more, as a cross of long lists has, are refused."""
+
+MOST_OF_COLUMN = 1e20
+"""The largest size of a number in a column of a numeric feature. Every whole number of 64 bits is below it. What is above it is a
+damaged or made-up value, and one alone would rule the mean and the deviation of the column."""
+
+MOST_OF_NETWORK = 1e6
+"""The largest size of a number that the network gets. Networks multiply numbers with one another several times: six factors of this size
+are within float32, and so their gradients are finite. Standardised numbers, which are clipped at ten, are never near it."""
+
+# Of a row: it is fine; or it has too many keys; or the column, or the network's number, of the numeric feature at (code - _OF_NUMBERS) // 2
+# is too large.
+_FINE, _TOO_MANY_KEYS, _OF_NUMBERS = range(3)
 
 # Bytes of a text behind its slot's prefix, which stands ready; of longer ones the prefix is copied, too.
 _SHORT = 64
@@ -72,6 +85,7 @@ class Series(NamedTuple):
     numbers: Integers  # [series]: each one's place among the number cells
     step_ends: Integers  # [series + 1], from 0
     steps: npt.NDArray[np.float64]  # [steps, STEP_WIDTH]
+    limits: npt.NDArray[np.float64]  # [series]: the size beyond which `transform` refuses the row
 
     def of(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """f64 [n, numbers] -> f64 [n, series]; what is missing stays NaN."""
@@ -151,14 +165,20 @@ class TooManyKeys(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """n rows: u64 keys by row, then by slot; i64[n * slots] how many each has; f32[n, numbers]; rows with too many keys, that
-    have none here.
+    """n rows: u64 keys by row, then by slot; i64[n * slots] how many each has; f32[n, numbers]; rows that are refused, which
+    have no keys here.
     """
 
     keys: Keys
     lengths: Integers
     numbers: Floats
-    too_many: Integers
+    refused: Integers
+    codes: Integers  # of the rows that are refused
+
+    @property
+    def kept(self) -> Integers:
+        """The rows that are not refused."""
+        return np.setdiff1d(np.arange(len(self.numbers)), self.refused)
 
 
 @dataclass(frozen=True)
@@ -195,18 +215,38 @@ class Transformer:
         scratch = work.scratch(_longest(cells.begins, cells.ends))
         lengths = np.empty(rows * slots, np.int64)
         numbers = np.empty((rows, len(self.numbers)), np.float32)
-        too_many = np.zeros(rows, np.bool_)
+        codes = np.zeros(rows, np.int64)
         wanted = 2 * rows * slots
         keys = work.keys if wanted <= _KEPT_KEYS else np.empty(wanted, np.uint64)
         row = count = 0
         while True:
-            row, count = _transform_rows(self.program, arrays, row, count, scratch, keys, lengths, numbers, too_many)
+            row, count = _transform_rows(self.program, arrays, row, count, scratch, keys, lengths, numbers, codes)
             if row == rows:
                 found = keys[:count].copy() if keys is work.keys else keys[:count]
-                return Transformed(found, lengths, numbers, np.flatnonzero(too_many))
+                refused = np.flatnonzero(codes)
+                return Transformed(found, lengths, numbers, refused, codes[refused])
             if count > MOST_OF_BATCH:
                 raise TooManyKeys
             keys = np.concatenate((keys[:count], np.empty(max(count, MOST_KEYS) * 2, np.uint64)))
+
+    def refusals(self, cells: Cells, found: Transformed) -> Iterator[tuple[int, Reason, str]]:
+        """The rows that `transform` has refused, each with its reason and a sentence; trainers, scoring and serving say the same."""
+        for row, code in zip(found.refused.tolist(), found.codes.tolist(), strict=True):
+            if code == _TOO_MANY_KEYS:
+                detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
+                yield row, Reason.TOO_MANY_KEYS, detail
+                continue
+            place, after_steps = divmod(code - _OF_NUMBERS, 2)
+            at = int(self.program.numbers[place])
+            detail = f"the column {self.inputs.numbers[at]!r} is {cells.numbers[row, at]:g}"
+            if after_steps:
+                detail += (
+                    f", of which the feature {self.numbers[place]!r} makes {found.numbers[row, place]:g}; the network takes sizes up to "
+                    f"{MOST_OF_NETWORK:g}, so clip or standardize it."
+                )
+            else:
+                detail += f"; a number has a size of at most {MOST_OF_COLUMN:g}."
+            yield row, Reason.NUMBER_TOO_LARGE, detail
 
 
 @compiled
@@ -425,8 +465,24 @@ def _add_slot(program: Any, scratch: Any, slot: Any, cells: Any, row: Any, count
 
 
 @compiled
+def _code_of_numbers(program: Any, given: Any, row: Any, numbers: Any) -> Any:
+    """Work out the numbers of a row, and whether one of them is too large."""
+    code = np.int64(_FINE)
+    for place in range(program.numbers.size):
+        x = given[row, program.numbers[place]]
+        number = _number(program, place, x)
+        numbers[row, place] = number
+        if code == _FINE and not _is_nan(x):
+            if abs(x) > MOST_OF_COLUMN:
+                code = np.int64(_OF_NUMBERS + 2 * place)
+            elif abs(number) > MOST_OF_NETWORK:
+                code = np.int64(_OF_NUMBERS + 2 * place + 1)
+    return code
+
+
+@compiled
 def _transform_rows(
-    program: Any, cells: Any, row: Any, total: Any, scratch: Any, keys: Any, lengths: Any, numbers: Any, too_many: Any
+    program: Any, cells: Any, row: Any, total: Any, scratch: Any, keys: Any, lengths: Any, numbers: Any, codes: Any
 ) -> Any:
     """Transform rows from `row` on until all are done or `keys` has no room; the next row, and how many keys there are."""
     slots = program.order.size
@@ -434,6 +490,7 @@ def _transform_rows(
     for place in range(slots):
         in_order = in_order and program.order[place] == place
     for at in range(row, cells.begins.shape[0]):
+        codes[at] = _code_of_numbers(program, cells.numbers, at, numbers)
         count = np.int64(0)
         for place in range(slots):
             slot = program.order[place]
@@ -441,9 +498,12 @@ def _transform_rows(
             if count >= 0:
                 count = _add_slot(program, scratch, slot, cells, at, count)
             scratch.places[slot, 1] = count
+        if codes[at] != _FINE:
+            count = np.int64(-1)
+        elif count < 0:
+            codes[at] = _TOO_MANY_KEYS
         if total + count > keys.size:
             return at, total
-        too_many[at] = count < 0
         for slot in range(slots):
             lengths[at * slots + slot] = scratch.places[slot, 1] - scratch.places[slot, 0] if count >= 0 else 0
         if in_order and count > 0:
@@ -458,6 +518,4 @@ def _transform_rows(
                 for each in range(scratch.places[slot, 0], scratch.places[slot, 1]):
                     keys[total] = scratch.keys[each]
                     total += 1
-        for place in range(program.numbers.size):
-            numbers[at, place] = _number(program, place, cells.numbers[at, program.numbers[place]])
     return cells.begins.shape[0], total

@@ -280,7 +280,7 @@ class NativeHttpFrontend:
         if transformer is None:
             lengths = batch.lengths[: rows * len(model.schema.slots)]
             instances = Instances(batch.feasigns[: taken[http_batches.FEASIGNS]], lengths, rows)
-            too_many = False
+            refused = False
         else:
             # All requests at once: a call costs as much as some rows.
             cells = batch.cells
@@ -290,13 +290,13 @@ class NativeHttpFrontend:
                     Cells(batch.bodies, cells.begins[:rows], cells.ends[:rows], cells.numbers[:rows])
                 )
             except TooManyKeys:
-                too_many = True
+                refused = True
             else:
                 instances = Instances(found.keys, found.lengths, rows, numbers=found.numbers)
-                too_many = len(found.too_many) > 0
+                refused = len(found.refused) > 0
         whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances, time.perf_counter())
-        if too_many:
-            # Only the clients that sent too many keys are refused.
+        if refused:
+            # Only the clients that sent such a row are refused.
             self._under_way.append(whole)
             self._resubmit_each(whole)
             return

@@ -22,7 +22,7 @@ from elastic_ctr.features.inputs import Inputs
 from elastic_ctr.features.json_rows import CellRefused, Row, row_of, unknown_column
 from elastic_ctr.features.json_scan import RowScanner
 from elastic_ctr.features.missing_words import USUAL_WORDS
-from elastic_ctr.features.transforms.transformer import MOST_KEYS, TooManyKeys, Transformer
+from elastic_ctr.features.transforms.transformer import TooManyKeys, Transformer
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
@@ -71,13 +71,13 @@ def refuse_unknown(given: Mapping[str, Any], where: str, schema: Schema) -> None
 
 
 def instances_of_cells(cells: Cells, transformer: Transformer, where: str) -> Instances:
-    """Transform rows. Raises RequestError where one, or all together, have too many keys."""
+    """Transform rows. Raises RequestError where one has too many keys or too large a number, or all have too many keys together."""
     try:
         found = transformer.transform(cells)
     except TooManyKeys as refused:
         raise RequestError(413, str(refused)) from None
-    if len(found.too_many):
-        raise BadRequest(f"{where}[{found.too_many[0]}] has more than {MOST_KEYS} keys; shorten its lists")
+    for row, _, detail in transformer.refusals(cells, found):
+        raise BadRequest(f"{where}[{row}]: {detail.removesuffix('.')}")
     return Instances(found.keys, found.lengths, len(cells), numbers=found.numbers)
 
 
@@ -93,7 +93,9 @@ def listed(names: tuple[str, ...]) -> str:
 
 def warm_rows() -> None:
     """Compile now, not under the first request."""
-    features = Features.model_validate({"user": {"type": "categorical"}, "price": {"type": "numeric", "missing": 0}})
+    features = Features.model_validate(
+        {"user": {"type": "categorical"}, "price": {"type": "numeric", "transform": [], "missing": 0}}
+    )
     transformer = transformer_of(features, None, USUAL_WORDS)
     cells = RowScanner(transformer.inputs, 1, skips=False).read(b'{"instances":[{"user":"a","price":1}]}')
     assert cells is not None

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from bench.drift import measured
 
 from elastic_ctr.features.cells import cells_of
 from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.features.statistics.drift import Drift, compared, population_stability
+from elastic_ctr.features.statistics.drift import Drift, by_chance, compared, population_stability
 
 NAN = float("nan")
 INPUTS = Inputs((TextInput("city", ""),), ("price",))
@@ -50,9 +51,9 @@ def test_drift_rises_with_the_shift() -> None:
 
 
 def test_the_index_is_that_of_its_formula() -> None:
-    p, q, n = (0.5, 0.3, 0.2), (0.4, 0.4, 0.2), 10**9
+    n = 10**9
 
-    found = population_stability(p, q, n, n)
+    found = population_stability([0.5 * n, 0.3 * n, 0.2 * n], [0.4 * n, 0.4 * n, 0.2 * n])
 
     assert found == pytest.approx(0.1 * math.log(0.5 / 0.4) + 0.1 * math.log(0.4 / 0.3), rel=1e-6)
 
@@ -107,4 +108,44 @@ def test_a_constant_that_changes_is_drift_in_either_direction(other: float) -> N
 
 
 def test_an_empty_bin_has_a_finite_index() -> None:
-    assert 0 < (population_stability((1.0, 0.0), (0.0, 1.0), 100, 50) or 0) < 20
+    assert 0 < (population_stability((100, 0), (0, 50)) or 0) < 20
+
+
+def test_chance_is_no_drift_and_a_tenth_of_the_values_is() -> None:
+    """A sample of `bench.drift`, which has every size and column."""
+    found = list(measured(5, (500, 5_000)))
+
+    unchanged = [each for each in found if each.change == "none"]
+    assert sum(each.found for each in unchanged) <= 2
+    assert sum(each.alerts for each in unchanged) == 0
+    assert sum(len(each.psi) for each in unchanged) == 240
+    for each in found:
+        if each.change != "none":
+            assert each.psi.min() > 0.02, each
+
+
+@pytest.mark.parametrize("values", [2, 30, 3000])
+@pytest.mark.parametrize("sizes", [(500, 500), (500, 5000), (5000, 500)], ids=str)
+def test_without_a_change_the_figure_has_no_bias(values: int, sizes: tuple[int, int]) -> None:
+    """Before what is within chance becomes 0: the mean of the sum is what is subtracted from it."""
+    dice = np.random.default_rng(1)
+    shares = np.full(values, 1 / values)
+    differences = []
+    for _ in range(40):
+        a, b = (dice.multinomial(size, shares) for size in sizes)
+        kept = np.argsort(-(a + b), kind="stable")[:100]
+        p, q = ([*each[kept].tolist(), each.sum() - each[kept].sum()] for each in (a, b))
+        found, mean, _ = by_chance(p, q)
+        differences.append(found / mean - 1)
+
+    assert abs(np.mean(differences)) < 4 * np.std(differences) / math.sqrt(len(differences))
+
+
+def test_a_new_value_of_a_tenth_is_found_beside_a_pinned_list_that_is_too_short() -> None:
+    dice = np.random.default_rng(1)
+    pinned = of([str(each) for each in dice.integers(0, 300, 3000)], [0.0] * 3000, top=100)
+    cities = [str(each) for each in dice.integers(0, 300, 2700)]
+    same, other = (of([*cities, *new], [0.0] * 3000, top=100) for new in (cities[:300], ["new"] * 300))
+
+    assert by_column(compared(pinned, same))["city"].psi == 0
+    assert (by_column(compared(pinned, other))["city"].psi or 0) > 0.25

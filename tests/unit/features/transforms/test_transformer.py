@@ -16,11 +16,11 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.features.cells import cells_of
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.features.transforms.transformer import MOST_KEYS, TooManyKeys
+from elastic_ctr.features.transforms.transformer import MOST_KEYS, MOST_OF_COLUMN, MOST_OF_NETWORK, TooManyKeys
 
 GIVEN: dict[str, dict[str, Any]] = {
     "age": {"type": "bucketized", "boundaries": [18, 30, 65]},
-    "age_raw": {"type": "numeric", "column": "age", "missing": -1},
+    "age_raw": {"type": "numeric", "column": "age", "transform": [], "missing": -1},
     "by_age": {"type": "crossed", "of": ["user", "age"]},
     "colour": {"type": "categorical", "vocabulary": ["red", "grün"]},
     "grid": {"type": "crossed", "of": ["tags", "user", "price_bin"], "hash": 11},
@@ -99,14 +99,20 @@ def test_keys_and_numbers_of_rows_are_those_of_plain_python(given_: list[tuple[d
 
     slots = list(transformer.slots)
     assert (str(found.numbers.dtype), str(found.keys.dtype)) == ("float32", "uint64")
-    assert not len(found.too_many)
+    too_large = [
+        abs(np.float32(min(max(age, -1e9), 1e9))) > MOST_OF_NETWORK or abs(price) > MOST_OF_COLUMN
+        for _, age, price in given_
+    ]
+    assert found.refused.tolist() == [row for row, is_large in enumerate(too_large) if is_large]
     lists = np.split(found.keys, np.cumsum(found.lengths)[:-1]) if len(found.lengths) else []
     for row, (texts, age, price) in enumerate(given_):
+        if too_large[row]:
+            assert not found.lengths[row * len(slots) : (row + 1) * len(slots)].any()
+            continue
         keys, numbers = in_python(texts, age, price)
         of_row = [each.tolist() for each in lists[row * len(slots) : (row + 1) * len(slots)]]
         assert dict(zip(slots, of_row, strict=True)) == keys
-        largest = float(np.finfo(np.float32).max)
-        wanted = [np.float32(min(max(numbers[name], -largest), largest)) for name in transformer.numbers]
+        wanted = [np.float32(numbers[name]) for name in transformer.numbers]
         assert found.numbers[row].tolist() == pytest.approx(wanted, rel=1e-6)
 
 
@@ -123,7 +129,7 @@ def test_a_row_with_too_many_keys_is_named_and_the_others_are_whole() -> None:
 
     found = transformer.transform(cells_of([([b"a"], []), ([many], []), ([b"b c"], [])], transformer.inputs))
 
-    assert found.too_many.tolist() == [1]
+    assert found.refused.tolist() == [1]
     assert found.lengths.tolist() == [1, 0, 2]
     assert found.keys.tolist() == [key("w", each) for each in (b"a", b"b", b"c")]
 
@@ -205,7 +211,7 @@ def test_a_feature_that_needs_statistics_says_so(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(NEEDING))
 def test_statistics_of_other_data_are_refused(name: str) -> None:
     features = Features.model_validate({name: NEEDING[name], "other": {"type": "categorical"}})
-    others = Features.model_validate({"else": {"type": "categorical"}, "cost": {"type": "numeric"}})
+    others = Features.model_validate({"else": {"type": "categorical"}, "cost": {"type": "numeric", "transform": []}})
     statistics = statistics_of(others, [([b"x"], [1.0])])
 
     with pytest.raises(OtherStatistics, match=r"needs the statistics of (price|user).*these are of (cost|else)"):
