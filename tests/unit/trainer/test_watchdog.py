@@ -28,7 +28,7 @@ import sys, threading
 from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.trainer.watchdog import Watchdog
 master, endpoint, trainer_id, attempt = sys.argv[1:]
-watchdog = Watchdog(MasterClient(master, ""), int(trainer_id), 1, [endpoint], 10.0)
+watchdog = Watchdog(MasterClient(master, None), int(trainer_id), 1, [endpoint], 10.0)
 if attempt:
     watchdog.hold(attempt)
 watchdog.start()
