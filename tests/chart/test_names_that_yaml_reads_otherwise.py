@@ -78,7 +78,7 @@ def test_a_namespace_may_have_such_a_name(render: Renderer, namespace: str) -> N
 
 # Every key whose text goes into an object as it is.
 TAKEN: dict[str, Any] = {
-    "auth": {"existingSecret": "2024", "key": "2024"},
+    "auth": {"existingSecret": "2024"},
     "image": {"pullSecrets": ["2024"]},
     "global": {"imagePullSecrets": ["2025"]},
     "serviceAccount": {"create": False, "name": "2024"},
@@ -102,7 +102,7 @@ TAKEN: dict[str, Any] = {
 def test_what_values_name_may_look_like_a_number(render: Renderer) -> None:
     for values in (
         TAKEN,
-        {"auth": {"key": "2024"}, "tracking": {"enabled": True, "persistence": {"storageClass": "2024"}}},
+        {"tracking": {"enabled": True, "persistence": {"storageClass": "2024"}}},
     ):
         rendered = render(**values)
 

@@ -105,13 +105,17 @@ async def test_a_large_request_to_a_small_method_is_refused(
 MASTER = """
 import sys, time
 from elastic_ctr.master.server import ControlServicer, start_server
+from elastic_ctr.runtime.access import Access
+from elastic_ctr.runtime.audit import AuditLog
+from elastic_ctr.runtime.auth import Right, Token, Tokens
 
 class Coordinator:
     def join(self, *_):
         from elastic_ctr.control import control_pb2
         return control_pb2.JoinReply(trainer_id=7)
 
-server = start_server(ControlServicer(Coordinator(), lambda *_: None, Access({Right.INTERNAL: Tokens([Token("test", "the-token")])}, AuditLog("master"))), "127.0.0.1", int(sys.argv[1]))
+access = Access({Right.INTERNAL: Tokens([Token("test", "the-token")])}, AuditLog("master"))
+server = start_server(ControlServicer(Coordinator(), lambda *_: None, access), "127.0.0.1", int(sys.argv[1]))
 print("up", flush=True)
 time.sleep(3600)
 """

@@ -23,6 +23,7 @@ from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, Store, St
 _DIES = """
 import importlib, os, sys
 from elastic_ctr.store import open_store
+from elastic_ctr.runtime.auth import Token, Tokens
 store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
 module, _, place = sys.argv[3].partition(":")
 *above, name = place.split(".")
@@ -40,6 +41,7 @@ import os, sys
 from pathlib import Path
 from contract.sending import Sending
 from elastic_ctr.store import open_store
+from elastic_ctr.runtime.auth import Token, Tokens
 store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
 store.put(Sending.of(Path(sys.argv[3]), 10_000_000, lambda: os.kill(os.getpid(), 9)), "output/versions/7.json")
 """
@@ -50,6 +52,7 @@ from pathlib import Path
 from elastic_ctr.store import StoreError, open_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+from elastic_ctr.runtime.auth import Token, Tokens
 store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
 try:
     store.get("big", Path(sys.argv[3]))

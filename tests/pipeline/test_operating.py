@@ -31,7 +31,7 @@ from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
 from manual_metrics import in_the_manual, on_the_page
 from pipeline.forging import change_output_weights, forge, one_column_too_far
-from pipeline.running import TWO_SHARDS, open_to_others, values_for
+from pipeline.running import TWO_SHARDS, values_for
 from pipeline.test_whole_run import COMMAND, synthetic
 from socket_table import listening_sockets
 
@@ -414,7 +414,6 @@ def test_a_rollback_holds_until_it_is_resumed(system: Standing) -> None:
         ("local", "resume", "done"),
     ]
     assert [each["token"] for each in audited if "no token of the right 'operate'" in each["result"]] == ["-"]
-    assert open_to_others(system.places.folder) == []
     assert "does not take the token that was given" in unknown.stderr
     assert "version 1 " in never.stderr
     assert "until `elastic-ctr rollback --resume`" in back.stdout

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from credentials import tokens
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master import finder
 from elastic_ctr.master.finder import WindowFinder
@@ -16,7 +17,7 @@ from elastic_ctr.store import RetryPolicy, StoreUnavailable
 from elastic_ctr.streams.followed_folder import FollowedFolder
 from elastic_ctr.streams.intake import IntakeLog
 from elastic_ctr.streams.interface import Kept
-from intake.desk import desk, intake_file
+from intake.desk import TOKEN, desk, intake_file
 from master.stream_world import LINE, StreamWorld
 from ports import free_port
 
@@ -167,7 +168,7 @@ def test_a_log_of_an_intake_that_is_begun_anew_is_read_from_its_beginning_and_wh
 ) -> None:
     port = free_port()
     one = StreamWorld(tmp_path, stream={"max_records": 80})
-    one.stream = IntakeLog(f"127.0.0.1:{port}", RetryPolicy(0))
+    one.stream = IntakeLog(f"127.0.0.1:{port}", RetryPolicy(0), tokens(TOKEN))
     one.start_master()
     with closing(one.stream):
         with desk(intake_file(tmp_path / "lost"), port) as door:
