@@ -167,7 +167,7 @@ class ColumnSample:
             words = {word: count for word, count in words.items() if word in USUAL_WORDS.texts}
         if not words:
             return ""
-        found = ", ".join(f"{word!r} ({count:,} times)" for word, count in sorted(words.items()))
+        found = ", ".join(f"'{word}' ({count:,} times)" for word, count in sorted(words.items()))
         return (
             f"the column {self._name!r} has {found}, which stands for a missing value; data.missing lists such words."
         )

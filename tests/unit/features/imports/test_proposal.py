@@ -97,7 +97,7 @@ def test_the_ranges_of_a_number_do_not_take_the_name_of_a_column() -> None:
                 "1 of its 100 values, such as 'no', are no numbers; if that word stands for none, list it in data.missing"
             ],
         ),
-        (["1.5", "2.5"] * 9 + ["\\N"], ["has '\\\\N' (1 times), which stands for a missing value"]),
+        (["1.5", "2.5"] * 9 + ["\\N"], ["has '\\N' (1 times), which stands for a missing value"]),
         (
             ["$1.50"] * 10 + ["$2.50"] * 9 + [""],
             ["became a category: '$1.50' is an amount of money, which is read as text"],
