@@ -37,7 +37,9 @@ _NEARLY_ALL = 0.95
 _HALF = 0.5
 # From here on a float64 rounds whole numbers: what is written with an exponent was an id.
 _ID = 1e15
-_LARGEST = 1e308
+# A number of a larger size is damaged or made up: one alone rules the mean of its column. Whole numbers of 64 bits are below it.
+_LARGEST = 1e20
+_FEW = 0.01
 _CATEGORY = "{type: categorical"
 
 
@@ -66,9 +68,9 @@ class ColumnSample:
         self._texts: set[str] = set()
         self._others: Counter[str] = Counter()
         self.numbers: list[float] = []
-        self._has_point = self._has_fraction = self._is_float = self._is_rounded = False
+        self._has_point = self._has_fraction = self._is_float = False
         self._negatives: set[str] = set()
-        self._times = self._quoted = 0
+        self._times = self._quoted = self._rounded = 0
         self._unreadable = ""
 
     def add(self, cell: str, *, quoted: bool = False) -> None:
@@ -92,7 +94,7 @@ class ColumnSample:
         self._has_point |= "." in cell
         self._is_float |= "." in cell or "e" in cell.lower()
         self._has_fraction |= "e" in cell.lower() or not number.is_integer()
-        self._is_rounded |= "e" in cell.lower() and abs(number) >= _ID
+        self._rounded += "e" in cell.lower() and abs(number) >= _ID
         if cell.startswith("-") and len(self._negatives) < _SEVERAL:
             self._negatives.add(cell)
 
@@ -109,12 +111,19 @@ class ColumnSample:
         is_number = bool(self.numbers) and self._others.keys() <= set(USUAL_WORDS.numbers)
         if self._typed and self._is_float and not is_number:
             return Verdict("", "it holds numbers with a point and texts; write it as one of them")
+        large = [number for number in self.numbers if abs(number) > _LARGEST]
+        if is_number and self._is_like_an_amount and len(large) > _FEW * self._count:
+            return Verdict(
+                "", f"it holds {large[0]:g}, and a number of a size above {_LARGEST:g} is a damaged one; mend such rows"
+            )
         if not kept and (reason := self._useless(rows, is_number=is_number)):
             return Verdict("", reason)
         note = self._note_of_words()
         if not self._count:
             return Verdict(f"{_CATEGORY}}}", "no row has a value")
         if is_number and self._is_like_an_amount:
+            if large:
+                note = f"the column {self._name!r} holds {large[0]:g}; a number of a size above {_LARGEST:g} is a damaged one: mend such rows."
             return Verdict(self._number(), self._range(), note)
         if is_number and self._has_point:
             return Verdict(f"{_CATEGORY}, round: 0}}", "whole numbers with a point, which may be ids", note)
@@ -132,7 +141,7 @@ class ColumnSample:
             return "it is empty in every row"
         if distinct == 1 and self._count == rows:
             return f"every row has the same value, {next(iter(self._texts))[:40]!r}"
-        if self._is_rounded and is_number:
+        if is_number and self._rounded > _HALF * self._count:
             return "its numbers are ids that were rounded when they were written with an exponent (1.67687E+18); export it as text"
         if self._count < _ENOUGH:
             return ""
@@ -158,7 +167,7 @@ class ColumnSample:
             words = {word: count for word, count in words.items() if word in USUAL_WORDS.texts}
         if not words:
             return ""
-        found = ", ".join(f"{word!r} ({count:,} times)" for word, count in sorted(words.items()))
+        found = ", ".join(f"'{word}' ({count:,} times)" for word, count in sorted(words.items()))
         return (
             f"the column {self._name!r} has {found}, which stands for a missing value; data.missing lists such words."
         )
@@ -317,7 +326,6 @@ class Proposal:
         first = next(each for each in self.columns() if each.feature)
         numbers = self.samples[first.column].numbers
         cuts = quantiles(numbers, n=_BUCKETS) if len(numbers) > 1 else numbers
-        # Between numbers near the largest float64 there may be none.
         ends = sorted({float(f"{each:.6g}") for each in cuts if abs(each) < _LARGEST}) or [0.0]
         settings = f"type: bucketized, column: {yaml_text(first.column)}, boundaries: {json.dumps(ends)}"
         return {free_name(f"{first.feature}_range", names_of_features(list(self.samples))): f"{{{settings}}}"}

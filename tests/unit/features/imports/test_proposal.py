@@ -97,11 +97,12 @@ def test_the_ranges_of_a_number_do_not_take_the_name_of_a_column() -> None:
                 "1 of its 100 values, such as 'no', are no numbers; if that word stands for none, list it in data.missing"
             ],
         ),
-        (["1.5", "2.5"] * 9 + ["\\N"], ["has '\\\\N' (1 times), which stands for a missing value"]),
+        (["1.5", "2.5"] * 9 + ["\\N"], ["has '\\N' (1 times), which stands for a missing value"]),
         (
             ["$1.50"] * 10 + ["$2.50"] * 9 + [""],
             ["became a category: '$1.50' is an amount of money, which is read as text"],
         ),
+        (["1.5"] * 199 + ["1e30"], ["holds 1e+30; a number of a size above 1e+20 is a damaged one"]),
         (["12%", "5.5%"], ["'12%' is a percentage"]),
         (["1.234,56", "0,5"], ["'1.234,56' is a number with a decimal comma"]),
         (["1,234.5", "12,000"], ["'1,234.5' is a number with its thousands set apart"]),
@@ -146,6 +147,7 @@ def test_a_note_tells_what_the_proposal_does_not_show(cells: list[str], notes: l
             "20 of 20 values differ, as ids of rows do; if it is an amount, make it numeric",
         ),
         ("x", ["1.67687E+18", "1.67688E+18"] * 10, "its numbers are ids that were rounded when they were written"),
+        ("x", ["1e300", "1.5"] * 10, "it holds 1e+300, and a number of a size above 1e+20 is a damaged one"),
         ("x", [f"2020-04-01 00:00:{row}" for row in range(10, 40)], "it holds times; --time names"),
         ("x", [str(1585699200000 + row) for row in range(40)], "it holds times; --time names"),
     ],
