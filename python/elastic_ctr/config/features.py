@@ -343,9 +343,7 @@ class Features(RootModel[dict[str, Feature]]):
         if isinstance(given, dict):
             for name in given:
                 if name in ("true", "false"):
-                    raise ValueError(
-                        f"the name {name} is what YAML makes of yes, no, on, off, y and n, too; give another name, and `column` for the column"
-                    )
+                    raise ValueError(f"the name {name} is what YAML reads of y or no, too; give another, and `column`")
                 if name == "<<":  # which Helm writes without quotes into a role's file
                     raise ValueError("the name << merges maps in YAML; give another name, and `column` for the column")
         return given

@@ -11,6 +11,8 @@ from rich.text import Text
 from elastic_ctr.local.report import table
 from elastic_ctr.local.session import Session, troubles
 
+__all__ = ["following", "stage", "troubles"]
+
 _STATES = {
     "waiting": "waits for its donefile",
     "analyzing": "is being analyzed",

@@ -80,9 +80,9 @@ def run_job(given: Given, progress: Progress) -> Report:
     with closing(given.folder.open()) as shared, closing(given.models.open()) as models:
         folder = JobFolder(shared)
         job, manifest = _begun(given, folder, models)
-        for number in folder.changed(job) if folder.is_finished() else ():
-            progress.noted(f"{job.tasks[number].output} is not as it was written; it is scored again")
-            folder.reopen(job, number)
+        for changed in folder.changed(job) if folder.is_finished() else ():
+            progress.noted(f"{job.tasks[changed].output} is not as it was written; it is scored again")
+            folder.reopen(job, changed)
         done = folder.done()
         progress.begun(job, done, again=manifest is None)
         if left := len(job.tasks) - len(done):

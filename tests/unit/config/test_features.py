@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
     "no keys at all": ({"price": PRICE}, "features has none with keys; give at least one that is categorical"),
     "a name with a blank": ({"a b": CITY}, "'a b' cannot stand in a line"),
     "a name of a number that cannot be a slot's": ({"c": CITY, "a:b": PRICE}, "'a:b' cannot stand in a line"),
-    "a name that is a truth value": ({"true": CITY}, "the name true is what YAML makes of yes, no, on, off, y and n, too; give another name"),
+    "a name that is a truth value": ({"true": CITY}, "the name true is what YAML reads of y or no, too; give another, and `column`"),
     "a name that merges": ({"<<": CITY}, "the name << merges maps in YAML; give another name"),
     "no type": ({"c": {}}, "c: a feature has the type categorical, numeric, bucketized, crossed or text, not {}"),
     "another type": ({"c": {"type": "hashed"}}, "c: a feature has the type categorical, numeric"),

@@ -40,6 +40,7 @@ from elastic_ctr.cube.transfer.catalog import (
     followed_by_checkpoints,
 )
 from elastic_ctr.cube.transfer.heartbeats import Pods
+from elastic_ctr.cube.transfer.part_repairs import PartRepairs
 from elastic_ctr.cube.transfer.state import ReleaseState, View
 from elastic_ctr.cube.transfer.state_file import RESERVED, PersistedState, StateFile
 from elastic_ctr.runtime.auth import Tokens
@@ -55,9 +56,6 @@ log = logging.getLogger(__name__)
 _RETENTION_SECONDS = 60.0
 # Seconds between two writes that only change the reports.
 _KEEP_SECONDS = 1.0
-
-# Between two orders to mend the parts of a version, which reads all of them: pods need some seconds to fetch them anew.
-_MEND_AGAIN_SECONDS = 60.0
 
 # A failed build is tried again after a pause, without a look at the store.
 _BUILD_AGAIN_SECONDS = 0.1
@@ -82,6 +80,7 @@ class CubeTransfer:
         readers_seconds = max(self.rules.report_timeout_seconds, self.rules.validation_timeout_seconds)
         self.readers: Pods[ReaderReport] = Pods(readers_seconds)
         self.builder = Builder(f"http://127.0.0.1:{self.rules.builder_port}", tokens)
+        self.repairs = PartRepairs(self.builder)
         self.scan: Scan | None = None
         self.store_error: str | None = None
         self.state: ReleaseState | None = None
@@ -99,10 +98,6 @@ class CubeTransfer:
         self._looked = asyncio.Event()
         self._began = time.monotonic()
         self._clock_offset = time.time() - time.monotonic()
-        # By version: when its parts may be mended again, and why that failed.
-        self._mend_at: dict[int, float] = {}
-        self.unmended: dict[int, str] = {}
-        self.mending: int | None = None
         self._revision = 0
         self._retention_at = 0.0
         self._stopping = False
@@ -481,8 +476,8 @@ class CubeTransfer:
         while True:
             version = self.now_building()
             if version is None or not self.builder.may_try(version):
-                if (damaged := self.next_to_mend()) is not None:
-                    await self._mend(damaged)
+                if (damaged := self._next_to_repair()) is not None:
+                    await self.repairs.repair(damaged)
                     continue
                 self._looked.clear()
                 await wait_event(self._looked, _BUILD_AGAIN_SECONDS)
@@ -495,33 +490,10 @@ class CubeTransfer:
                 log.warning("version %s is refused: %s", version, progress.error)
                 self._decide(rules_of.refuse(self.state, version, progress.error or "it cannot be built"))
 
-    def next_to_mend(self) -> int | None:
-        """A built version that pods need and cannot load, by their reports; the live one first."""
+    def _next_to_repair(self) -> int | None:
         if self.state is None or self.scan is None:
             return None
-        complained = {version for report in self.agents.reports for version in report.refused}
-        self.unmended = {version: why for version, why in self.unmended.items() if version in complained}
-        now = time.monotonic()
-        for version in self.state.wanted:
-            is_due = now >= self._mend_at.get(version, 0.0)
-            if version in complained and version in self.scan.dictionaries and is_due:
-                return version
-        return None
-
-    async def _mend(self, version: int) -> None:
-        log.warning("pods cannot load version %s: its parts are read, and damaged ones are built again", version)
-        self.mending = version
-        try:
-            progress = await self.builder.mend(version)
-        finally:
-            self.mending = None
-        self._mend_at = {each: at for each, at in self._mend_at.items() if at > time.monotonic()}
-        self._mend_at[version] = time.monotonic() + _MEND_AGAIN_SECONDS
-        if progress.stage == "failed":
-            self.unmended[version] = progress.error or "the builder gives no reason"
-            log.warning("version %s is not mended: %s", version, progress.error)
-        else:
-            self.unmended.pop(version, None)
+        return self.repairs.next_of(self.state.wanted, self.scan.dictionaries, self.agents.reports)
 
 
 def _tell(before: ReleaseState | None, after: ReleaseState) -> None:

@@ -95,11 +95,7 @@ def problems_of(transfer: CubeTransfer) -> list[str]:
             f"version {live.version} knows events of {live.event_time_max - time.time():.0f} s in the future: this machine's "
             "clock is late, or data.timeZone is wrong; freshness is shown as 0"
         )
-    if transfer.mending is not None:
-        found.append(
-            f"version {transfer.mending} has damaged parts in the store: they are built again from its SequenceFiles"
-        )
-    found += [f"version {v} has damaged parts in the store: {why}" for v, why in sorted(transfer.unmended.items())]
+    found += transfer.repairs.problems()
     if state is not None:
         if (hold := state.held) is not None:
             found.append(f"publishing is held: {hold.reason}{_suspects(hold)}{_without_target(state)}")
