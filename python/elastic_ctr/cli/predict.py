@@ -192,7 +192,8 @@ def _of_run(stream: BinaryIO, file: str, rows: RowOptions, run: RunData | None, 
     if run is None:
         return rows
     options = rows.completed(run.data, file)
-    if no_clicks or options.file_format is None:
+    # Parquet cannot be read from a pipe, which is said where its rows are asked for.
+    if no_clicks or options.file_format is None or (file == "-" and options.file_format == "parquet"):
         return options
     return options.labelled(run.data, names_of(stream, file, options.format_of(file)))
 

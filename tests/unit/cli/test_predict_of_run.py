@@ -111,9 +111,11 @@ def test_rows_without_a_label_are_predicted_without_measures(run: Run, tmp_path:
 
 
 def test_rows_of_a_pipe_have_the_format_of_the_run(run: Run) -> None:
-    done = run.predict("-", given=ROWS)
+    done, parquet = run.predict("-", given=ROWS), run.predict("-", "--format", "parquet", given=ROWS)
 
     assert (done.exit_code, done.stdout) == (0, "0.7\n0.1\n")
+    assert (parquet.exit_code, parquet.stdout) == (2, "")
+    assert "rows from standard input need --format csv, tsv or jsonl" in parquet.stderr
 
 
 def test_other_options_come_before_those_of_the_run(run: Run, tmp_path: Path) -> None:
