@@ -6,12 +6,13 @@ from typing import Protocol
 from fuzz.cube_wire import CubeBlockingClient, CubeClient, CubeServer
 from fuzz.documents import PublishedFiles, ReleaseMessages, ReleaseStates, ValuesFiles
 from fuzz.intake import IntakeRows
+from fuzz.rotations import Rotations
 from fuzz.serving_http import ServingHttp, ServingRows
 from fuzz.texts import ClickLog, JsonRows, Predictions, SequenceFiles
 
 
 class Target(Protocol):
-    """One parser."""
+    """One parser, or one reader of files."""
 
     def batch(self, count: int) -> int:
         """Feed so many inputs; how many of them were understood. AssertionError: an answer that cannot be."""
@@ -34,5 +35,6 @@ TARGETS: Mapping[str, Callable[[int], Target]] = {
         ReleaseMessages,
         ValuesFiles,
         IntakeRows,
+        Rotations,
     )
 }

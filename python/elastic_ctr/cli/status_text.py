@@ -15,6 +15,7 @@ from elastic_ctr.cli.statistics_text import MUCH, SOME
 from elastic_ctr.local.report import figure, learned, number, total
 from elastic_ctr.local.run_view import stage, troubles
 
+_NOTICES = 3
 _INDENT = 11
 _SHOWN_RECOVERIES = 5
 _SHOWN_VERSIONS = 8
@@ -107,6 +108,11 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
         if away := sorted(name for name, each in stream["partitions"].items() if each.get("away")):
             yield _more(f"{', '.join(away)} cannot be read, for no broker leads it; the others are trained", "red")
         yield from _topic_before(stream.get("topicBefore"))
+        notices = stream.get("notices", [])
+        for notice in notices[:_NOTICES]:
+            yield _more(notice, "yellow")
+        if more := notices[_NOTICES:]:
+            yield _more(f"and {len(more)} more such files, which the master's log names", "yellow")
     if window := master.get("window"):
         figures = f"AUC {window['auc']:.4f}, calibration {window['calibration']:.3f}"
         yield _more(f"{figures} over the last {window['passes']} passes, {window['clicks']:,.0f} clicks")

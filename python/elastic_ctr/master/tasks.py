@@ -114,7 +114,13 @@ class Tasks(Part):
             group=self._settings.data.group,
             group_rows=max(GROUP_ROWS // len(tasks), _LEAST_GROUP_ROWS),
             touched=self._settings.data.is_stream,
+            file=self._file(row),
         )
+
+    def _file(self, row: TaskRow) -> str:
+        """What the file of a followed folder is known by, wherever it is by now."""
+        places = self._ledger.facts.stream
+        return "" if places is None else places.files.get(row.path, "")
 
     def _batch_size(self, current: PassRow, records: int) -> int:
         """Of `records` in the pass. Predictions do not depend on it, and large batches are faster."""
