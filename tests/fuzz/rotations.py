@@ -43,7 +43,7 @@ _DEEPEST = 4
 
 
 class _Found:
-    """What a coordinator keeps of a stream: a ledger as JSON, and the tasks that trainers have not read yet."""
+    """A coordinator's part of a stream: a ledger as JSON, and the tasks that trainers have not read yet."""
 
     def __init__(self) -> None:
         self.ledger = ""
@@ -97,7 +97,7 @@ class _Writer:
         self.out = self._open()
 
     def rotated(self) -> list[Path]:
-        """Its old files that nobody writes to, the newest first."""
+        """Its old files that are closed, the newest first."""
         mine = os.fstat(self.out.fileno()).st_ino
         found = [each for each in self.folder.rglob(f"{Path(self.name).name}.*") if "copy" not in each.name]
         return sorted(each for each in found if each.stat().st_ino != mine)
@@ -175,7 +175,7 @@ class _Folder:
             each.out.close()
         return sum(self.read.values())
 
-    # What happens while a folder is listed and while a file is read.
+    # Rotations while a folder is listed and while a file is read.
 
     def _files_below(self, root: Path, passed_over: Callable[[str], None]) -> list[FollowedFile]:
         found = files_below(root, passed_over)
@@ -293,7 +293,7 @@ class _Folder:
         file = self.draw.choice(files)
         text = file.read_bytes()
         if not self.found.knows(text):
-            # What was compressed before the ledger had it is named, and not read.
+            # A file that is compressed before the ledger has it is named, and not read.
             return
         if self.draw.random() < 0.5:
             packed, target = gzip.compress(text, 1), file.with_name(f"{file.name}.gz")
@@ -364,7 +364,7 @@ class _Folder:
         self.told.append("link")
 
     def delete(self) -> None:
-        """What was read to its end may go, and an inode be given again."""
+        """Files that were read to their ends may go, and their inodes be given again."""
         self.drain()
         for one in self.writers:
             for file in one.rotated():

@@ -110,7 +110,7 @@ def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions_t
     run.until(trained(run, 2001), 120, "the version with what was appended")
 
     assert (run.session.status["ledger"]["trained"], run.session.status["ledger"]["refused"]) == (2001, 0)
-    # What is compressed was read already.
+    # The compressed file was read already.
     (log / "clicks-0.1.gz").write_bytes(gzip.compress((log / "clicks-0.1").read_bytes()))
     (log / "clicks-0.1").unlink()
     with (log / "clicks-1").open("ab") as more:

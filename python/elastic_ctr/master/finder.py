@@ -167,7 +167,7 @@ class WindowFinder:
         self._since, self.waits_for = now, ""
         came = self._arrivals.take(window.gone + window.size)
         window = replace(window, gone=window.gone + self._gone)
-        # What is gone of a partition without new records is counted once, too.
+        # Dropped offsets of a partition without new records are counted once, too.
         places = {name: max(place, self._kept[name].first) for name, place in self._following.items()}
         coordinator.found.window_found(
             wanted, window, Places(places, self._stream.files()), _LEAST_OFFSETS[self._stream.unit], came

@@ -96,7 +96,7 @@ class StreamSchedule(Schedule):
 
 
 def places_after(before: Places | StreamPlaces, window: Window, now: Places, named: Callable[[], set[str]]) -> Places:
-    """What is known once a pass has the window. Of a followed folder, files that are gone stay known: a compressed copy of them may come.
+    """The places once a pass has the window. Files of a followed folder that are gone stay known: a compressed copy of them may come.
     `named`: partitions that are kept, however many they are.
     """
     stops = {name: stop for name, _, stop in window.ranges}

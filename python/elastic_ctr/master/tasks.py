@@ -118,7 +118,7 @@ class Tasks(Part):
         )
 
     def _file(self, row: TaskRow) -> str:
-        """What the file of a followed folder is known by, wherever it is by now."""
+        """The identity by which a trainer finds the file of a followed folder."""
         places = self._ledger.facts.stream
         return "" if places is None else places.files.get(row.path, "")
 

@@ -13,10 +13,10 @@ from typing import BinaryIO, NamedTuple
 from elastic_ctr.features.blocks import COMPRESSED, open_lines
 
 HEAD_BYTES = 1 << 10
-"""What tells files apart: lines of clicks differ within a few of them. More would be read at each look at a file that grows."""
+"""Lines of clicks differ within a few of them, so the first ones tell files apart. More would be read at each look at a file that grows."""
 _TAIL_BYTES = 4 << 10
 _PIECE_BYTES = 1 << 20
-# data.maxLineBytes is at most 64 MB: of a longer line nobody needs the end.
+# data.maxLineBytes is at most 64 MB: the end of a longer line is not needed.
 _PAST_END_BYTES = 65 << 20
 # File systems tell times in ticks of a few milliseconds: within one, a file may change and look the same.
 _SETTLED_NS = 100_000_000
@@ -32,7 +32,7 @@ class FileChanged(Exception):
 
 
 class Identity(NamedTuple):
-    """What a file is known by. The device is no part of it: its number changes with each mount.
+    """Inode and first lines of a file. The device is no part of it: its number changes with each mount.
 
     Attributes:
         name: below the root where it was last seen.
@@ -102,7 +102,7 @@ class FollowedFile:
 
     @property
     def state(self) -> tuple[int, int, int, tuple[int, int]]:
-        """The same as long as nobody writes to it, once it is settled."""
+        """The same until it is written to, once it is settled."""
         return self.device, self.inode, self.size, self.changed
 
     @property
@@ -155,7 +155,7 @@ def end_when_unpacked(lines: BinaryIO) -> int:
 
 
 def bytes_between(lines: BinaryIO, start: int, stop: int) -> bytes:
-    """What is between two offsets and the rest of the line that is cut by `stop`. Fewer: the file ends before `stop`."""
+    """The bytes between two offsets and the rest of the line that `stop` cuts. Fewer: the file ends before `stop`."""
     if lines.seekable():
         lines.seek(start)
     else:

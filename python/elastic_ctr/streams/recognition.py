@@ -49,7 +49,7 @@ class _Partition:
     @property
     def kept(self) -> Kept:
         if self.end < self.seen and self.place >= self.end:
-            # A copy that lacks its last bytes, of a file that was truncated: what nobody has read of them is gone.
+            # The copy of a truncated file lacks its last bytes: those that no pass has are gone.
             return Kept(self.seen, self.seen)
         return Kept(self.first, self.end)
 
@@ -80,7 +80,7 @@ class Recognition:
     def __init__(self, root: str) -> None:
         self._root = root
         self._partitions: dict[str, _Partition] = {}
-        # First bytes of files that nobody writes to.
+        # First bytes of files that are not written to.
         self._heads: dict[object, bytes] = {}
         self._unknown = frozenset[object]()
         self._damaged: dict[object, str] = {}
@@ -90,7 +90,7 @@ class Recognition:
         self._lost: list[str] = []
 
     def know(self, places: Places) -> None:
-        """What passes have, as the ledger has it."""
+        """The places of the ledger."""
         self._is_old_ledger = self._believes_names and bool(places.following) and not places.files
         for name, place in places.following.items():
             known = self._partitions.get(name)
@@ -176,7 +176,7 @@ class Recognition:
                     break
 
     def _bind_by_content(self, listing: _Listing) -> None:
-        """What was copied or compressed, and is not there as it was."""
+        """Copies and compressed files of those that are gone or were cut."""
         left = [
             (name, each, each.identity)
             for name, each in self._partitions.items()
@@ -196,7 +196,7 @@ class Recognition:
             ]
             bound = [one for file in copies if (one := self._measured_copy(name, each, file)) is not None]
             if bound:
-                # What is longest has most of it.
+                # The longest has most of its lines.
                 longest = max(bound, key=lambda one: (one.end, one.file is not None and not one.file.is_compressed))
                 assert longest.file is not None
                 listing.bind(name, longest, longest.file)

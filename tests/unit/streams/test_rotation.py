@@ -61,7 +61,7 @@ class Run:
         ]
 
     def read(self) -> bytes:
-        """What the tasks have, as a trainer that has seen nothing of the folder reads it."""
+        """The lines of the tasks, read by a trainer that has seen nothing of the folder."""
         found = b""
         while self.tasks:
             for piece in pieces_of(FollowedFolder(self.folder), self.tasks.pop(0)):
