@@ -30,7 +30,7 @@ RUNS = {
 # Files are written, YAML is read by Python, each input has a connection of its own.
 SLOW = {
     "published-files": 1000, "release-state": 2000, "values-file": 1000, "cube-blocking-client": 5000, "serving-http": 5000,
-    "serving-rows": 5000,
+    "serving-rows": 5000, "rotations": 400,
 }  # fmt: skip
 
 
