@@ -31,6 +31,7 @@ RUNS = {
 SLOW = {
     "published-files": 1000, "release-state": 2000, "values-file": 1000, "cube-blocking-client": 5000, "serving-http": 5000,
     "serving-rows": 5000, "csv-files": 200, "record-files": 200,
+    "rotations": 400,
 }  # fmt: skip
 
 

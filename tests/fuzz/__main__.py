@@ -6,6 +6,7 @@ an error that is none of the parser's own refusals, or an answer that cannot be 
 
 import argparse
 import faulthandler
+import logging
 import os
 import subprocess
 import sys
@@ -30,6 +31,7 @@ NAMES = (
     "intake-rows",
     "csv-files",
     "record-files",
+    "rotations",
 )
 _BATCH = 200
 _HANG_SECONDS = 300
@@ -60,6 +62,8 @@ def main() -> int:
     given = parser.parse_args()
     if given.here:
         faulthandler.enable()
+        # Refusals are logged, and there are many.
+        logging.disable(logging.CRITICAL)
         for name in given.only:
             run(name, given.inputs, given.seed)
         return 0

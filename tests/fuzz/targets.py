@@ -8,12 +8,13 @@ from fuzz.cube_wire import CubeBlockingClient, CubeClient, CubeServer
 from fuzz.documents import PublishedFiles, ReleaseMessages, ReleaseStates, ValuesFiles
 from fuzz.intake import IntakeRows
 from fuzz.record_files import RecordFiles
+from fuzz.rotations import Rotations
 from fuzz.serving_http import ServingHttp, ServingRows
 from fuzz.texts import ClickLog, JsonRows, Predictions, SequenceFiles
 
 
 class Target(Protocol):
-    """One parser."""
+    """One parser, or one reader of files."""
 
     def batch(self, count: int) -> int:
         """Feed so many inputs; how many of them were understood. AssertionError: an answer that cannot be."""
@@ -38,5 +39,6 @@ TARGETS: Mapping[str, Callable[[int], Target]] = {
         IntakeRows,
         CsvFiles,
         RecordFiles,
+        Rotations,
     )
 }

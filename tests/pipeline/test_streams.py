@@ -1,5 +1,6 @@
 """A real broker and a real followed folder, trained micro-pass after micro-pass by the whole pipeline."""
 
+import gzip
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -87,7 +88,7 @@ def test_every_message_of_a_topic_is_trained_once_though_broker_trainer_and_mast
     assert sorted(set(quarantined)) == [("clicks_0", 5500), ("clicks_1", 1000)]
 
 
-def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions(
+def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions_though_its_files_are_rotated(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
     log = tmp_path / "log"
@@ -101,12 +102,22 @@ def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions(
         run.until(trained(run, 1000), 120, "the first version")
         assert run.session.status is not None
         assert run.session.status["waitsFor"] == f"records of file://{log}?follow"
+        (log / "clicks-0").rename(log / "clicks-0.1")
         out.write(first[7:] + b"\n")
-    (log / "clicks-1").write_bytes(b"\n".join(others[1000:]) + b"\n")
+    (log / "clicks-0").write_bytes(b"\n".join(others[1000:1500]) + b"\n")
+    (log / "clicks-1").write_bytes(b"\n".join(others[1500:]) + b"\n")
     began = time.time()
     run.until(trained(run, 2001), 120, "the version with what was appended")
 
-    assert run.session.status["ledger"]["refused"] == 0
+    assert (run.session.status["ledger"]["trained"], run.session.status["ledger"]["refused"]) == (2001, 0)
+    # The compressed file was read already.
+    (log / "clicks-0.1.gz").write_bytes(gzip.compress((log / "clicks-0.1").read_bytes()))
+    (log / "clicks-0.1").unlink()
+    with (log / "clicks-1").open("ab") as more:
+        more.write(first + b"\n")
+    run.until(trained(run, 2002), 120, "one line more")
+    assert run.session.status["ledger"]["trained"] == 2002
+    assert (run.session.status["streamGone"], run.session.status["stream"]["notices"]) == (0, [])
     assert [each["kind"] for each in run.session.status["versions"]][:2] == ["base", "delta"]
     answers_are_those_of_the_version(run)
     assert run.session.live is not None

@@ -15,6 +15,7 @@ from elastic_ctr.local.report import dated, figure, learned, number, total
 from elastic_ctr.local.run_view import stage
 from elastic_ctr.local.session import troubles
 
+_NOTICES = 3
 _INDENT = 11
 _SHOWN_RECOVERIES = 5
 _SHOWN_VERSIONS = 8
@@ -202,6 +203,11 @@ def _training(master: Answer, transfer: Answer | None) -> Iterator[RenderableTyp
         # Where an intake reads a topic, training's own lag says nothing of that.
         if topic is not None and topic["lag"] is not None:
             yield _more(f"{topic['lag']:,} records of {topic['url']} are not in the intake yet")
+        notices = stream.get("notices", [])
+        for notice in notices[:_NOTICES]:
+            yield _more(notice, "yellow")
+        if more := notices[_NOTICES:]:
+            yield _more(f"and {len(more)} more such files, which the master's log names", "yellow")
     if window := master.get("window"):
         figures = f"AUC {window['auc']:.4f}, calibration {window['calibration']:.3f}"
         yield _more(f"{figures} over the last {window['passes']} passes, {window['clicks']:,.0f} clicks")

@@ -266,7 +266,7 @@ class LeaseReply(_message.Message):
     def __init__(self, verdict: _Optional[_Union[LeaseReply.Verdict, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., reason: _Optional[str] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("id", "attempt", "phase", "path", "start", "end", "records", "all_records", "samples", "epoch", "pass_id", "save", "shuffle_seed", "statistics", "collect", "batch_size", "holdout", "offset", "group", "group_rows", "touched", "left_out", "further")
+    __slots__ = ("id", "attempt", "phase", "path", "start", "end", "records", "all_records", "samples", "epoch", "pass_id", "save", "shuffle_seed", "statistics", "collect", "batch_size", "holdout", "offset", "group", "group_rows", "touched", "left_out", "further", "file")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +290,7 @@ class Task(_message.Message):
     TOUCHED_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     FURTHER_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
     id: str
     attempt: str
     phase: Phase
@@ -313,7 +314,8 @@ class Task(_message.Message):
     touched: bool
     left_out: _containers.RepeatedCompositeFieldContainer[LeftOut]
     further: _containers.RepeatedCompositeFieldContainer[Part]
-    def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., all_records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ..., shuffle_seed: _Optional[int] = ..., statistics: _Optional[str] = ..., collect: bool = ..., batch_size: _Optional[int] = ..., holdout: _Optional[float] = ..., offset: _Optional[float] = ..., group: _Optional[str] = ..., group_rows: _Optional[int] = ..., touched: bool = ..., left_out: _Optional[_Iterable[_Union[LeftOut, _Mapping]]] = ..., further: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+    file: str
+    def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., all_records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ..., shuffle_seed: _Optional[int] = ..., statistics: _Optional[str] = ..., collect: bool = ..., batch_size: _Optional[int] = ..., holdout: _Optional[float] = ..., offset: _Optional[float] = ..., group: _Optional[str] = ..., group_rows: _Optional[int] = ..., touched: bool = ..., left_out: _Optional[_Iterable[_Union[LeftOut, _Mapping]]] = ..., further: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., file: _Optional[str] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("path", "start", "end")

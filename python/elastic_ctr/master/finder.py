@@ -11,10 +11,10 @@ from elastic_ctr.master.arrivals import Arrivals
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.schedule import ChangedFiles, look, missing_folder, order_of_tasks, ranges, tasks_of
-from elastic_ctr.master.windows import Window, cut_window, first_offsets, lag_of, vanished
+from elastic_ctr.master.windows import Window, cut_window, first_offsets, lag_of, ranges_in, vanished
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.store.source import FileSource, Source
-from elastic_ctr.streams.interface import Kept, Stream
+from elastic_ctr.streams.interface import Kept, Places, Stream
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,10 @@ class WindowFinder:
     def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
         if wanted.splits:
             # It is begun again, with the offsets that it had.
-            coordinator.found.window_found(wanted, Window([]), {}, _LEAST_OFFSETS[self._stream.unit])
+            if absent := self._absent(coordinator, wanted):
+                coordinator.found.window_is_gone(wanted, absent)
+                return
+            coordinator.found.window_found(wanted, Window([]), Places({}, {}), _LEAST_OFFSETS[self._stream.unit])
             return
         self._look(coordinator)
         if self._arrivals is None:
@@ -165,9 +168,21 @@ class WindowFinder:
         self._since, self.waits_for = now, ""
         came = self._arrivals.take(window.gone + window.size)
         window = replace(window, gone=window.gone + self._gone)
-        coordinator.found.window_found(wanted, window, self._following, _LEAST_OFFSETS[self._stream.unit], came)
+        # Dropped offsets of a partition without new records are counted once, too.
+        places = {name: max(place, self._kept[name].first) for name, place in self._following.items()}
+        coordinator.found.window_found(
+            wanted, window, Places(places, self._stream.files()), _LEAST_OFFSETS[self._stream.unit], came
+        )
         self._gone = 0
         self._following = coordinator.found.stream_following() or {}
+
+    def _absent(self, coordinator: Coordinator, again: PassRow) -> set[str]:
+        """Partitions of the pass whose files are not in a followed folder any more."""
+        places = coordinator.found.stream_places()
+        if places is None or not places.files:
+            return set()
+        self._look(coordinator)
+        return {name for name, _, _ in ranges_in(again.splits)} - self._kept.keys()
 
     def look_on(self, coordinator: Coordinator) -> None:
         """What has come meanwhile: while training stands still the lag grows, and arrivals are known as well as otherwise."""
@@ -188,8 +203,10 @@ class WindowFinder:
             raise self._failed
         try:
             self._tell(coordinator)
+            places = coordinator.found.stream_places()
+            self._stream.know(Places({}, {}) if places is None else places)
             kept = self._stream.partitions()
-            following = coordinator.found.stream_following()
+            following = None if places is None else places.following
             if following is None and self._start == "latest":
                 self._require_all(kept)
         except StoreError as failed:
@@ -197,14 +214,20 @@ class WindowFinder:
             raise
         self._failed = None
         for name, lost in vanished(self._kept, kept, following or {}).items():
-            log.error(
-                "%s is not in %s any more; %d %s of it were not read", name, self._stream.url, lost, self._stream.unit
+            # Old files go once they were read.
+            log.log(
+                logging.ERROR if lost else logging.INFO,
+                "%s is not in %s any more; %d %s of it were not read",
+                name,
+                self._stream.url,
+                lost,
+                self._stream.unit,
             )
             self._gone += lost
         self._kept, self._following = kept, first_offsets(kept, following, self._start)
         if following is None:
             # Kept before the first pass: with `latest` it has what came since.
-            coordinator.found.stream_begins(self._following)
+            coordinator.found.stream_begins(Places(self._following, self._stream.files()))
 
     def _require_all(self, kept: Mapping[str, Kept]) -> None:
         """Where a partition ends is known once it has been seen. Raises StoreUnavailable."""
@@ -255,7 +278,8 @@ class WindowFinder:
         }
         found = {"url": self._stream.url, "unit": self._stream.unit, "lag": self.lag(), "partitions": partitions}
         before = self._stream.topic_before
-        return {"stream": found | {"topicBefore": None if before is None else before._asdict()}}
+        told = {"topicBefore": None if before is None else before._asdict(), "notices": list(self._stream.notices)}
+        return {"stream": found | told}
 
 
 def finder_of(source: Source | Stream, settings: MasterFile) -> Finder:

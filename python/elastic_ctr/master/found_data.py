@@ -14,6 +14,7 @@ from elastic_ctr.master.ledger_rows import DriftRow, PassRow, StartedFrom, Strea
 from elastic_ctr.master.schedule import FilePart, Schedule
 from elastic_ctr.master.stream_schedule import StreamSchedule, following_after
 from elastic_ctr.master.windows import Window, pieces
+from elastic_ctr.streams.interface import Places
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +67,16 @@ class FoundData:
             # What a checkpoint in mid pass lacks of its pass is converted again.
             return following_after(ledger, int(last["pass"]) - bool(last["mid"]))
 
-    def stream_begins(self, following: dict[str, int]) -> None:
+    def stream_places(self) -> Places | None:
+        """As `stream_following`, with what files are known by."""
+        with self._lock.reading() as ledger:
+            places = ledger.facts.stream
+            return None if places is None else Places(places.following, places.files)
+
+    def stream_begins(self, places: Places) -> None:
         """The first look at the stream."""
         with self._lock.writing() as ledger:
-            ledger.set_facts(stream=StreamPlaces(following=following))
+            ledger.set_facts(stream=StreamPlaces(following=dict(places.following), files=dict(places.files)))
 
     def stream_known_since(self) -> float | None:
         """Until when the arrivals of a stream's records are known; None before its first pass."""
@@ -77,18 +84,22 @@ class FoundData:
             places = ledger.facts.stream
             return places.arrivals[-1].last if places is not None and places.arrivals else None
 
-    def window_found(
-        self, one: PassRow, window: Window, following: dict[str, int], least: int, came: Sequence[Span] = ()
-    ) -> None:
+    def window_found(self, one: PassRow, window: Window, now: Places, least: int, came: Sequence[Span] = ()) -> None:
         """The offsets of a micro-pass; each trainer gets a task, but none of fewer than `least` offsets."""
         with self._lock.writing() as ledger, ledger:
             assert isinstance(self._schedule, StreamSchedule)
-            ranges = self._schedule.give(one, window, following, came)
+            ranges = self._schedule.give(one, window, now, came)
             files: dict[str, int] = {}
             for name, start, stop in ranges:
                 files[name] = files.get(name, 0) + stop - start
             tasks = [[each] for each in pieces(ranges, max(1, self._trainers()), least)]
             self.hours_found(one, files, tasks)
+
+    def window_is_gone(self, one: PassRow, absent: set[str]) -> None:
+        """The files of these partitions were deleted before the pass, which is begun again, has read them."""
+        with self._lock.writing() as ledger, ledger:
+            assert isinstance(self._schedule, StreamSchedule)
+            self._schedule.drop(one, absent)
 
     def collected_pass(self) -> tuple[PassRow, dict[str, tuple[str, bytes]], str] | None:
         """A pass whose columns are collected, task and head of each part by its name, and the digest of the pinned statistics; empty:

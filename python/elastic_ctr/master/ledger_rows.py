@@ -117,9 +117,11 @@ class StreamPlaces(_Checked):
         gone: offsets that the stream no longer kept when their pass was begun.
         arrivals: of the last passes.
         day: the newest day of the passes, YYYYMMDD.
+        files: by partition of a followed folder, what its file is known by.
     """
 
     following: dict[str, int]
+    files: dict[str, str] = {}
     gone: int = 0
     arrivals: tuple[Came, ...] = ()
     day: str = ""

@@ -310,7 +310,12 @@ class Publisher:
         if not data.is_stream:
             return None
         with self._coordinator.locked() as ledger:
-            return StreamPosition(url=data.source.url, following=following_after(ledger, current.ordinal))
+            places = ledger.facts.stream
+            return StreamPosition(
+                url=data.source.url,
+                following=following_after(ledger, current.ordinal),
+                files={} if places is None else places.files,
+            )
 
     def _put_once(self, path: str, data: bytes) -> None:
         # One that is there is this master's, written before a restart: ids and names are never given twice.

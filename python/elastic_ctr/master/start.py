@@ -204,7 +204,7 @@ def _places(settings: MasterFile, checkpoint: CheckpointManifest) -> StreamPlace
         )
         return None
     log.info("the stream goes on behind the offsets that the model has learned")
-    return StreamPlaces(following=position.following)
+    return StreamPlaces(following=position.following, files=position.files)
 
 
 def windows_of(store: Store) -> tuple[WindowQuality, ...]:

@@ -12,11 +12,13 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import Came, Pass, PassRow, StreamPlaces
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.master.windows import Window, ranges_in, text_of
+from elastic_ctr.streams.interface import Places
 
 log = logging.getLogger(__name__)
 
 _KEPT_PASSES = 1000
 _DROP_EACH = 100
+_KEPT_ABSENT = 200
 # Serving pods may skip versions: each says when the records of so many arrivals came.
 _ARRIVALS = 60
 _SPANS_OF_A_PASS = 2
@@ -45,25 +47,23 @@ class StreamSchedule(Schedule):
     def cut_again(self) -> bool:
         return False
 
-    def give(
-        self, one: PassRow, window: Window, following: dict[str, int], came: Sequence[Span]
-    ) -> list[tuple[str, int, int]]:
+    def give(self, one: PassRow, window: Window, now: Places, came: Sequence[Span]) -> list[tuple[str, int, int]]:
         """The offsets of a pass, which it keeps for good: one that is begun again reads the same. Called within a transaction."""
         if one.splits:
             return ranges_in(one.splits)
-        now, facts = int(self._clock()), self._ledger.facts
+        at, facts = int(self._clock()), self._ledger.facts
         before = facts.stream or StreamPlaces(following={})
         # The first pass after midnight ends the day, by the clock as it is now.
-        day, ends_day = day_after(before.day, self._day(now + facts.clock_moved))
-        self._ledger.begin_micro_pass(one.ordinal, text_of(window.ranges), now, ends_day=ends_day)
-        stops = {name: stop for name, _, stop in window.ranges}
+        day, ends_day = day_after(before.day, self._day(at + facts.clock_moved))
+        self._ledger.begin_micro_pass(one.ordinal, text_of(window.ranges), at, ends_day=ends_day)
         gone = window.gone + before.gone
         arrivals = before.arrivals + tuple(Came(one.ordinal, *each) for each in joined(came, _SPANS_OF_A_PASS))
-        # An intake's log that comes back goes on where it was: no other has its name. A file may be made anew under an old one.
+        # An intake's log that comes back goes on where it was: no other has its name.
         away = before.following if self._data.source.is_intake else {}
+        following, files = places_after(before, window, now, self._named)
         self._ledger.set_facts(
             stream=StreamPlaces(
-                following={**away, **following, **stops}, gone=gone, arrivals=arrivals[-_ARRIVALS:], day=day
+                following={**away, **following}, files=files, gone=gone, arrivals=arrivals[-_ARRIVALS:], day=day
             )
         )
         if window.gone:
@@ -73,8 +73,41 @@ class StreamSchedule(Schedule):
             )
         return window.ranges
 
+    def drop(self, one: PassRow, absent: set[str]) -> None:
+        """Leave partitions out of a pass that is begun again; without any, it takes what comes next. Called within a transaction."""
+        ranges = ranges_in(one.splits)
+        left = [each for each in ranges if each[0] not in absent]
+        self._ledger.begin_micro_pass(one.ordinal, text_of(left), one.event_time_max, ends_day=one.ends_day)
+        gone = sum(stop - start for name, start, stop in ranges if name in absent)
+        self._ledger.lost_offsets(gone)
+        log.error(
+            "%s: deleted before pass %s has read them; %d bytes of it are dropped",
+            ", ".join(sorted(absent)),
+            one.id,
+            gone,
+        )
+
+    def _named(self) -> set[str]:
+        """Partitions that a pass of the ledger has, which a recovery may begin again."""
+        return {name for each in self._ledger.passes() for name, _, _ in ranges_in(each.splits)}
+
     def _day(self, moment: float) -> str:
         return datetime.fromtimestamp(moment, ZoneInfo(self._data.time_zone)).strftime("%Y%m%d")
+
+
+def places_after(before: Places | StreamPlaces, window: Window, now: Places, named: Callable[[], set[str]]) -> Places:
+    """The places once a pass has the window. Files of a followed folder that are gone stay known: a compressed copy of them may come.
+    `named`: partitions that are kept, however many they are.
+    """
+    stops = {name: stop for name, _, stop in window.ranges}
+    absent = {
+        name: place for name, place in before.following.items() if name in now.files and name not in now.following
+    }
+    if len(absent) > _KEPT_ABSENT:
+        newest, referenced = set(list(absent)[-_KEPT_ABSENT // 2 :]), named()
+        absent = {name: place for name, place in absent.items() if name in newest or name in referenced}
+    following = {**absent, **now.following, **stops}
+    return Places(following, {name: each for name, each in now.files.items() if name in following})
 
 
 def following_after(ledger: Ledger, ordinal: int) -> dict[str, int]:

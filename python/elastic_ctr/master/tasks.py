@@ -124,7 +124,13 @@ class Tasks(Part):
             touched=self._settings.data.is_stream,
             left_out=self._ledger.left_out(row, {row.path, *(path for path, *_ in parts)}),
             further=[control.Part(path=path, start=start, end=stop) for path, start, stop in parts],
+            file=self._file(row),
         )
+
+    def _file(self, row: TaskRow) -> str:
+        """The identity by which a trainer finds the file of a followed folder."""
+        places = self._ledger.facts.stream
+        return "" if places is None else places.files.get(row.path, "")
 
     def _batch_size(self, current: PassRow, records: int) -> int:
         """Of `records` in the pass. Predictions do not depend on it, and large batches are faster."""

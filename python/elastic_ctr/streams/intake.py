@@ -17,7 +17,7 @@ from elastic_ctr.runtime.auth import Tokens, bearer
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
 from elastic_ctr.store.interface import cause_of
-from elastic_ctr.streams.interface import Kept, Lines, TopicBefore
+from elastic_ctr.streams.interface import Kept, Lines, Places, TopicBefore
 
 # The master asks what there is, and has other work to do.
 _LOOK_TIMEOUT = httpx.Timeout(2.0)
@@ -50,6 +50,7 @@ class IntakeLog:
     """One partition, whose offsets count lines, and whose name is another one once the log was begun anew."""
 
     unit = "records"
+    notices: tuple[str, ...] = ()
 
     def __init__(
         self, netloc: str, retry: RetryPolicy | None = None, tokens: Tokens | None = None, *, own: bool = False
@@ -65,6 +66,12 @@ class IntakeLog:
         self._client = httpx.Client(
             trust_env=False, headers={"accept-encoding": "identity", "user-agent": "elastic-ctr"}
         )
+
+    def know(self, places: Places) -> None:
+        """A log that is begun anew has another name."""
+
+    def files(self) -> dict[str, str]:
+        return {}
 
     def partitions(self) -> dict[str, Kept]:
         with self._asked("GET", "/v1/log", _LOOK_TIMEOUT) as answer:

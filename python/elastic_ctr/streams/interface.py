@@ -20,6 +20,13 @@ class Kept(NamedTuple):
     away: bool = False
 
 
+class Places(NamedTuple):
+    """By partition, the offset that the next pass begins with, and what its file is known by; streams without files have none of the latter."""
+
+    following: Mapping[str, int]
+    files: Mapping[str, str]
+
+
 class TopicBefore(NamedTuple):
     """The topic that fills a stream's log. `lag`: its messages that are not in the log yet; None while it cannot be read, for `error`."""
 
@@ -53,6 +60,7 @@ class Lines:
         messages: int64 [n, 2], of each message its offset and where its first byte is in `raw`; empty where offsets are places.
         following: the offset behind the lines, where fewer may have been wanted than the range has.
         at: when the messages were made; None where nobody says it.
+        base: the offset of the first byte of `raw`, where offsets are places.
     """
 
     raw: BinaryIO
@@ -62,11 +70,12 @@ class Lines:
     messages: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     following: int | None = None
     at: MadeAt | None = None
+    base: int = 0
 
     def offset_of(self, place: int) -> int:
         """The offset of the message that byte `place` of `raw` is in."""
         if not len(self.messages):
-            return place
+            return self.base + place
         return int(self.messages[np.searchsorted(self.messages[:, 1], place, side="right") - 1, 0])
 
     def range_of(self, offset: int) -> tuple[int, int]:
@@ -88,6 +97,14 @@ class Stream(Protocol):
     """What offsets count: `records` or `bytes`."""
     topic_before: TopicBefore | None
     """As of the last `partitions`, if there is one."""
+    notices: tuple[str, ...]
+    """Sentences for operators about what is there and not read, as of the last `partitions`."""
+
+    def know(self, places: Places) -> None:
+        """Before a look: what passes have. A stream whose partitions have other names than their files recognises them by it."""
+
+    def files(self) -> dict[str, str]:
+        """By partition, what its file is known by, as of the last look; `read` takes it for the partition. Empty where names are enough."""
 
     def partitions(self) -> dict[str, Kept]:
         """Every partition, by its name, with what it keeps now."""

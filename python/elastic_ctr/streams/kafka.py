@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
-from elastic_ctr.streams.interface import Kept, Lines, MadeAt, TopicBefore, lines_of_messages
+from elastic_ctr.streams.interface import Kept, Lines, MadeAt, Places, TopicBefore, lines_of_messages
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ class KafkaTopic:
     """Partitions are named `topic/number`; offsets count messages, of one line or several each."""
 
     unit = "records"
+    notices: tuple[str, ...] = ()
     topic_before: TopicBefore | None = None
 
     def __init__(self, brokers: str, topic: str, properties: Callable[[], Mapping[str, str]] = dict) -> None:
@@ -98,6 +99,12 @@ class KafkaTopic:
     def _hear(self, error: KafkaError) -> None:
         if error.code() in _SECURITY or _ALERT in error.str():
             self._told = error
+
+    def know(self, places: Places) -> None:
+        """A topic's partitions keep their names."""
+
+    def files(self) -> dict[str, str]:
+        return {}
 
     def partitions(self) -> dict[str, Kept]:
         client = self._client

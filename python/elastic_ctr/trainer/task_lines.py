@@ -30,6 +30,6 @@ def pieces_of(source: Source | Stream, task: control.Task) -> Iterator[TaskPiece
         return
     place = task.start
     while place < task.end:
-        lines = source.read(task.path, place, task.end, _PIECE_BYTES)
+        lines = source.read(task.file or task.path, place, task.end, _PIECE_BYTES)
         place = task.end if lines.following is None else lines.following
         yield TaskPiece(task.path, lines)

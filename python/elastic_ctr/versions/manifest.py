@@ -292,10 +292,13 @@ class Origin(Record):
 
 
 class StreamPosition(Record):
-    """The offsets of a stream that a checkpoint has: all before `following`, by partition."""
+    """The offsets of a stream that a checkpoint has: all before `following`, by partition; `files`: what files of a followed folder are
+    known by.
+    """
 
     url: str
     following: dict[str, Whole]
+    files: dict[str, str] = {}
 
 
 class CheckpointManifest(Record):

@@ -98,6 +98,19 @@ def test_a_partition_that_nobody_leads_is_named() -> None:
     assert "clicks/1 cannot be read, for no broker leads it; the others are trained" in shown(found)
 
 
+def test_files_of_a_followed_folder_that_are_not_read_are_named_up_to_three() -> None:
+    found = answers()
+    notices = [f"copy.{number} in /log is not read: it has what x has" for number in range(5)]
+    stream = {"url": "file:///log?follow", "unit": "bytes", "lag": 7, "partitions": {}, "notices": notices}
+    found["master"] |= {"stream": stream, "streamGone": 0}
+
+    said = shown(found)
+
+    assert "copy.2 in /log is not read: it has what x has" in said
+    assert "copy.3" not in said
+    assert "and 2 more such files, which the master's log names" in said
+
+
 def test_the_quality_of_the_last_pass_is_shown_before_and_after_training() -> None:
     said = shown(answers())
 

@@ -18,7 +18,7 @@ from elastic_ctr.intake.join import LateClicks
 from elastic_ctr.intake.request_lines import Clicks, TopicTime
 from elastic_ctr.intake.topic_reader import TopicReader, TopicTimes
 from elastic_ctr.store import StoreUnavailable
-from elastic_ctr.streams.interface import Kept, Lines, MadeAt, TopicBefore, lines_of_messages
+from elastic_ctr.streams.interface import Kept, Lines, MadeAt, Places, TopicBefore, lines_of_messages
 
 JSONL = LateClicks("jsonl", (), "id", "click", "n", frozenset({"city"}))
 FOR_EVER = Retention(1e9, 1 << 40)
@@ -41,6 +41,7 @@ class Topic:
     url: str = "kafka://broker:9092/t"
     unit: str = "records"
     topic_before: TopicBefore | None = None
+    notices: tuple[str, ...] = ()
 
     def partitions(self) -> dict[str, Kept]:
         if self.away:
@@ -49,6 +50,12 @@ class Topic:
             name: Kept(0, 0, away=True) if name in self.leaderless else Kept(self.first, len(found))
             for name, found in self.messages.items()
         }
+
+    def know(self, places: Places) -> None:
+        """Its partitions keep their names."""
+
+    def files(self) -> dict[str, str]:
+        return {}
 
     def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
         if self.broken == partition:

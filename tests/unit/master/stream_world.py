@@ -15,11 +15,12 @@ LINE = b"1 0 a:1\n"
 
 
 class StreamWorld(World):
-    """A World that follows a folder; each line has as many bytes."""
+    """A World that follows a folder; each line has as many bytes, and those of each file are others."""
 
     def __init__(self, folder: Path, *, config: dict[str, Any] | None = None, **data: Any) -> None:
         self.log = folder / "log"
         self.log.mkdir(exist_ok=True)
+        self._lines: dict[str, bytes] = {}
         self.stream: Stream = FollowedFolder(self.log)
         source = {"url": f"file://{self.log}?follow"}
         given = {"source": source, "start": "earliest", "end": None, **data}
@@ -31,7 +32,7 @@ class StreamWorld(World):
 
     def append(self, lines: int, file: str = "clicks") -> None:
         with (self.log / file).open("ab") as out:
-            out.write(lines * LINE)
+            out.write(lines * self._lines.setdefault(file, LINE.replace(b"a", b"%c" % (97 + len(self._lines)))))
 
     def find_hours(self) -> None:
         wanted = self.coordinator.found.wants_hours()

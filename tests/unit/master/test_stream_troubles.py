@@ -133,6 +133,79 @@ def test_offsets_that_the_stream_has_dropped_are_counted_and_said(
     assert one.ledger.records(2) == 5
 
 
+def test_dropped_offsets_of_a_partition_without_new_ones_are_counted_once(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    one.append(10, "others")
+    one.done(1)
+
+    class Forgetful(FollowedFolder):
+        def partitions(self) -> dict[str, Kept]:
+            found = super().partitions()
+            return {**found, "clicks": Kept(15 * len(LINE), 15 * len(LINE))}
+
+    one.stream = Forgetful(one.log)
+    one.start_master()
+    for passes in (2, 3, 4):
+        one.append(1, "others")
+        one.done(passes)
+
+    places = one.ledger.facts.stream
+    assert places is not None
+    assert places.gone == 5 * len(LINE)
+
+
+def test_a_file_that_is_rotated_while_passes_are_trained_is_trained_once(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path)
+    one.append(10)
+    one.until_trained()
+    (one.log / "clicks").rename(one.log / "clicks.1")
+    one.append(5, "clicks.1")
+    one.start_master()
+    one.append(20, "others")
+    (one.log / "others").rename(one.log / "clicks")
+    one.until(lambda: sum(one.in_the_table().values()) >= 35)
+
+    assert sum(one.in_the_table().values()) == 35
+    assert set(one.in_the_table().values()) == {1}
+    files = {task.path: task.file.partition("@")[0] for task in one.tasks if task.path}
+    assert files["clicks"] == "clicks.1"
+
+
+def test_a_pass_that_is_retried_goes_on_without_the_file_that_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = StreamWorld(tmp_path, max_refused_share=0.01)
+    one.append(1000)
+    one.append(1000, "others")
+    one.refused["clicks"] = 100
+    one.until_state("stopped")
+    (one.log / "clicks").unlink()
+    one.refused.clear()
+
+    assert one.coordinator.retry("stream/00000001") == ""
+    one.done(1)
+
+    assert set(one.in_the_table()) == {("others", place * len(LINE)) for place in range(1000)}
+    assert "clicks: deleted before pass stream/00000001 has read them; 8000 bytes of it are dropped" in caplog.text
+    assert one.ledger.facts.stream is not None
+    assert one.ledger.facts.stream.gone == 1000 * len(LINE)
+
+
+def test_a_pass_whose_files_are_all_gone_takes_what_comes_next(tmp_path: Path) -> None:
+    one = StreamWorld(tmp_path, max_refused_share=0.01)
+    one.append(1000)
+    one.refused["clicks"] = 100
+    one.until_state("stopped")
+    (one.log / "clicks").unlink()
+    one.append(10, "others")
+
+    assert one.coordinator.retry("stream/00000001") == ""
+    one.done(1)
+
+    assert set(one.in_the_table()) == {("others", place * len(LINE)) for place in range(10)}
+
+
 def test_latest_leaves_out_what_was_there_and_trains_what_comes_though_the_master_restarts_before(
     tmp_path: Path,
 ) -> None:
@@ -160,7 +233,7 @@ def test_a_followed_file_that_is_deleted_is_named_and_its_unread_lines_are_count
     assert "clicks is not in" in caplog.text
     assert one.ledger.facts.stream is not None
     assert one.ledger.facts.stream.gone == 15 * len(LINE)
-    assert one.ledger.facts.stream.following == {"others": 5 * len(LINE)}
+    assert one.ledger.facts.stream.following == {"clicks": 10 * len(LINE), "others": 5 * len(LINE)}
 
 
 def test_a_log_of_an_intake_that_is_begun_anew_is_read_from_its_beginning_and_what_was_unread_is_counted(

@@ -16,7 +16,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.master.schedule import cut
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.streams.interface import Kept, Lines, TopicBefore, lines_of_messages
+from elastic_ctr.streams.interface import Kept, Lines, Places, TopicBefore, lines_of_messages
 from elastic_ctr.trainer.converter import ClickConversion, convert_task
 from elastic_ctr.trainer.refusals import QUARANTINED, quarantine
 
@@ -172,11 +172,18 @@ class LogInMemory:
     url = "kafka://broker:9092/t"
     unit = "records"
     topic_before: TopicBefore | None = None
+    notices: tuple[str, ...] = ()
 
     def __init__(self, messages: list[bytes], first: int) -> None:
         self._messages = messages
         self._first = first
         self.reads = 0
+
+    def know(self, places: Places) -> None:
+        """Its partitions keep their names."""
+
+    def files(self) -> dict[str, str]:
+        return {}
 
     def partitions(self) -> dict[str, Kept]:
         return {"t/0": Kept(self._first, len(self._messages))}
