@@ -14,6 +14,7 @@ from pipeline.test_import import imported
 
 RATES = (0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.2, 0.6)
 ROWS = 6000
+pytestmark = pytest.mark.timeout(600)
 
 
 def log_of(folder: Path, *damaged: str) -> float:
@@ -44,7 +45,7 @@ def trained(folder: Path, **feature: Any) -> Run:
     )  # fmt: skip
     run = Run(folder / "run", given, TRAINING)
     with run.session.running():
-        run.until(lambda: bool((run.session.status or {}).get("finished")), 240, "two hours")
+        run.until(lambda: bool((run.session.status or {}).get("finished")), 500, "two hours")
     return run
 
 
