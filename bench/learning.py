@@ -12,6 +12,7 @@ shifted by what the master would shift. `share` is (AUC - 0.5) over (AUC of the 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,9 @@ def written(data: str, rows: int, folder: Path) -> dict[str, float]:
 def run_one(way: str, folder: Path, rows: int, offset: float) -> None:
     """In a process of its own."""
     out = without_paddles_output()
-    given = ModelInput(tuple(SlotList.parse((folder / "slot.conf").read_text())))
+    numbers = folder / "numbers.conf"
+    names = tuple(numbers.read_text().split()) if numbers.exists() else ()
+    given = ModelInput(tuple(SlotList.parse((folder / "slot.conf").read_text())), numbers=names)
     trainer = WAYS[way].trainer
     sizes = sizes_of_epochs(trainer, rows)
     with engine_beside_server(Model(), given, folder / way, gradient_merge=trainer.gradient_merge) as engine:
@@ -106,6 +109,8 @@ def run_one(way: str, folder: Path, rows: int, offset: float) -> None:
 
 
 def measured(way: str, folder: Path, rows: int, offset: float) -> dict[str, Any]:
+    # Of a run before.
+    shutil.rmtree(folder / way, ignore_errors=True)
     (folder / way).mkdir()
     command = [sys.executable, "-m", "bench.learning", "--one", way, str(folder), str(rows), str(offset)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
