@@ -12,7 +12,6 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from typing_extensions import Self
@@ -125,11 +124,12 @@ class NumberStatistics(_OfColumn):
 
         One damaged number in a thousand, 1e12 among 1 to 10, would make all others the same after standardizing by it.
         """
-        kept = np.array(self.quantiles, np.float64)
-        kept = kept[np.abs(kept) < _SQUARES]
-        while len(kept):
-            mean, deviation = float(kept.mean()), float(kept.std())
-            near = kept[np.abs(kept - mean) <= MOST_DEVIATIONS * deviation]
+        # Without numpy, which clients that read no statistics should not import.
+        kept = [each for each in self.quantiles if abs(each) < _SQUARES]
+        while kept:
+            mean = math.fsum(kept) / len(kept)
+            deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in kept) / len(kept))
+            near = [each for each in kept if abs(each - mean) <= MOST_DEVIATIONS * deviation]
             if len(near) in (0, len(kept)):
                 break
             kept = near
