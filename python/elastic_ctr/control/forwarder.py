@@ -12,6 +12,7 @@ import argparse
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -220,11 +221,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    """Does not return."""
-    given = _arguments()
-    die_with_parent(given.parent)
-    configure_from_environment("forwarder")
+def _run(given: argparse.Namespace) -> None:
+    """Raises OSError, ValueError."""
     credentials = Credentials(TokenFile(given.token), given.tls)
     if given.mode == "expose":
         host, _, port = given.listen.rpartition(":")
@@ -241,6 +239,18 @@ def main() -> None:
         take = Reach(Destination.parse(address), credentials).take
         threading.Thread(target=_serve, args=(inside, take), daemon=True).start()
     threading.Event().wait()
+
+
+def main() -> None:
+    """Does not return."""
+    given = _arguments()
+    die_with_parent(given.parent)
+    configure_from_environment("forwarder")
+    try:
+        _run(given)
+    except (OSError, ValueError) as failed:
+        log.error("the forwarder ends: %s", failed)  # noqa: TRY400 (one sentence)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

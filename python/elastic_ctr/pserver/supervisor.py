@@ -206,7 +206,7 @@ class PserverSupervisor:
             # Counted once: the process is reported as lost until the master begins another generation.
             self._reported_dead_pid = self._child.pid
             self._failed_starts += 1
-            self._error = f"its server process ended with {self._child.returncode}: {self._last_words()}"
+            self._error = self._end_of_child(self._child.returncode)
             log.error("%s", self._error)
         for name, future in list(self._running.items()):
             if future.done():
@@ -244,6 +244,11 @@ class PserverSupervisor:
 
     def _socket(self) -> Path:
         return self._folder() / socket_name(self._index)
+
+    def _end_of_child(self, code: int) -> str:
+        if self._forwarder is not None and (ended := self._forwarder.poll()) is not None:
+            return f"its forwarder ended with {ended}, as the log of pserver {self._index} says, and its server process with it"
+        return f"its server process ended with {code}: {self._last_words()}"
 
     def _memory(self) -> int:
         """Resident bytes of the server process; 0 without one."""

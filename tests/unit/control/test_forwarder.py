@@ -453,3 +453,20 @@ def test_a_server_that_is_away_closes_the_trainers_connection(tmp_path: Path) ->
         with suppress(ConnectionError):
             assert connection.recv(1) == b""
     pair.end()
+
+
+def test_a_forwarder_that_cannot_listen_ends_with_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("test secret")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = ["expose", "--listen", f"127.0.0.1:{port}", "--socket", str(tmp_path / "8801"), "--life", LIFE]
+        ended = subprocess.run(
+            [sys.executable, "-m", "elastic_ctr.control.forwarder", *command, "--token", str(tmp_path / "token"), "--parent", str(os.getpid())],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    assert ended.returncode == 1
+    assert f"the forwarder ends: 127.0.0.1:{port} is used by another process" in ended.stderr
+    assert "Traceback" not in ended.stderr
