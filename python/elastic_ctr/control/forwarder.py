@@ -24,7 +24,7 @@ from elastic_ctr.control.proof import ProofRefused, check_and_prove, prove_and_c
 from elastic_ctr.control.pump import pump
 from elastic_ctr.control.server_call import MAGIC, connect
 from elastic_ctr.runtime.auth import TokenFile, Tokens
-from elastic_ctr.runtime.lifecycle import die_with_parent, listen
+from elastic_ctr.runtime.lifecycle import PortInUse, die_with_parent, listen
 from elastic_ctr.runtime.logging import configure_from_environment
 
 log = logging.getLogger(__name__)
@@ -249,7 +249,8 @@ def main() -> None:
     try:
         _run(given)
     except (OSError, ValueError) as failed:
-        log.error("the forwarder ends: %s", failed)  # noqa: TRY400 (one sentence)
+        reason = failed.strerror if isinstance(failed, PortInUse) else failed
+        log.error("the forwarder ends: %s", reason)  # noqa: TRY400 (one sentence)
         sys.exit(1)
 
 
