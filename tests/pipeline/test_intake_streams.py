@@ -147,7 +147,7 @@ def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come
                 wanted[key] = shows + 1, clicks_of_key + click
         if number == 2:
             run.until(trained(run, appended), 200, "the first version")
-    # The model has a prediction of all but two.
+    # All but two are trained.
     awkward = [
         {"id": f"price-{price}", "user": "u98", "item": "i98", "shown": 1, "click": 0, "price": price}
         for price in (1e30, -0.0, 1e308, 5e-324)
@@ -169,7 +169,7 @@ def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come
         for line in file.read_text().splitlines()
     ]
     assert {(each["offset"], each["reason"]) for each in quarantined} == {
-        (answer["first"] + place, "unpredictable") for place in (0, 2)
+        (answer["first"] + place, "number_too_large") for place in (0, 2)
     }
     rows = [row.split() for text in table_of(run, newest_save(run)) for row in text.decode().splitlines()]
     found = {int(row[0]): (float(row[4]), float(row[5])) for row in rows}

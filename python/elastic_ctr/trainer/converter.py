@@ -191,8 +191,7 @@ class RowConversion:
 
         largest = np.abs(rows.numbers).max(axis=1, initial=0)
         suspects = [
-            Suspect(int(places[row]), text[ends[row] : ends[row + 1]], float(largest[row]))
-            for row in np.flatnonzero(~(largest <= ORDINARY))
+            Suspect(int(places[row]), text[ends[row] : ends[row + 1]]) for row in np.flatnonzero(~(largest <= ORDINARY))
         ]
         return Block(text, *counts, refused, offer, cells, suspects)
 

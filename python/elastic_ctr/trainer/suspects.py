@@ -15,10 +15,9 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.line import Reason
 from elastic_ctr.trainer.scratch import on_scratch
 
-# A network of cross layers takes a number to the power of their count and one: with six of them this is as large as float32 allows.
-ORDINARY = 1e6
-# Adam squares gradients, and the gradient of a weight is as large as its number: an infinite square stops the weight for good.
-_LARGEST = 1e18
+# Larger numbers, up to the bound of `Transformer.transform`, come of `transform: []` alone. A network that multiplies numbers, or one whose
+# weights have grown, may have no prediction of them. Half as much would make usual prices suspects, each of which is predicted twice.
+ORDINARY = 1e3
 # Of the task's whole result, so that it fits into a message.
 _MOST_FOUND = 100_000
 # A number has two parts, which float32 holds both.
@@ -26,11 +25,10 @@ _PART = 1 << 20
 
 
 class Suspect(NamedTuple):
-    """A record of the engine's text, where it begins, and the largest of its numbers by magnitude."""
+    """A record of the engine's text, and where it begins."""
 
     place: int
     line: bytes
-    largest: float
 
 
 class TooManyUnpredictable(ValueError):
@@ -44,7 +42,6 @@ class Suspects:
         """The file is written with the first one."""
         self.file = file
         self._places: list[tuple[str, int]] = []
-        self._hopeless: list[int] = []
 
     def __len__(self) -> int:
         return len(self._places)
@@ -55,8 +52,6 @@ class Suspects:
         for offset, suspect in suspects:
             number = len(self._places)
             self._places.append((path, offset))
-            if not suspect.largest <= _LARGEST:
-                self._hopeless.append(number)
             _, _, _, _, rest = suspect.line.split(b" ", 4)
             lines.append(b"1 %d 1 %d %b" % (number % _PART, number // _PART, rest))
         if lines:
@@ -66,7 +61,7 @@ class Suspects:
     def left_out(self, found: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]) -> list[control.LeftOut]:
         """Those to leave out, where the engine cannot predict the records with these shows and clicks. Raises TooManyUnpredictable."""
         shows, clicks = found
-        numbers = sorted({*self._hopeless, *(clicks * _PART + shows).astype(np.int64).tolist()})
+        numbers = sorted((clicks * _PART + shows).astype(np.int64).tolist())
         if len(numbers) > _MOST_FOUND:
             raise TooManyUnpredictable(
                 f"the model cannot predict {len(numbers)} rows of the task, because their numbers are too large: give the "

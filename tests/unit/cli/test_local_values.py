@@ -45,7 +45,7 @@ def test_hours_need_a_first_one(tmp_path: Path) -> None:
         load_values([tmp_path / "values.yaml"], None)
 
 
-HOURS = "data:\n  source: {url: 'file:///logs'}\n  start: 20200401/00\n  end: 20200401/03\n  slots: [0]\n"
+HOURS = "data:\n  source: {url: 'file:///logs'}\n  start: 20200401/00\n  end: 20200401/03\n  slots: ['0']\n"
 
 
 def test_the_last_hour_to_train_may_be_said_beside_the_values_file(tmp_path: Path) -> None:

@@ -181,7 +181,9 @@ def test_a_word_for_a_missing_value_is_one_in_files_and_requests(word: str) -> N
         "tsv": f"label\tuser\tprice\n0\t{given_['user']}\t{word}\n",
         "jsonl": json.dumps(given_) + "\n",
     }
-    features = Features.model_validate({"user": {"type": "categorical"}, "price": {"type": "numeric", "missing": -1}})
+    features = Features.model_validate(
+        {"user": {"type": "categorical"}, "price": {"type": "numeric", "transform": [], "missing": -1}}
+    )
     transformer = transformer_of(features, None, USUAL_WORDS)
     asked = bits(*_arrays(transformer, [row_of({"user": empty["user"]}, transformer.inputs)]))
     assert bits(*_arrays(transformer, [row_of(given_, transformer.inputs)])) == asked
