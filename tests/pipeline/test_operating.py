@@ -359,7 +359,8 @@ def test_the_sockets_that_listen_are_those_of_the_manual_and_none_is_paddles(sys
         if found.status == psutil.CONN_LISTEN
     }
 
-    assert {address.ip for address in listening} == {"127.0.0.1"}
+    # gRPC's sockets take both families.
+    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
     assert {known.get(address.port, address.port) for address in listening} == documented
     # Paddle's servers have sockets that this user alone reaches.
     servers = list((system.places.folder / "scratch").glob("pserver-*/generation-*/88*"))
@@ -408,7 +409,9 @@ def test_a_rollback_holds_until_it_is_resumed(system: Standing) -> None:
 
     assert (unknown.returncode, never.returncode, back.returncode, both.returncode, on.returncode) == (2, 2, 0, 2, 0)
     audited = [json.loads(line) for line in printed.stdout.splitlines()]
-    assert [(each["token"], each["on"], each["result"]) for each in audited if each["call"] == "rollback"] == [
+    ordered = [(each["token"], each["on"], each["result"]) for each in audited if each["call"] == "rollback"]
+    # Tests before this one may have rolled back, too.
+    assert ordered[-3:] == [
         ("local", "version 1", f"refused: {never.stderr.partition(': ')[2].strip()}"),
         ("local", f"version {older}", "done"),
         ("local", "resume", "done"),
@@ -552,10 +555,9 @@ def test_up_over_a_version_that_is_live_returns_once_serving_answers_with_it(sys
     live = max(published_versions(system.store))
 
     up = command("local", "up", "-f", system.values, "--dir", system.places.folder)
-    answered = verify_serving(system.places.serving, "ctr")
-
     assert up.returncode == 0, up.stderr
-    assert answered.facts["version"] == live
+
+    assert verify_serving(system.places.serving, "ctr").facts["version"] == live
 
 
 def test_a_runner_that_is_killed_takes_everything_along_and_its_folder_says_so(system: Standing) -> None:
