@@ -331,8 +331,8 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
         # What is tried again is waited for.
         problems = [each for each in problems if each not in troubles(status_)]
         if release is None:
-            # A version may be live while training stands still, and cube-transfer does not answer yet.
-            problems = [each for each in problems if each != stands_still]
+            # A version may be live while training stands still, and cube-transfer does not answer yet: only processes end it.
+            problems = [each for each in problems if each.startswith("ctr-")]
         live = None if release is None else release.live
         # A master may refuse an old folder while the version in it is answered already.
         if live is not None and (status_ is not None or problems):
