@@ -1,8 +1,12 @@
 """Paddle's own server, and that nothing but its Unix socket leads to it."""
 
+import base64
+import http.server
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +15,7 @@ import psutil
 import pytest
 
 from attacks import attacks, raw_answer
+from browser import browser
 from contract.engine_world import StartedEngine, engine
 from elastic_ctr.config.model import Model
 from elastic_ctr.control.proof import new_life
@@ -116,3 +121,54 @@ def test_the_attacks_would_work_on_the_socket_itself(started: StartedEngine, tmp
         assert b"200 OK" in inside.recv(4096)
 
     assert (tmp_path / "mark-1").exists()
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """A page of another origin."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>elsewhere</title>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_page_of_another_origin_in_a_real_browser_gets_nothing(exposed: tuple[int, str], tmp_path: Path) -> None:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        with browser(tmp_path) as page:
+            page.ask("Page.navigate", url=f"http://localhost:{server.server_port}/")
+            found = page.ask(
+                "Runtime.evaluate", expression=_fetches(exposed[0], tmp_path), awaitPromise=True, returnByValue=True
+            )
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+    answers = found["result"]["value"]
+    assert len(answers) == 4
+    assert {each.split(":")[0] for each in answers} == {"TypeError"}
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(("mark", "stolen", "x"))] == []
+
+
+def _fetches(port: int, folder: Path) -> str:
+    """JavaScript of a list: what each request came to."""
+    params = [base64.b64encode(each.encode()).decode() for each in (f"{folder}/x$(touch {folder}/mark-page)", "0")]
+    body = json.dumps({"cmd_id": 5, "table_id": 0, "params": params})
+    address = f"http://127.0.0.1:{port}"
+    requests = [
+        (f"{address}/PsService/service", {"method": "POST", "mode": "no-cors", "headers": {"Content-Type": "text/plain"}, "body": body}),
+        (f"{address}/PsService/service", {"method": "POST", "body": body}),
+        (f"{address}/flags/bvar_dump_file?setvalue={folder}/mark-flag", {"mode": "no-cors"}),
+        (f"{address}/flags/bvar_dump?setvalue=true", {"mode": "no-cors"}),
+    ]  # fmt: skip
+    return (
+        f"Promise.all({json.dumps(requests)}.map(([url, options]) => fetch(url, options)"
+        ".then(answer => 'answered:' + answer.status + answer.type, failed => failed.name + ':' + failed.message)))"
+    )
