@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-UNIT_TESTS = Path(__file__).parents[1] / "unit"
+TESTS = Path(__file__).parents[1]
 
 # Machine code by its function, what that closes over, and the types of the arguments.
 COMPILED = """
@@ -57,7 +57,12 @@ json.dump([served, compiled_anew], sys.stdout)
 
 def test_a_server_compiles_nothing_after_warming(tmp_path: Path) -> None:
     def said(code: str) -> Any:
-        command = [sys.executable, "-c", f"{COMPILED}\nsys.path.append({str(UNIT_TESTS)!r})\n{code}", str(tmp_path)]
+        command = [
+            sys.executable,
+            "-c",
+            f"{COMPILED}\nsys.path += [{str(TESTS)!r}, {str(TESTS / 'unit')!r}]\n{code}",
+            str(tmp_path),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

@@ -194,7 +194,7 @@ def test_present_values_that_cannot_be_trained_end_the_search_with_the_reason(
 
     assert one.end() == 1
     assert re.match(
-        r"the present values cannot be trained: (the training diverged|its process was ended by SIGABRT: \S)",
+        r"the present values cannot be trained: (the training diverged|its process was ended by SIGABRT: \S|a prediction is not a number, so)",
         one.said[-1],
     )
     assert not [line for line in one.said if line.startswith("Traceback")]
@@ -216,6 +216,6 @@ def test_the_command_of_the_document_finds_values(hours: Path, tmp_path: Path, s
     one = search(*words)
 
     assert one.end() == 0, one.said
-    assert "tuned.yaml is written" in one.said[-1]
+    assert any("tuned.yaml is written" in line for line in one.said[-2:])
     assert "validation, the best first" in one.out.read_text()
     load_values([tmp_path / "values.yaml", tmp_path / "tuned.yaml"], None)

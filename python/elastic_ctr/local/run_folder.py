@@ -1,5 +1,6 @@
 """The folder of a run, for other processes: its runner, addresses, problems, and how it ended."""
 
+import errno
 import json
 import os
 import pwd
@@ -66,6 +67,8 @@ class RunFolder:
 
     def create(self) -> None:
         """Raises OSError."""
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.path))
         for each in (self.path, self.logs):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
 

@@ -29,7 +29,7 @@ from elastic_ctr.master import learning
 from elastic_ctr.model.evaluation import BUCKETS, Histograms, quality_of_histogram
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
-from elastic_ctr.trainer.engine import Engine
+from elastic_ctr.trainer.engine import Engine, EngineBroken
 from elastic_ctr.trainer.held_out import parts_of
 from elastic_ctr.tune.passes import Hours, Piece, TrainedPass
 from elastic_ctr.versions.manifest import Quality
@@ -258,7 +258,8 @@ def main() -> None:
         say({"found": figures})
         code = 0
     except Exception as failed:  # noqa: BLE001 (whatever ends a trial is its result)
-        say({"failed": f"{failed}" if isinstance(failed, TrialFailed) else f"{type(failed).__name__}: {failed}"[:500]})
+        known = isinstance(failed, TrialFailed | EngineBroken)
+        say({"failed": f"{failed}" if known else f"{type(failed).__name__}: {failed}"[:500]})
     # Paddle's threads crash in an orderly interpreter shutdown.
     os._exit(code)
 
