@@ -47,11 +47,11 @@ def replaced(run: Run, values: dict[str, object], training: str, pservers: int) 
         "trainer": {"config": {"adminPort": port + 90}},
     }
     places = Places(run.places.folder / training, settings(Values, merged(values, others), "values.yaml"))
-    shared = {"auth": run.places.auth, "store": run.places.store, "training": training}
+    shared = {"store": run.places.store, "training": training}
     new = Supervisor(
         places,
         [
-            replace(role, file=role.file.model_copy(update=shared))
+            replace(role, file=role.file.model_copy(update={"auth": run.places.auth(type(role.file)), **shared}))
             for role in roles(places)
             if role.command in ("pserver", "trainer")
         ],
