@@ -4,6 +4,7 @@
 
 import io
 import sys
+from tempfile import NamedTemporaryFile
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from elastic_ctr.features.readers.batches import Format, Wanted
 from elastic_ctr.features.readers.loops import copy_spans, join_values
 from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.record_arrays import record_arrays
-from elastic_ctr.features.record_text import record_text
+from elastic_ctr.features.record_text import record_text, shuffled_lines
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics.collector import Collector
@@ -38,13 +39,20 @@ def compile_all(dims: list[int]) -> None:
             collector.add(cells_of([([b"a|b"], [])], inputs))
         collector.to_bytes()
     RowSample().add(cells_of([([b"a|b"], [])], inputs))
+    with NamedTemporaryFile() as lines:
+        lines.write(b"1\n2\n")
+        lines.flush()
+        # As a trainer reads them: of a map that may not be written.
+        list(shuffled_lines(np.asarray(np.memmap(lines.name, np.uint8, "r")), 1))
     compile_features()
     parse_rows(b"7 0 0 0.5 1 0 0.1\n", RowLayout.of("naive", "naive", 0))
 
 
 def compile_features() -> None:
     """From rows of every kind of file to the engine's text. Serving compiles its own when it starts."""
-    features = Features.model_validate({"user": {"type": "categorical"}, "price": {"type": "numeric", "missing": 0}})
+    features = Features.model_validate(
+        {"user": {"type": "categorical"}, "price": {"type": "numeric", "transform": [], "missing": 0}}
+    )
     transformer = transformer_of(features, None)
     files = {"csv": b"click,user,price\n1,\xc3\xa4,2\n", "jsonl": b'{"click":1,"user":"a","price":2}\n'}
     for kind, content in files.items():
