@@ -4,11 +4,13 @@ import base64
 import http.server
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -40,16 +42,67 @@ def sockets_of_servers(started: StartedEngine) -> list[Path]:
 def test_no_process_of_a_training_listens_on_tcp(started: StartedEngine) -> None:
     children = psutil.Process().children(recursive=True)
 
-    listening = {
-        (each.pid, found.laddr)
-        for each in children
-        for found in each.net_connections(kind="inet")
-        if found.status == psutil.CONN_LISTEN
+    open_to_others = {
+        (each.pid, found.laddr, found.status) for each in children for found in each.net_connections(kind="tcp")
     }
 
     assert len(children) >= 3
-    assert listening == set()
+    assert [each for each in open_to_others if each[2] in (psutil.CONN_LISTEN, psutil.CONN_ESTABLISHED)] == []
     assert [each.is_socket() for each in sockets_of_servers(started)] == [True, True]
+
+
+_STARTS = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from contract.engine_world import engine
+from elastic_ctr.config.model import Model
+with engine(Path(sys.argv[1]), Model(partitions=4, embedding_dim=2)) as made:
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_stranger_that_connects_again_and_again_while_a_trainer_starts_keeps_no_connection(tmp_path: Path) -> None:
+    # Where Paddle's client opens its server for other trainers: the first free port from 8500 on, at the address of the machine's name.
+    place = (socket.gethostbyname(socket.gethostname()), 8500)
+    with socket.socket() as other:
+        if other.connect_ex(place) == 0:
+            pytest.skip(f"another program listens on {place}")
+    folders = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "unit")]
+    started = subprocess.Popen(
+        [sys.executable, "-c", _STARTS, str(tmp_path / "engine"), *folders],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
+    )  # fmt: skip
+    ready = threading.Event()
+
+    def wait() -> None:
+        assert started.stdout is not None
+        started.stdout.readline()
+        ready.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    kept = []
+    while not ready.wait(0.001):
+        stranger = socket.socket()
+        stranger.settimeout(1)
+        if stranger.connect_ex(place) == 0:
+            kept.append(stranger)
+        else:
+            stranger.close()
+    answered = [raw for raw in (_asked(each) for each in kept) if raw]
+    started.communicate(b"\n", timeout=60)
+    waiting.join()
+
+    assert answered == []
+
+
+def _asked(stranger: socket.socket) -> bytes:
+    with stranger, suppress(OSError):
+        stranger.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        return stranger.recv(1024)
+    return b""
 
 
 def test_only_this_user_reaches_the_folders_of_the_sockets(started: StartedEngine) -> None:

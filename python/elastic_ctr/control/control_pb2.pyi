@@ -188,7 +188,7 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ..., training: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("verdict", "trainer_id", "generation", "servers", "load", "reason", "model_digest", "lease_seconds", "leave_timeout_seconds", "wrong_training", "save_seconds", "take_over", "dense_of")
+    __slots__ = ("verdict", "trainer_id", "generation", "load", "reason", "model_digest", "lease_seconds", "leave_timeout_seconds", "wrong_training", "save_seconds", "take_over", "dense_of", "servers")
     class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WAIT: _ClassVar[JoinReply.Verdict]
@@ -202,7 +202,6 @@ class JoinReply(_message.Message):
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    SERVERS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -212,10 +211,10 @@ class JoinReply(_message.Message):
     SAVE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
     DENSE_OF_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     verdict: JoinReply.Verdict
     trainer_id: int
     generation: int
-    servers: _containers.RepeatedScalarFieldContainer[str]
     load: bool
     reason: str
     model_digest: str
@@ -225,7 +224,8 @@ class JoinReply(_message.Message):
     save_seconds: float
     take_over: str
     dense_of: int
-    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., servers: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ..., take_over: _Optional[str] = ..., dense_of: _Optional[int] = ...) -> None: ...
+    servers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ..., take_over: _Optional[str] = ..., dense_of: _Optional[int] = ..., servers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("trainer_id", "generation", "converted", "prefetch", "hold_seconds", "reads_further")

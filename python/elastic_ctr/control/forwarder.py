@@ -15,24 +15,29 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_ctr.control.mutual_tls import over_tls
+from elastic_ctr.control.mutual_tls import check_certificates, over_tls
 from elastic_ctr.control.proof import ProofRefused, check_and_prove, prove_and_check
 from elastic_ctr.control.pump import pump
 from elastic_ctr.control.server_call import MAGIC, connect
 from elastic_ctr.runtime.auth import TokenFile, Tokens
-from elastic_ctr.runtime.lifecycle import PortInUse, die_with_parent, listen
+from elastic_ctr.runtime.lifecycle import PortInUse, die_with_parent, listen, raise_fd_limit
 from elastic_ctr.runtime.logging import configure_from_environment
 
 log = logging.getLogger(__name__)
 
 # Both sides: from the connection to the proof.
 PROOF_SECONDS = 5.0
-# Strangers can hold so many connections open for PROOF_SECONDS. Trainers have dozens, and try again.
-_UNPROVEN = 256
+# Connections without a proof yet, of all peers and of one. A stranger can hold its own share open for PROOF_SECONDS and no other's; a
+# trainer with eight threads opens some forty at once.
+_UNPROVEN, _UNPROVEN_OF_PEER = 1024, 64
+_FILES = 65_536
+# A side that closed before the proof may have had no place.
+_TRIES, _PAUSE_SECONDS = 3, 0.3
 _BACKLOG = 256
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 # Between two lines about refused peers.
@@ -81,6 +86,13 @@ class RefusalLog:
             self._at = now
             log.warning("%s: %s", sentence, reason)
 
+    def pump(self, outside: socket.socket, inside: socket.socket) -> None:
+        """Until the connection ends; where it cannot begin, both ends are closed."""
+        try:
+            pump(outside, inside)
+        except (OSError, RuntimeError) as failed:
+            self.add("a connection has no pipe or thread and is closed", failed)
+
 
 class Expose:
     """Joins proven connections to a server's socket."""
@@ -89,13 +101,15 @@ class Expose:
         self._server = server
         self._life = life
         self._credentials = credentials
-        self._places = threading.BoundedSemaphore(_UNPROVEN)
+        self._lock = threading.Lock()
+        self._unproven: Counter[str] = Counter()
         self._refusals = RefusalLog()
 
     def take(self, connection: socket.socket, peer: str) -> None:
         """In a thread of its own, until the connection ends."""
-        if not self._places.acquire(blocking=False):
+        if not self._has_place(peer):
             connection.close()
+            self._refusals.add(f"a connection from {peer} is refused", ProofRefused("too many wait for their proof"))
             return
         try:
             proven = self._proven(connection)
@@ -104,14 +118,27 @@ class Expose:
             self._refusals.add(f"a connection from {peer} is refused", refused)
             return
         finally:
-            self._places.release()
+            self._give_place_back(peer)
         try:
             inside = self._inside(proven)
         except (ProofRefused, OSError) as failed:
             proven.close()
             self._refusals.add(f"a connection from {peer} is refused", failed)
             return
-        pump(proven, inside)
+        self._refusals.pump(proven, inside)
+
+    def _has_place(self, peer: str) -> bool:
+        with self._lock:
+            if self._unproven[peer] >= _UNPROVEN_OF_PEER or self._unproven.total() >= _UNPROVEN:
+                return False
+            self._unproven[peer] += 1
+            return True
+
+    def _give_place_back(self, peer: str) -> None:
+        with self._lock:
+            self._unproven[peer] -= 1
+            if not self._unproven[peer]:
+                del self._unproven[peer]
 
     def _inside(self, proven: socket.socket) -> socket.socket:
         """The server's end, with the first bytes of the conversation. Raises ProofRefused, OSError."""
@@ -156,9 +183,18 @@ class Reach:
             connection.close()
             self._refusals.add(f"the pserver at {self._to.host}:{self._to.port} cannot be reached", failed)
             return
-        pump(outside, connection)
+        self._refusals.pump(outside, connection)
 
     def _connected(self) -> socket.socket:
+        """Raises ProofRefused, OSError."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._proven()
+            except ProofRefused:  # noqa: PERF203 (trying again is what it is for)
+                time.sleep(_PAUSE_SECONDS)
+        return self._proven()
+
+    def _proven(self) -> socket.socket:
         """Raises ProofRefused, OSError."""
         failed: Exception = ProofRefused("this side has no secret")
         # While a secret is being replaced the server may not know the newest one yet.
@@ -190,16 +226,21 @@ def _tune(connection: socket.socket) -> None:
 
 
 def _serve(listener: socket.socket, take: Callable[[socket.socket, str], None]) -> None:
+    refusals = RefusalLog()
     while True:
         try:
             connection, peer = listener.accept()
         except OSError as failed:
             # Too many open files, for one: others end.
-            log.warning("a connection cannot be taken: %s", failed)
+            refusals.add("a connection cannot be taken", failed)
             time.sleep(0.1)
             continue
         name = str(peer[0]) if peer else ""
-        threading.Thread(target=take, args=(connection, name), daemon=True).start()
+        try:
+            threading.Thread(target=take, args=(connection, name), daemon=True).start()
+        except RuntimeError as failed:
+            connection.close()
+            refusals.add("a connection cannot be taken", failed)
 
 
 def _arguments() -> argparse.Namespace:
@@ -223,7 +264,10 @@ def _arguments() -> argparse.Namespace:
 
 def _run(given: argparse.Namespace) -> None:
     """Raises OSError, ValueError."""
+    raise_fd_limit(_FILES)
     credentials = Credentials(TokenFile(given.token), given.tls)
+    if given.tls is not None:
+        check_certificates(given.tls)
     if given.mode == "expose":
         host, _, port = given.listen.rpartition(":")
         listener = listen(host.strip("[]"), int(port), _BACKLOG)

@@ -5,11 +5,12 @@ read for each connection: renewed certificates are used without a restart.
 """
 
 import hashlib
+import re
 import socket
 import ssl
 from pathlib import Path
 
-_END = "-----END CERTIFICATE-----"
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def over_tls(connection: socket.socket, folder: Path, *, server: bool) -> tuple[ssl.SSLSocket, bytes]:
@@ -17,14 +18,27 @@ def over_tls(connection: socket.socket, folder: Path, *, server: bool) -> tuple[
 
     `connection` has a timeout. Raises OSError, of which ssl.SSLError is one.
     """
+    context, own = _loaded(folder, server=server)
+    secure = context.wrap_socket(connection, server_side=server)
+    theirs = secure.getpeercert(binary_form=True) or b""
+    listening, connecting = (own, theirs) if server else (theirs, own)
+    return secure, hashlib.sha256(listening).digest() + hashlib.sha256(connecting).digest()
+
+
+def check_certificates(folder: Path) -> None:
+    """Raises OSError, of which ssl.SSLError is one, for a folder that no connection can use."""
+    _loaded(folder, server=True)
+
+
+def _loaded(folder: Path, *, server: bool) -> tuple[ssl.SSLContext, bytes]:
+    """The context, and this side's own certificate in DER."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     context.load_verify_locations(folder / "ca.crt")
-    secure = context.wrap_socket(connection, server_side=server)
-    own = ssl.PEM_cert_to_DER_cert((folder / "tls.crt").read_text().partition(_END)[0] + _END)
-    theirs = secure.getpeercert(binary_form=True) or b""
-    listening, connecting = (own, theirs) if server else (theirs, own)
-    return secure, hashlib.sha256(listening).digest() + hashlib.sha256(connecting).digest()
+    first = _CERTIFICATE.search((folder / "tls.crt").read_text())
+    if first is None:
+        raise ssl.SSLError(f"{folder}/tls.crt has no certificate")
+    return context, ssl.PEM_cert_to_DER_cert(first[0])

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 _PIPE_BYTES = 1 << 20
 # A record of TLS has at most 16 KiB; several are read at once.
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 16
 # Pieces that one direction moves before the other one has its turn.
 _TURN = 16
 
@@ -23,15 +23,32 @@ def pump(outside: socket.socket, inside: socket.socket) -> None:
             return
         outside.setblocking(True)
         inside.setblocking(True)
-        other = threading.Thread(target=_move, args=(inside, outside), daemon=True)
-        other.start()
-        _move(outside, inside)
+        # Before either direction begins: without a pipe the connection ends whole.
+        pipes = _pipes()
+        other = threading.Thread(target=_move, args=(inside, outside, *pipes[0]), daemon=True)
+        try:
+            other.start()
+        except RuntimeError:
+            for each in (*pipes[0], *pipes[1]):
+                os.close(each)
+            raise
+        _move(outside, inside, *pipes[1])
         other.join()
 
 
-def _move(source: socket.socket, sink: socket.socket) -> None:
-    """One direction, in the kernel: `splice` moves pages of one socket's buffer to the other one's."""
-    out, into = os.pipe()
+def _pipes() -> tuple[tuple[int, int], tuple[int, int]]:
+    """Two of them. Raises OSError, and leaves none open then."""
+    first = os.pipe()
+    try:
+        return first, os.pipe()
+    except OSError:
+        for each in first:
+            os.close(each)
+        raise
+
+
+def _move(source: socket.socket, sink: socket.socket, out: int, into: int) -> None:
+    """One direction, in the kernel: `splice` moves pages of one socket's buffer through a pipe to the other one's. Closes the pipe."""
     try:
         with suppress(OSError):  # over the user's limit: the pipe keeps its usual size
             fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -51,17 +68,20 @@ def _move(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _pump_in_tls(outside: ssl.SSLSocket, inside: socket.socket) -> None:
-    """Both directions in one thread: a TLS connection may not be read and written at the same time."""
+    """Both directions in one thread: a TLS connection may not be read and written at the same time.
+
+    It ends with the first direction that ends: half of a TLS connection cannot be closed without giving up TLS in the other half.
+    """
     outside.setblocking(False)
     inside.setblocking(False)
     flows = (_Flow(outside, inside), _Flow(inside, outside))
     try:
-        while not all(flow.over for flow in flows):
+        while not any(flow.over for flow in flows):
             wanted = dict.fromkeys((outside.fileno(), inside.fileno()), 0)
             busy = False
             for flow in flows:
                 busy |= flow.step(wanted)
-            if all(flow.over for flow in flows) or busy:
+            if any(flow.over for flow in flows) or busy:
                 continue
             # A descriptor without events is left out: one that its peer has closed would wake the loop again and again.
             poller = select.poll()
@@ -101,7 +121,6 @@ class _Flow:
                     return False
                 if not read:
                     self.over = True
-                    self._sink.shutdown(socket.SHUT_WR)
                     return False
                 self._pending = memoryview(self._buffer)[:read]
             try:

@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,23 +64,32 @@ def await_servers(folder: Path, servers: int, timeout: float) -> None:
 
 
 def close_listeners() -> list[tuple[str, int]]:
-    """Close each TCP port that this process listens on, for good. Returns their addresses.
+    """Close each TCP port that this process listens on, and the connections that came in there. Returns the ports' addresses.
 
-    Paddle's client opens a second server, for other trainers, which no setting turns off and which is as open as the first. Its
-    descriptor now is `/dev/null`, so that brpc, which goes on using the number, reaches nothing.
+    For kernels that do not take the filter of `listen_nowhere`: Paddle's client opens a second server, for other trainers, which is as
+    open as the first. Its descriptor now is `/dev/null`, so that brpc, which goes on using the number, reaches nothing.
     """
     closed = []
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names, of descriptors that come and go)
-        descriptor = int(name)
-        with suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(descriptor)) as found:
-                listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                if not listens or found.family not in (socket.AF_INET, socket.AF_INET6):
-                    continue
-                closed.append(found.getsockname()[:2])
+    for descriptor, found in _tcp_sockets():
+        if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            closed.append(found.getsockname()[:2])
             nothing = os.open(os.devnull, os.O_RDWR)
             os.dup2(nothing, descriptor)
             os.close(nothing)
+    ports = {port for _, port in closed}
+    for _, found in _tcp_sockets():
+        if found.getsockname()[1] in ports:
+            with suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
     return closed
+
+
+def _tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
+    """Each descriptor of this process that is one, with a socket of its own that ends with the step."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names, of descriptors that come and go)
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as found:
+                if found.family in (socket.AF_INET, socket.AF_INET6):
+                    yield int(name), found

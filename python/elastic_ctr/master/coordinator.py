@@ -356,6 +356,9 @@ class Coordinator(Part):
                 reply.reason = _OVER
             elif waiting := self.pservers.waiting_for(generation):
                 reply.reason = f"waits for {waiting}"
+            elif not reply.servers:
+                # Pservers of an earlier release, which is being handed over, do not say where they are.
+                reply.reason = "waits for pservers that say where they are reached"
             elif self.initialised:
                 reply.verdict = control.JoinReply.JOIN
             elif self._initialisation.ask(trainer_id):

@@ -187,6 +187,7 @@ class PserverSupervisor:
         return False
 
     def _state(self) -> control.PserverState:
+        self._end_without_forwarder()
         serving = self._serving()
         if serving:
             self._answered_at = time.monotonic()
@@ -325,15 +326,19 @@ class PserverSupervisor:
             )
 
     def _alive(self) -> bool:
-        if self._child is None or self._child.poll() is not None:
-            return False
-        if self._forwarder is not None and self._forwarder.poll() is not None:
-            # Trainers have lost their connections, and Paddle goes on training without an error.
+        return self._child is not None and self._child.poll() is None
+
+    def _end_without_forwarder(self) -> None:
+        """Trainers have lost their connections where the forwarder has ended, and Paddle goes on training without an error."""
+        if (
+            self._forwarder is not None
+            and self._forwarder.poll() is not None
+            and self._child is not None
+            and self._alive()
+        ):
             log.error("the forwarder ended with %s; its server process is ended, too", self._forwarder.returncode)
             self._child.kill()
             self._child.wait()
-            return False
-        return True
 
     def _serving(self) -> bool:
         if not self._alive():

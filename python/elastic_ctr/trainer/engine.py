@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.control.listen_filter import listen_nowhere
 from elastic_ctr.control.server_call import rows_at
 from elastic_ctr.control.server_sockets import await_servers, close_listeners, paddle_endpoints, socket_name
 from elastic_ctr.model.evaluation import Floats, Histograms
@@ -87,8 +88,11 @@ class Engine:
         dense_names = [p.name for p in self._main.all_parameters() if p.name != TABLE]
         self._first_values = {name: self._array(name).copy() for name in dense_names}
         await_servers(Path(), self._servers, _SERVER_SECONDS)
+        # Before Paddle's client opens a server of its own.
+        filtered = listen_nowhere()
         fleet.init_worker()
-        close_listeners()
+        if not filtered:
+            close_listeners()
         self._runtime = fleet.fleet._runtime_handle  # noqa: SLF001
         self._worker = self._runtime._worker  # noqa: SLF001
         self._dense_map = get_the_one_recv_context(self._runtime.context, split_dense_table=False)

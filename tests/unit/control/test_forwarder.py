@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
-from elastic_ctr.control.forwarder import Credentials, Destination
+from elastic_ctr.control.forwarder import Credentials, Destination, Expose
 from elastic_ctr.control.mutual_tls import over_tls
 from elastic_ctr.control.proof import MAGIC, ProofRefused, check_and_prove, new_life, prove_and_check
 from elastic_ctr.control.pump import pump
 from elastic_ctr.control.server_call import connect, ping
-from elastic_ctr.runtime.auth import TokenFile
+from elastic_ctr.runtime.auth import TokenFile, Tokens
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from paddle_socket import PaddleSocket
 from ports import free_port
@@ -335,6 +335,35 @@ def test_a_pump_moves_all_bytes_both_ways_at_once_and_ends_with_its_peers(pumped
     assert pumped.right.recv(1) == b""
     pumped.right.close()
     pumped.join()
+
+
+def test_a_pump_in_tls_passes_nothing_on_that_is_no_record_of_tls(tls: Path) -> None:
+    pumped = Pumped(tls)
+    pumped.left.settimeout(30)
+    pumped.right.settimeout(30)
+    pumped.right.sendall(b"last")
+    pumped.right.shutdown(socket.SHUT_WR)
+    assert pumped.left.recv(4) == b"last"
+
+    with suppress(OSError):
+        socket.socket.send(pumped.left, b"INJECTED WITHOUT TLS")
+
+    with suppress(OSError):
+        assert pumped.right.recv(100) == b""
+    pumped.left.close()
+    pumped.right.close()
+    pumped.join()
+
+
+def test_strangers_that_are_silent_keep_no_place_of_other_peers(tmp_path: Path) -> None:
+    one = Expose(tmp_path / "8801", LIFE, Credentials(Tokens(), None))
+
+    taken = [one._has_place("10.0.0.1") for _ in range(100)]
+
+    assert taken.count(True) == 64
+    assert one._has_place("10.0.0.2")
+    one._give_place_back("10.0.0.1")
+    assert one._has_place("10.0.0.1")
 
 
 def test_a_pump_whose_one_peer_is_gone_closes_the_other_ones_connection(pumped: Pumped) -> None:

@@ -1,0 +1,47 @@
+"""A process that listens nowhere: the kernel answers `listen` for it, and no socket of it takes a connection.
+
+Paddle's client opens a server for other trainers while it connects, and no setting turns that off. To close it afterwards is too late: a
+connection that was made in between stays open.
+"""
+
+import ctypes
+import platform
+
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+# `struct seccomp_data`: the number of the call, then the architecture.
+_NUMBER, _ARCHITECTURE = 0, 4
+# The call is not made, and returns 0.
+_DONE, _ALLOW = 0x00050000, 0x7FFF0000
+# By machine: AUDIT_ARCH of linux/audit.h, and the number of `listen`.
+_CALLS = {"x86_64": (0xC000003E, 50), "aarch64": (0xC00000B7, 201)}
+
+
+class _Instruction(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint16), ("true", ctypes.c_uint8), ("false", ctypes.c_uint8), ("k", ctypes.c_uint32))
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_uint16), ("filter", ctypes.POINTER(_Instruction)))
+
+
+def listen_nowhere() -> bool:
+    """From now on this thread, and threads and processes that it starts, cannot listen. False where the kernel does not take the
+    filter. It needs no privilege, and cannot be undone.
+    """
+    if (call := _CALLS.get(platform.machine())) is None:
+        return False
+    architecture, number = call
+    instructions = (_Instruction * 6)(
+        _Instruction(_LOAD, 0, 0, _ARCHITECTURE),
+        _Instruction(_JUMP_IF_EQUAL, 0, 3, architecture),
+        _Instruction(_LOAD, 0, 0, _NUMBER),
+        _Instruction(_JUMP_IF_EQUAL, 0, 1, number),
+        _Instruction(_RETURN, 0, 0, _DONE),
+        _Instruction(_RETURN, 0, 0, _ALLOW),
+    )
+    program = _Program(len(instructions), instructions)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        return False
+    return bool(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) == 0)
