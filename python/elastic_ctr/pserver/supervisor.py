@@ -68,6 +68,7 @@ class PserverSupervisor:
         self._generation = 0
         # Names the server process of this generation: no other one has its address.
         self._life = ""
+        self._served = False
         self._child: subprocess.Popen[bytes] | None = None
         self._forwarder: subprocess.Popen[bytes] | None = None
         self._preparing: Future[int] | None = None
@@ -266,7 +267,7 @@ class PserverSupervisor:
         self._end_child()
         self._compactor.end()
         old = self._folder()
-        self._generation, self._life = generation, new_life()
+        self._generation, self._life, self._served = generation, new_life(), False
         self._running.clear()
         self._results.clear()
         self._retry_at.clear()
@@ -330,15 +331,17 @@ class PserverSupervisor:
 
     def _end_without_forwarder(self) -> None:
         """Trainers have lost their connections where the forwarder has ended, and Paddle goes on training without an error."""
-        if (
-            self._forwarder is not None
-            and self._forwarder.poll() is not None
-            and self._child is not None
-            and self._alive()
-        ):
-            log.error("the forwarder ended with %s; its server process is ended, too", self._forwarder.returncode)
-            self._child.kill()
-            self._child.wait()
+        if self._forwarder is None or self._forwarder.poll() is None or not self._alive():
+            return
+        log.error("the forwarder ended with %s; its server process is ended, too", self._forwarder.returncode)
+        reason = self._end_of_child(0)
+        self._child.kill()  # type: ignore[union-attr]
+        self._child.wait()  # type: ignore[union-attr]
+        if not self._served:
+            # Its port is taken, or it has no secret. No trainer was connected: no recovery is needed, and it is started again after a pause.
+            self._error = reason
+            self._child = self._forwarder = self._preparing = None
+            self._failed_starts += 1
 
     def _serving(self) -> bool:
         if not self._alive():
@@ -347,6 +350,7 @@ class PserverSupervisor:
             ping(self._socket())
         except OSError:
             return False
+        self._served = True
         if self._failed_starts:
             self._failed_starts, self._error = 0, ""
         return True

@@ -1,3 +1,4 @@
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -519,3 +520,22 @@ class Refusing:
 
     def wait(self) -> int:
         return self.returncode
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_a_forwarder_that_ends_costs_a_recovery_only_where_a_trainer_may_have_been_connected(
+    parent: PserverSupervisor, master: Master, served: bool
+) -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    parent._child, parent._served = child, served
+    parent._forwarder = subprocess.Popen(["false"])
+    parent._forwarder.wait()
+
+    parent._turn()
+
+    assert child.poll() is not None
+    told = master.told[-1]
+    assert (told.lost, told.serving) == (served, False)
+    assert told.error == "its forwarder ended with 1, as the log of pserver 0 says, and its server process with it"
+    assert (parent._child is None) == (not served)
+    assert parent._failed_starts == 1
