@@ -92,7 +92,7 @@ def main() -> None:
             answer = by_paddle(engine, Path(given[0]), np.array(given[1], np.uint64), np.array(given[2], np.float32))
         elif name == "count_rows":
             answer = engine.count_rows()
-        elif name in ("save", "shrink", "load", "load_tables"):
+        elif name in ("save", "shrink", "load", "load_tables", "close"):
             getattr(engine, name)(*given)
         answers.write(json.dumps(answer) + "\n")
     os._exit(0)

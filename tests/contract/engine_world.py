@@ -118,6 +118,10 @@ class Trainer:
         found: str = self._order("initialise_from", str(network), list(slots))
         return found
 
+    def close(self) -> None:
+        """Leave the servers as a trainer does that ends. It takes no other order afterwards."""
+        self._order("close")
+
     def export(self, folder: Path) -> None:
         """The dense network as serving loads it."""
         self._order("export", str(folder))

@@ -51,6 +51,24 @@ def test_no_process_of_a_training_listens_on_tcp(started: StartedEngine) -> None
     assert [each.is_socket() for each in sockets_of_servers(started)] == [True, True]
 
 
+def test_a_trainer_that_cannot_listen_is_idle_between_its_tasks_and_ends(tmp_path: Path) -> None:
+    # Paddle's server for other trainers, which takes no connection, once called `accept` without a pause.
+    with engine(tmp_path / "engine", Model(partitions=4, embedding_dim=2)) as made:
+        [trainer] = [
+            each
+            for each in psutil.Process().children()
+            if str(tmp_path / "engine" / "trainer-1") in " ".join(each.cmdline())
+        ]
+        before = trainer.cpu_times()
+        time.sleep(2)
+        after = trainer.cpu_times()
+        made.trainers[0].close()
+        log = (made.folder / "trainer-1" / "log").read_text()
+
+    assert sum(after[:2]) - sum(before[:2]) < 1
+    assert "accept" not in log
+
+
 _STARTS = """
 import sys
 from pathlib import Path

@@ -1,20 +1,22 @@
-"""A process that listens nowhere: the kernel answers `listen` for it, and no socket of it takes a connection.
+"""A process that listens nowhere: the kernel answers `listen` and `accept` for it, and no socket of it takes a connection.
 
 Paddle's client opens a server for other trainers while it connects, and no setting turns that off. To close it afterwards is too late: a
-connection that was made in between stays open.
+connection that was made in between stays open. The server's thread calls `accept` until that answers EAGAIN, so any other error would
+keep a core busy and the server from ending.
 """
 
 import ctypes
+import errno
 import platform
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 # `struct seccomp_data`: the number of the call, then the architecture.
 _NUMBER, _ARCHITECTURE = 0, 4
-# The call is not made, and returns 0.
+# The call is not made; it returns 0, or fails with the error that is added.
 _DONE, _ALLOW = 0x00050000, 0x7FFF0000
-# By machine: AUDIT_ARCH of linux/audit.h, and the number of `listen`.
-_CALLS = {"x86_64": (0xC000003E, 50), "aarch64": (0xC00000B7, 201)}
+# By machine: AUDIT_ARCH of linux/audit.h, and the numbers of `listen`, `accept` and `accept4`.
+_CALLS = {"x86_64": (0xC000003E, 50, 43, 288), "aarch64": (0xC00000B7, 201, 202, 242)}
 
 
 class _Instruction(ctypes.Structure):
@@ -26,18 +28,21 @@ class _Program(ctypes.Structure):
 
 
 def listen_nowhere() -> bool:
-    """From now on this thread, and threads and processes that it starts, cannot listen. False where the kernel does not take the
+    """From now on this thread, and threads and processes that it starts, cannot listen or accept. False where the kernel does not take the
     filter. It needs no privilege, and cannot be undone.
     """
     if (call := _CALLS.get(platform.machine())) is None:
         return False
-    architecture, number = call
-    instructions = (_Instruction * 6)(
+    architecture, listen, accept, accept4 = call
+    instructions = (_Instruction * 9)(
         _Instruction(_LOAD, 0, 0, _ARCHITECTURE),
-        _Instruction(_JUMP_IF_EQUAL, 0, 3, architecture),
+        _Instruction(_JUMP_IF_EQUAL, 0, 6, architecture),
         _Instruction(_LOAD, 0, 0, _NUMBER),
-        _Instruction(_JUMP_IF_EQUAL, 0, 1, number),
+        _Instruction(_JUMP_IF_EQUAL, 2, 0, listen),
+        _Instruction(_JUMP_IF_EQUAL, 2, 0, accept),
+        _Instruction(_JUMP_IF_EQUAL, 1, 2, accept4),
         _Instruction(_RETURN, 0, 0, _DONE),
+        _Instruction(_RETURN, 0, 0, _DONE | errno.EAGAIN),
         _Instruction(_RETURN, 0, 0, _ALLOW),
     )
     program = _Program(len(instructions), instructions)

@@ -42,6 +42,7 @@ STOPPED = 143
 _PERIOD = 0.5
 _RETRY_SECONDS = 2.0
 _VERIFY = "verify-"
+_LINES_OF_A_LOST_SERVER = 60
 _SILENT_SECONDS = 60.0
 _DAMAGED_SECONDS = 2.0
 # An upgrade deletes the pods of a training and its master at about the same time: the master that answers first may be the old
@@ -210,6 +211,9 @@ class PserverSupervisor:
             self._failed_starts += 1
             self._error = self._end_of_child(self._child.returncode)
             log.error("%s", self._error)
+            # Its folder goes with the next generation.
+            for line in self._log_lines()[-_LINES_OF_A_LOST_SERVER:]:
+                log.error("server process: %s", line)
         for name, future in list(self._running.items()):
             if future.done():
                 del self._running[name]
