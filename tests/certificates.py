@@ -18,11 +18,11 @@ class Authority:
     def _openssl(self, *arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=self._home, check=True, capture_output=True)
 
-    def folder(self, place: Path) -> Path:
-        """The folder `place`, made with another tls.crt and tls.key, and ca.crt."""
+    def folder(self, place: Path, days: int = 2) -> Path:
+        """The folder `place`, made with another tls.crt and tls.key, and ca.crt. `days` 0: it is over at once."""
         self._made += 1
         self._openssl("req", *_KEY, "-keyout", "tls.key", "-out", "tls.csr", "-subj", f"/CN=pod-{self._made}")
-        signing = ("-CA", "ca.crt", "-CAkey", "ca.key", "-set_serial", str(self._made), "-days", "2")
+        signing = ("-CA", "ca.crt", "-CAkey", "ca.key", "-set_serial", str(self._made), "-days", str(days))
         self._openssl("x509", "-req", "-in", "tls.csr", *signing, "-out", "tls.crt")
         place.mkdir()
         for name in ("tls.crt", "tls.key", "ca.crt"):

@@ -23,7 +23,7 @@ from pathlib import Path
 from elastic_ctr.control.mutual_tls import check_certificates, over_tls
 from elastic_ctr.control.proof import ProofRefused, check_and_prove, prove_and_check
 from elastic_ctr.control.pump import pump
-from elastic_ctr.control.server_call import MAGIC, connect
+from elastic_ctr.control.server_call import MAGIC, connect, ping_over
 from elastic_ctr.runtime.auth import TokenFile, Tokens
 from elastic_ctr.runtime.lifecycle import PortInUse, die_with_parent, listen, raise_fd_limit
 from elastic_ctr.runtime.logging import configure_from_environment
@@ -189,12 +189,12 @@ class Reach:
         """Raises ProofRefused, OSError."""
         for _ in range(_TRIES - 1):
             try:
-                return self._proven()
+                return self.proven()
             except ProofRefused:  # noqa: PERF203 (trying again is what it is for)
                 time.sleep(_PAUSE_SECONDS)
-        return self._proven()
+        return self.proven()
 
-    def _proven(self) -> socket.socket:
+    def proven(self) -> socket.socket:
         """Raises ProofRefused, OSError."""
         failed: Exception = ProofRefused("this side has no secret")
         # While a secret is being replaced the server may not know the newest one yet.
@@ -215,6 +215,15 @@ class Reach:
             else:
                 return proven
         raise failed
+
+
+def ping_through(address: str, token: Path, tls: Path | None) -> None:
+    """Return once the server at HOST:PORT/LIFE has answered through its forwarder, as a trainer in another pod reaches it.
+
+    Raises OSError, ValueError, ProofRefused.
+    """
+    with Reach(Destination.parse(address), Credentials(TokenFile(token), tls)).proven() as connection:
+        ping_over(connection)
 
 
 def _tune(connection: socket.socket) -> None:

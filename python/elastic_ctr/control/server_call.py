@@ -38,9 +38,15 @@ def ping(path: Path) -> None:
     The call names a method that the server has not: it is read, dispatched and refused by the server's own workers, and leaves no
     line in its log.
     """
-    code, _ = _call(path, "ping", frames.PsRequest(), _PING_SECONDS)
+    with closing(connect(path, _PING_SECONDS)) as connection:
+        ping_over(connection)
+
+
+def ping_over(connection: socket.socket) -> None:
+    """Like `ping`, over a connection that leads to the server. Raises OSError."""
+    code, _ = _call(connection, "ping", frames.PsRequest())
     if code != _NO_METHOD:
-        raise ServerUnreachable(f"{path.name} answers with error {code}")
+        raise ServerUnreachable(f"the server answers with error {code}")
 
 
 def rows_at(path: Path, table: int) -> int:
@@ -49,7 +55,8 @@ def rows_at(path: Path, table: int) -> int:
     Paddle's client adds the servers' answers up and prints the sum; this is the same call to one of them.
     """
     request = frames.PsRequest(cmd_id=_TABLE_STAT, table_id=table, client_id=0)
-    code, body = _call(path, "service", request, _ROWS_SECONDS)
+    with closing(connect(path, _ROWS_SECONDS)) as connection:
+        code, body = _call(connection, "service", request)
     try:
         answer = frames.PsResponse.FromString(body)
     except DecodeError as failed:
@@ -62,20 +69,19 @@ def rows_at(path: Path, table: int) -> int:
     return rows
 
 
-def _call(path: Path, method: str, request: frames.PsRequest, timeout: float) -> tuple[int, bytes]:
+def _call(connection: socket.socket, method: str, request: frames.PsRequest) -> tuple[int, bytes]:
     """The error code and the message of the answer. Raises OSError."""
     meta = frames.RpcMeta(request=frames.RequestMeta(service_name=_SERVICE, method_name=method), correlation_id=1)
     head, body = meta.SerializeToString(), request.SerializeToString()
-    with closing(connect(path, timeout)) as connection:
-        connection.sendall(_HEADER.pack(MAGIC, len(head) + len(body), len(head)) + head + body)
-        magic, size, meta_size = _HEADER.unpack(_exactly(connection, _HEADER.size))
-        if magic != MAGIC or meta_size > size or size > _MOST_BYTES:
-            raise ServerUnreachable(f"{path.name} does not speak baidu_std")
-        answer = _exactly(connection, size)
+    connection.sendall(_HEADER.pack(MAGIC, len(head) + len(body), len(head)) + head + body)
+    magic, size, meta_size = _HEADER.unpack(_exactly(connection, _HEADER.size))
+    if magic != MAGIC or meta_size > size or size > _MOST_BYTES:
+        raise ServerUnreachable("the server does not speak baidu_std")
+    answer = _exactly(connection, size)
     try:
         found = frames.RpcMeta.FromString(answer[:meta_size])
     except DecodeError as failed:
-        raise ServerUnreachable(f"{path.name} does not speak baidu_std") from failed
+        raise ServerUnreachable("the server does not speak baidu_std") from failed
     return found.response.error_code, answer[meta_size:]
 
 

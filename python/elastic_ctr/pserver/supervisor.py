@@ -26,8 +26,9 @@ import psutil
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
+from elastic_ctr.control.forwarder import ping_through
 from elastic_ctr.control.forwarder_process import expose
-from elastic_ctr.control.proof import new_life
+from elastic_ctr.control.proof import ProofRefused, new_life
 from elastic_ctr.control.server_call import ping
 from elastic_ctr.control.server_sockets import address_on_this_machine, socket_name
 from elastic_ctr.pserver.compaction import COMPACTION, Compactor
@@ -80,6 +81,8 @@ class PserverSupervisor:
         self._results: dict[str, control.JobResult] = {}
         self._retry_at: dict[str, float] = {}
         self._error = ""
+        # Why no trainer would get through the forwarder; also for a moment while it starts.
+        self._unreached = ""
         self._wanted: set[str] = set()
         self._failed_job = ""
         self._damaged = ""
@@ -97,7 +100,7 @@ class PserverSupervisor:
             "alive": self._alive(),
             "jobs": sorted(self._running),
             "idle": self._idle,
-            "error": self._error,
+            "error": self._error or self._unreached,
         }
 
     def run(self, stop: threading.Event) -> int:
@@ -232,7 +235,7 @@ class PserverSupervisor:
             serving=not lost and serving,
             lost=lost,
             results=[result for name, result in self._results.items() if name in self._wanted],
-            error=self._error,
+            error=self._error or self._unreached,
             training=self._settings.training,
             leaving=self._leaving,
             damaged_checkpoint=self._damaged,
@@ -272,6 +275,7 @@ class PserverSupervisor:
         self._compactor.end()
         old = self._folder()
         self._generation, self._life, self._served = generation, new_life(), False
+        self._unreached = ""
         self._running.clear()
         self._results.clear()
         self._retry_at.clear()
@@ -354,9 +358,26 @@ class PserverSupervisor:
             ping(self._socket())
         except OSError:
             return False
+        if not self._served and not self._is_reached():
+            # The server process is well.
+            self._answered_at = time.monotonic()
+            return False
         self._served = True
         if self._failed_starts:
             self._failed_starts, self._error = 0, ""
+        return True
+
+    def _is_reached(self) -> bool:
+        """Whether a trainer would get through the forwarder. Otherwise no generation is spent on trainers that cannot."""
+        token, tls = self._settings.auth.internal_file, self._settings.tls_dir
+        if self._forwarder is None or token is None:
+            return True
+        try:
+            ping_through(self._server(), Path(token), None if tls is None else Path(tls))
+        except (OSError, ValueError, ProofRefused) as failed:
+            self._unreached = f"trainers do not get through its forwarder: {failed}"
+            return False
+        self._unreached = ""
         return True
 
     def _log_lines(self) -> list[str]:

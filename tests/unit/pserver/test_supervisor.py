@@ -7,12 +7,14 @@ from typing import Any
 import grpc
 import pytest
 
+from certificates import Authority
 from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.role_files import PserverFile
+from elastic_ctr.config.role_files import Auth, PserverFile
 from elastic_ctr.config.roles import PserverConfig, StoreConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace
+from elastic_ctr.control.forwarder_process import expose
 from elastic_ctr.pserver import supervisor as module
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.process import REFUSED
@@ -20,6 +22,8 @@ from elastic_ctr.pserver.supervisor import PserverSupervisor, _do, _save_of
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import CheckpointManifest
+from paddle_socket import PaddleSocket
+from ports import free_port
 
 MODEL = Model(partitions=2, embedding_dim=2)
 
@@ -520,6 +524,43 @@ class Refusing:
 
     def wait(self) -> int:
         return self.returncode
+
+
+@pytest.mark.parametrize("days", [0, 2])
+def test_a_server_serves_once_a_trainer_would_get_through_its_forwarder(
+    parent: PserverSupervisor, master: Master, tmp_path: Path, days: int
+) -> None:
+    (tmp_path / "server").mkdir()
+    server, token, port = PaddleSocket(tmp_path / "server"), tmp_path / "internal", free_port()
+    token.write_text("test secret\n")
+    tls = Authority(tmp_path / "home").folder(tmp_path / "tls", days)
+    parent._settings = parent._settings.model_copy(
+        update={
+            "auth": Auth(internal_file=str(token)),
+            "tls_dir": str(tls),
+            "forwarded": True,
+            "pserver": parent._settings.pserver.model_copy(update={"port": port}),
+        }
+    )
+    parent._child = subprocess.Popen(["sleep", "600"])
+    parent._socket = lambda: server.path  # type: ignore[method-assign]
+    parent._forwarder = expose(
+        server.path, listen=f"127.0.0.1:{port}", life=parent._life, token=str(token), tls=str(tls)
+    )
+
+    def told() -> control.PserverState:
+        parent._turn()
+        return master.told[-1]
+
+    if days:
+        until(lambda: told().serving)
+        assert told().error == ""
+    else:
+        until(lambda: "certificate has expired" in told().error)
+        assert "trainers do not get through its forwarder" in told().error
+        assert (told().serving, told().lost) == (False, False)
+    parent._end_child()
+    server.end()
 
 
 @pytest.mark.parametrize("served", [False, True])
