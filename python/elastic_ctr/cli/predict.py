@@ -24,6 +24,7 @@ from elastic_ctr.cli.scoring import ScoringOptions
 from elastic_ctr.cli.shared_options import PREDICTIONS, ModelName, PredictionsAddress, Where, grouped
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import LineRefused, parse_features, parse_line
+from elastic_ctr.features.missing_words import USUAL_WORDS
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.local import endpoints
 from elastic_ctr.local.run_data import RunData
@@ -146,7 +147,7 @@ def _predict_served(
                     else:
                         options = _of_run(stream, file, rows, run, no_clicks=no_clicks)
                         samples, tally.labelled = (
-                            _rows(stream, file, inputs.columns, options),
+                            _rows(stream, file, inputs.columns, options, run),
                             options.label is not None,
                         )
                     while asked := list(itertools.islice(samples, served.batch or _BATCH)):
@@ -277,13 +278,16 @@ def _lines(stream: BinaryIO, slots: list[str], rows: RowOptions, *, no_clicks: b
     return (_read(number, line, known, no_clicks=no_clicks) for number, line in enumerate(stream, 1))
 
 
-def _rows(stream: BinaryIO, file: str, columns: dict[str, str], rows: RowOptions) -> Iterator[Sample]:
+def _rows(
+    stream: BinaryIO, file: str, columns: dict[str, str], rows: RowOptions, run: RunData | None
+) -> Iterator[Sample]:
     """Raises ValueError."""
+    words = USUAL_WORDS if run is None else run.data.missing_words
     if file != "-":
-        return samples_of_rows(stream, file, columns, rows)
+        return samples_of_rows(stream, file, columns, rows, words)
     if rows.file_format in {None, "parquet"}:
         raise ValueError("rows from standard input need --format csv, tsv or jsonl; Parquet is read from a file")
-    return samples_of_rows(stream, "standard input", columns, rows)
+    return samples_of_rows(stream, "standard input", columns, rows, words)
 
 
 def _read(number: int, line: bytes, slots: SlotList, *, no_clicks: bool) -> Sample:

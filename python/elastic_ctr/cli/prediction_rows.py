@@ -133,7 +133,9 @@ def _first_line(stream: BinaryIO, name: str) -> bytes:
     return head.partition(b"\n")[0]
 
 
-def samples_of_rows(stream: BinaryIO, name: str, columns: Mapping[str, str], options: RowOptions) -> Iterator[Sample]:
+def samples_of_rows(
+    stream: BinaryIO, name: str, columns: Mapping[str, str], options: RowOptions, words: MissingWords = USUAL_WORDS
+) -> Iterator[Sample]:
     """The rows of a file in their order, refused ones, too.
 
     Args:
@@ -141,6 +143,7 @@ def samples_of_rows(stream: BinaryIO, name: str, columns: Mapping[str, str], opt
         name: its name, for sentences.
         columns: those that serving names, with their datatypes.
         options: of the command.
+        words: those of the data that stand for a missing number; serving knows those of texts.
 
     Raises:
         ColumnsRefused: the file lacks a column, or has one that cannot be read.
@@ -151,7 +154,7 @@ def samples_of_rows(stream: BinaryIO, name: str, columns: Mapping[str, str], opt
     lists = _SEPARATOR if form.kind in {"parquet", "jsonl"} else ""
     texts = tuple(TextInput(column, lists) for column, datatype in columns.items() if datatype != "FP64")
     numbers = tuple(column for column, datatype in columns.items() if datatype != "BYTES")
-    wanted = Wanted(Inputs(texts, numbers, MissingWords(numbers=USUAL_WORDS.numbers)), options.label, options.shows)
+    wanted = Wanted(Inputs(texts, numbers, MissingWords(numbers=words.numbers)), options.label, options.shows)
     number = 0
     for batch in rows_in_range(stream, name, form, wanted):
         kept = zip(batch.places.tolist(), range(len(batch.cells)), strict=True)

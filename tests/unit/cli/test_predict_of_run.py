@@ -80,6 +80,21 @@ def test_format_and_label_are_those_of_the_run(run: Run) -> None:
     assert done.stderr.startswith("2 rows, 2 shows, 1 clicks: AUC 1.000000")
 
 
+def test_words_for_a_missing_number_are_those_of_the_run(run: Run) -> None:
+    values = yaml.safe_load((run.hours / "values.yaml").read_text())
+    values["data"]["missing"] = ["?"]
+    (run.hours / "values.yaml").write_text(yaml.safe_dump(values))
+    places = Places(run.folder, load_values([run.hours / "values.yaml"], None))
+    [master] = [role for role in roles(places) if role.command == "master"]
+    places.config_file(master).write_text(dump(master.file))
+
+    done = run.predict("-", "--format", "csv", given="user,price,age,tags\nu1,?,7,a\nu2,NULL,8,\n")
+
+    assert done.stdout.splitlines()[1] == "nan"
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (1, "0.5")
+    assert "row 2" in done.stderr
+
+
 def test_the_columns_of_files_without_a_header_are_those_of_the_run(run: Run, tmp_path: Path) -> None:
     names, _, rows = ROWS.partition("\n")
     values = yaml.safe_load((run.hours / "values.yaml").read_text())
