@@ -112,11 +112,11 @@ build/machine-code: $(shell find python -name '*.py') requirements/dev.txt
 	@export PYTHONPATH=.; $(BIN)/python images/steps/compile.py & $(BIN)/python -m elastic_ctr.cube.server.precompile 4 9; wait $$!
 	@mkdir -p build && touch $@
 
-check: setup-dev ## Lint, types, layers, and whether generated files are current
+check: setup-dev ## Lint, types, bounds of readability, layers, and whether generated files are current
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/python tools/house.py
 	@$(BIN)/python tools/generate.py --check
 
 format: setup-dev ## Format the code
@@ -141,7 +141,7 @@ bench: setup-dev ## Measure and compare with Redis and FastAPI (more than an hou
 fuzz: setup-dev ## Give every parser a million random inputs with bounds checking on. INPUTS=10000, ONLY="cube-server"
 	@cd tests && ../$(BIN)/python -m fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(ONLY),--only $(ONLY))
 
-house: setup-dev ## Print counters of readability and their bounds
+house: setup-dev ## Count how readable the code is, and fail above a bound
 	@$(BIN)/python tools/house.py
 
 clean: ## Remove built files, except .venv

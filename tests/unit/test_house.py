@@ -1,0 +1,79 @@
+"""The counters of `make house`, over a small tree of which each figure is known."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def house() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("house", Path(__file__).parents[2] / "tools" / "house.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["house"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+ONE = '''"""Whether it is there. A role reads it."""
+from typing import Any
+import paddle
+
+
+class Same:
+    # Of the first. Not told twice.
+    def long(self, a, b, c, d, e, f, g, h, i) -> dict[str, Any]:
+        return {}
+'''
+OTHER = "class Same:\n" + "    def long(self):\n" + "        self\n" * 500
+
+
+@pytest.fixture
+def figures(house: ModuleType, tmp_path: Path) -> dict[str, int]:
+    for package, text in (("one", ONE), ("other", OTHER)):
+        folder = tmp_path / "python" / "elastic_ctr" / package
+        folder.mkdir(parents=True)
+        (folder / "same.py").write_text(text)
+        (folder / "same_pb2.py").write_text("x = 1\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text("# Title\n\nWhat it is. The log says it.\n\n```\nOf code\n```\n")
+    (tmp_path / "charts" / "elastic-ctr").mkdir(parents=True)
+    (tmp_path / "charts" / "elastic-ctr" / "values.yaml").write_text("a: 1\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_x.py").write_text(
+        "def test_who_comes_last():\n    pass\n\ndef test_a_thing():\n    pass\n"
+    )
+    found = house.Repository(tmp_path)
+    return {each.name: each.count(found) for each in house.FIGURES if "circles" not in each.name}
+
+
+def test_each_figure_is_that_of_the_tree(figures: dict[str, int]) -> None:
+    assert figures == {
+        "product lines": 511,
+        "files over 500 lines": 1,
+        "functions over 60 lines": 1,
+        "functions of more than 8 arguments": 1,
+        "module names used twice": 1,
+        "class names used twice": 1,
+        "fragments in comments and docstrings": 2,
+        "fragments in docs": 1,
+        "words for people in comments and docstrings": 1,
+        "words for people in docs": 1,
+        "names of type Any": 1,
+        "dict[str, Any]": 1,
+        "tests named who, what or nobody": 1,
+        "values.yaml lines": 1,
+        "modules that import Paddle": 1,
+    }
+
+
+def test_a_question_is_no_fragment(house: ModuleType) -> None:
+    assert [bool(house._FRAGMENT.search(each)) for each in ("Who is it?", "Who it is.", "Offsets are kept.")] == [
+        False,
+        True,
+        False,
+    ]
