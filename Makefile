@@ -18,6 +18,7 @@ export METRICS_SERVER ?=
 KIND_UP ?= tests/cluster/kind-up
 # The tests of `make cluster-test`.
 CLUSTER_TESTS ?= tests/cluster
+CLUSTER_PYTEST = $(BIN)/python -m pytest -p helm-charts -W "ignore:cannot discover fixture:pytest.PytestWarning" --durations=0 --durations-min=5
 # How many test files run at once: more than cores, because tests wait, too. The file that takes longest is the first.
 LONGEST = tests/contract/test_bounds_checking.py
 JOBS ?= $(shell echo $$(($$(nproc) + 1)))
@@ -34,7 +35,7 @@ LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashe
 BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo stream-demo package images test-images cluster-images kind-up kind-load cluster-test kind-down test test-unit test-chart check format generate lock bench fuzz house clean
+.PHONY: help setup setup-dev demo stream-demo package images test-images cluster-images kind-up kind-load cluster-test cluster-nightly kind-down test nightly test-unit test-chart check format generate lock bench fuzz house clean
 
 ##@ Use
 help: ## Show this help
@@ -89,7 +90,10 @@ kind-load: ## Load the built images into the cluster's workers
 	@$(DOCKER) image prune --force >/dev/null
 
 cluster-test: setup-dev ## Test a release in the cluster of KUBECONFIG, after kind-up and kind-load; KEEP=1 keeps the release
-	@ELASTIC_CTR_TAG=$(TAG) $(BIN)/python -m pytest -p helm-charts -W "ignore:cannot discover fixture:pytest.PytestWarning" --durations=0 --durations-min=5 $(CLUSTER_TESTS)
+	@ELASTIC_CTR_TAG=$(TAG) $(CLUSTER_PYTEST) -m "not nightly" $(CLUSTER_TESTS)
+
+cluster-nightly: setup-dev ## Test in that cluster what cluster-test leaves out: gangs, autoscaling, second releases, lost pods and nodes
+	@ELASTIC_CTR_TAG=$(TAG) $(CLUSTER_PYTEST) -m nightly $(CLUSTER_TESTS)
 
 kind-down: ## Delete the cluster
 	@kind delete cluster --name $(CLUSTER)
@@ -98,8 +102,13 @@ kind-down: ## Delete the cluster
 setup-dev: ## Make .venv with the packages that check and test the code, too
 	@tools/setup dev
 
-test: setup-dev build/machine-code ## Run every test that needs no cluster (unit, contract, chart, pipeline), JOBS files at once; then the 50 slowest
-	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=50 $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
+test: setup-dev build/machine-code ## Run the tests that need no cluster (unit, contract, chart, pipeline), JOBS files at once; then print the 50 slowest
+	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=50 -m "not nightly" $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
+
+nightly: setup-dev build/machine-code ## Run the tests that `make test` leaves out: facts about the engine, each network; and machine code with bounds checks
+	@$(BIN)/python -m pytest -q $(LONGEST)
+	@cd tests && ../$(BIN)/python -m contract.compiled_modules
+	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=50 -m nightly --ignore $(LONGEST) tests/pipeline tests/contract tests/unit
 
 test-unit: setup-dev build/machine-code ## Run the unit tests, which start few processes, UNIT_JOBS files at once
 	@$(BIN)/python -m pytest -q -n $(UNIT_JOBS) --no-loadscope-reorder tests/unit

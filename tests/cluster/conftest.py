@@ -15,7 +15,6 @@ from cluster.kube import Kube, name_of
 from cluster.laptop import Laptop, run_on_laptop
 from cluster.load import Load, asked
 from cluster.release import RESTRICTED, Release, Values, merged
-from needs import needs
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "cluster"
@@ -33,8 +32,6 @@ FILE_SERVER_IMAGE = os.environ.get("ELASTIC_CTR_FILE_SERVER_IMAGE", "elastic-ctr
 SEED = int(os.environ.get("ELASTIC_CTR_SEED", "1"))
 # Where kind.yaml publishes it.
 NODE_PORT = int(os.environ.get("ELASTIC_CTR_NODE_PORT", "30400"))
-# Unix seconds after which no other test begins: a run of limited time then ends with what it found, and names what it left out.
-DEADLINE = float(os.environ.get("ELASTIC_CTR_DEADLINE", "inf"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -55,11 +52,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     places = [number for number, item in enumerate(items) if item in here]
     for number, item in zip(places, sorted(here, key=place), strict=True):
         items[number] = item
-
-
-def pytest_runtest_setup() -> None:
-    if time.time() > DEADLINE:
-        pytest.skip(needs("more time", "make cluster-test"))
 
 
 # -- the cluster ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from cluster.kube import Kube, KubectlFailed, eventually, is_ready
 from cluster.load import Load, all_right
 from cluster.release import Release, Values
 
-pytestmark = pytest.mark.functional
+pytestmark = [pytest.mark.functional, pytest.mark.nightly]
 
 
 def scaling(most: int, least: int = 1) -> Values:

@@ -12,7 +12,7 @@ from cluster.kube import Kube, Object, name_of
 from cluster.load import Load, all_right, asked
 from cluster.release import Release, ledger_adds_up
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.nightly]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from cluster.hadoop import ClickLogs, hour_after
 from cluster.kube import Kube, Object, eventually, is_ready, name_of, restarts
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
 
-pytestmark = pytest.mark.functional
+pytestmark = [pytest.mark.functional, pytest.mark.nightly]
 # What master, file-server and transfer of the gang's release ask for.
 BESIDE = 0.25
 SIZE = 0.3

@@ -35,6 +35,7 @@ def test_an_hour_is_waited_for_until_its_donefile_is_there(
     ledger_adds_up(status)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("daemon", ["datanode", "namenode"])
 def test_a_daemon_that_ends_in_mid_read_costs_time_and_no_record(

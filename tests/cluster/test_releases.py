@@ -11,7 +11,7 @@ from cluster.kube import Kube, eventually, name_of
 from cluster.laptop import HOURS, SHARED, Laptop
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged
 
-pytestmark = pytest.mark.functional
+pytestmark = [pytest.mark.functional, pytest.mark.nightly]
 NAMESPACE = "elastic-ctr-other"
 KINDS = (
     "pods,services,statefulsets,deployments,configmaps,secrets,serviceaccounts,networkpolicies,poddisruptionbudgets,"

@@ -39,6 +39,7 @@ def chart_before() -> Path:
     return folder / "charts" / "elastic-ctr"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(420)
 def test_a_new_number_of_pservers_goes_on_from_the_last_checkpoint(
     settled: Release, clicks: Any, tell: Callable[..., None]
@@ -81,6 +82,7 @@ def test_a_training_that_is_replaced_in_mid_pass_saves_once_more_and_nothing_is_
     ledger_adds_up(status)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(420)
 def test_an_end_ends_the_training_and_a_later_end_goes_on(
     settled: Release, clicks: Any, tell: Callable[..., None]
@@ -138,6 +140,7 @@ def test_the_chart_before_is_upgraded_and_rolled_back_while_answers_go_on(
     all_right(totals)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(420)
 def test_a_node_that_hears_late_of_a_pods_end_gets_its_answers(
     doubled: Release, load: Load, kube: Kube, workers: list[str], tell: Callable[..., None]

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 # Paddle itself is imported in a process of its own: here it would stay.
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed"),
+]
 
 PROGRAM = """
 import json, math, sys

@@ -13,6 +13,8 @@ from bench.training_networks import PRESET, write
 
 from elastic_ctr.features.synthetic import Truth
 
+pytestmark = pytest.mark.nightly
+
 ROWS, HELD, BATCH = 12_000, 10_000, 64
 # Of AUC. Asynchronous trainings of the same lines are never the same; docs/learning.md.
 SAME = 0.03

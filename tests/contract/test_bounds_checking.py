@@ -1,6 +1,7 @@
 """Compiled code with every index checked: its unit tests again, and a small share of `make fuzz` for each parser of foreign bytes.
 
-One file, so that one process after the other finds what the first has compiled. Compiling it anew takes a minute or two.
+One file, so that one process after the other finds what the first has compiled. Compiling it anew takes a minute or two. Machine code
+that has passed, as `bounds_checked.txt` records, is checked again by `make nightly` alone.
 """
 
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.compiled_modules import have_passed
 from fuzz.__main__ import NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +37,21 @@ SLOW = {
 }  # fmt: skip
 
 
+# Their parsers have no machine code of their own that the other targets do not reach.
+PYTHON_ALONE = {
+    "published-files",
+    "release-state",
+    "release-messages",
+    "values-file",
+    "csv-files",
+    "record-files",
+    "rotations",
+}
+_WHEN_CHANGED = [pytest.mark.nightly] if have_passed() else []
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("room", RUNS)
+@pytest.mark.parametrize("room", [pytest.param(room, marks=_WHEN_CHANGED) for room in RUNS])
 def test_no_compiled_code_leaves_its_memory(room: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNS[room]]
     env = {**os.environ, **CACHE, "NUMBA_BOUNDSCHECK": "1"}
@@ -48,7 +63,9 @@ def test_no_compiled_code_leaves_its_memory(room: str) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in PYTHON_ALONE else _WHEN_CHANGED) for name in NAMES]
+)
 def test_no_input_breaks_a_parser(name: str) -> None:
     inputs = SLOW.get(name, 10_000)
 

@@ -9,6 +9,8 @@ import pytest
 from contract.engine_world import Clicks, engine
 from elastic_ctr.config.model import Model
 
+pytestmark = pytest.mark.nightly
+
 USERS, ITEMS, ROUNDS = 6, 5, 90
 DELAY = 40
 BOUND = 10.0

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from contract.engine_world import Clicks, engine
 from contract.network_formulas import FORMULAS, Array, Row
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.evaluation import bucket_of as bucket_of_logits
+
+pytestmark = pytest.mark.nightly
 
 DIM = 3
 LINE: Clicks = (1, 0, {"a": [11], "b": [5]})

@@ -18,14 +18,19 @@ ROWS = 3000
 @pytest.mark.parametrize(
     "model",
     [
-        {"network": "lr"},
-        {"network": "fm"},
-        {"network": "wide-deep", "dense": {"l2": 1e-6}, "table": {"embeddingL2": 1e-6}},
+        pytest.param({"network": "lr"}, marks=pytest.mark.nightly),
+        pytest.param({"network": "fm"}, marks=pytest.mark.nightly),
+        pytest.param(
+            {"network": "wide-deep", "dense": {"l2": 1e-6}, "table": {"embeddingL2": 1e-6}}, marks=pytest.mark.nightly
+        ),
         {"network": {"name": "dcn"}, "output": "softmax"},
         {"network": {"name": "dcn-v2", "rank": 8, "dropout": 0.3, "layerNorm": True}},
-        {"network": {"name": "xdeepfm", "cinLayers": [8, 8]}},
-        {"network": {"name": "autoint", "attentionLayers": 2, "headDim": 8}},
-        {"network": {"name": "final-mlp", "secondLayers": [32], "gating": True, "dropout": 0.2}},
+        pytest.param({"network": {"name": "xdeepfm", "cinLayers": [8, 8]}}, marks=pytest.mark.nightly),
+        pytest.param({"network": {"name": "autoint", "attentionLayers": 2, "headDim": 8}}, marks=pytest.mark.nightly),
+        pytest.param(
+            {"network": {"name": "final-mlp", "secondLayers": [32], "gating": True, "dropout": 0.2}},
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=lambda model: model["network"] if isinstance(model["network"], str) else model["network"]["name"],
 )
