@@ -28,8 +28,8 @@ from pipeline.streaming import (
 
 
 def poisoned(lines: list[bytes]) -> list[bytes]:
-    """Clicks are impressions without one, and the other way round."""
-    return [b"1 " + (b"0" if line[2:3] == b"1" else b"1") + line[3:] for line in lines]
+    """Each label is that of the line before. Versions of inverted labels are refused before they are live: one probability for all is better."""
+    return [b"1 " + before[2:3] + line[3:] for before, line in zip([lines[-1], *lines], lines, strict=False)]
 
 
 def test_a_release_goes_back_by_itself_when_labels_are_poisoned_and_goes_on_when_an_operator_says_so(
