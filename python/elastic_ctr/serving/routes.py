@@ -335,6 +335,11 @@ class Routes:
 
         def parsed(future: asyncio.Future[Instances]) -> None:
             self._under_way.discard(future)
+            # Not raised here: its traceback would have this frame, which has the future, which has the error, and the three would keep the
+            # request's body and values until the collector comes.
+            if (refused := future.exception()) is not None:
+                done(refused if isinstance(refused, Exception) else RuntimeError(repr(refused)), 0)
+                return
             try:
                 submit(future.result())
             except Exception as error:  # noqa: BLE001 (as above)

@@ -154,7 +154,7 @@ def test_a_pserver_that_answers_with_an_error_is_gone_as_well(
     server.code = 2001
 
     assert process.wait(60) == REJOIN
-    assert master.looked[0][3] == "8801 answers with error 2001"
+    assert master.looked[0][3] == "the server answers with error 2001"
 
 
 def test_two_misses_are_not_a_loss(master: Master, server: PaddleSocket, trainer: Start) -> None:
