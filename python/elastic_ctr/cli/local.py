@@ -35,6 +35,7 @@ from elastic_ctr.local.session import (
     Session,
     failure,
     find_ports_free,
+    has_come_to_its_end,
     status_and_release,
     troubles,
 )
@@ -253,7 +254,7 @@ def _stop_without_up(stop: threading.Event) -> None:
 
 @app.command()
 def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = None, last: Last = None) -> None:
-    """Start everything in the background and return once predictions are answered.
+    """Start everything in the background and return once predictions are answered; with --to, once that hour is in them.
 
     Exit codes: 0 serving answers with the live version; 1 predictions or training do not go on until the problem that is printed
     is mended, and everything else does; 2 nothing runs (the reason is printed).
@@ -266,7 +267,7 @@ def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = 
         find_ports_free(places)
         process = _started(values, set_file, last, run_folder)
         try:
-            _follow_start(process, places, run_folder)
+            _follow_start(process, places, run_folder, last)
         except KeyboardInterrupt:
             if process.stdin is not None and not process.stdin.closed:
                 process.stdin.close()
@@ -305,11 +306,10 @@ def _go_on(process: "subprocess.Popen[bytes]") -> None:
             process.stdin.close()
 
 
-def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder: RunFolder) -> None:
-    """Until predictions are answered, or cannot be."""
-    console = Console(stderr=True)
+def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder: RunFolder, last: str | None) -> None:
+    """Until predictions are answered, by the version of the hour `last` where there is one, or cannot be."""
+    console, said = Console(stderr=True), list[str]()
     model, predictions = places.info.model, places.info.predictions
-    said: list[str] = []
     wrong_since: float | None = None
 
     def say(sentence: str) -> None:
@@ -333,7 +333,8 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
         if release is None:
             # A version may be live while training stands still, and cube-transfer does not answer yet: only processes end it.
             problems = [each for each in problems if each.startswith("ctr-")]
-        live = None if release is None else release.live
+        waits = last is not None and status_ is not None and not problems and not has_come_to_its_end(status_, release)
+        live = None if release is None or waits else release.live
         # A master may refuse an old folder while the version in it is answered already.
         if live is not None and (status_ is not None or problems):
             stays = [each for each in problems if each.startswith("ctr-master-") and " cannot run: " in each]

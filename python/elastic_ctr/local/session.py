@@ -33,6 +33,10 @@ _LOOK_SECONDS = 0.25
 _LOOK_SHARE, _LONGEST_PAUSE = 0.05, 2.0
 
 
+# The answer of the master's /status.
+Status = Mapping[str, Any]
+
+
 class RunFailed(RuntimeError):
     """The run cannot reach its end: why."""
 
@@ -63,7 +67,7 @@ class _Sample(BaseModel):
     published: float
 
 
-def failure(status: Mapping[str, Any] | None, release: ReleaseDocument | None) -> str:
+def failure(status: Status | None, release: ReleaseDocument | None) -> str:
     """Why training or its last version stands still until an operator mends the cause; empty while neither does."""
     if status is None:
         return ""
@@ -81,7 +85,15 @@ def failure(status: Mapping[str, Any] | None, release: ReleaseDocument | None) -
     return "" if refused is None else f"version {last} was refused: {refused}"
 
 
-def troubles(status: Mapping[str, Any] | None) -> list[str]:
+def has_come_to_its_end(status: Status | None, release: ReleaseDocument | None) -> bool:
+    """True once training has finished and the last version that it published is live."""
+    if status is None or not status["finished"] or release is None or failure(status, release):
+        return False
+    published = [each["id"] for each in status["versions"] if each["state"] == "published"]
+    return not published or release.live == max(published)
+
+
+def troubles(status: Status | None) -> list[str]:
     """Errors that are retried: the reasons why a run stands still."""
     if status is None:
         return []
@@ -195,11 +207,11 @@ class Session:
 
     def finished(self) -> bool:
         """The last version there will be is live and has answered."""
-        status, release = self.status, self.release
-        if status is None or not status["finished"] or release is None or failure(status, release):
+        if not has_come_to_its_end(self.status, self.release):
             return False
-        published = [each["id"] for each in status["versions"] if each["state"] == "published"]
-        return not published or (self.live == max(published) and self.live in self.seen)
+        return self.live in self.seen or not any(
+            each["state"] == "published" for each in (self.status or {})["versions"]
+        )
 
     def problems(self) -> list[str]:
         """Problems that an operator must mend: of the processes, of training, of the last version."""
