@@ -166,13 +166,7 @@ class Text:
 @app.command("csv")
 @grouped
 def csv_files(
-    given: Columns,
-    text: Text,
-    writing: Writing,
-    files: FilesOrNone = None,
-    encoding: Encoding = None,
-    *,
-    out: Out,
+    given: Columns, text: Text, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out
 ) -> None:
     """CSV files with a label, or with show and click. Rows stay as they are; only labels are written as 0 and 1.
 
@@ -190,13 +184,7 @@ def csv_files(
 @app.command("tsv")
 @grouped
 def tsv_files(
-    given: Columns,
-    text: Text,
-    writing: Writing,
-    files: FilesOrNone = None,
-    encoding: Encoding = None,
-    *,
-    out: Out,
+    given: Columns, text: Text, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out
 ) -> None:
     """Files with tabs between their columns, as `import csv --delimiter tab`."""
     with _refusals():
@@ -368,13 +356,7 @@ def _write_values(importer: CsvImport | JsonImport | ParquetImport, out: Path, w
         typer.echo(f"  {len(open_ones)} of them have no {DONEFILE}: training waits for it, from {open_ones[0]} on")
 
 
-def _import(
-    files: list[Path],
-    importer: Importer,
-    out: Path,
-    writing: Writing,
-    max_hours: int = _MOST_HOURS,
-) -> None:
+def _import(files: list[Path], importer: Importer, out: Path, writing: Writing, max_hours: int = _MOST_HOURS) -> None:
     start = parse_hour(writing.start)
     if writing.append and writing.force:
         raise ImportRefused("--append and --force exclude each other; give one of them.")

@@ -22,12 +22,7 @@ _PREFIX = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?")
 _MOST_FOLLOWED = 1000
 _FOLLOW_SECONDS = 0.5
 # Containers that share a pod with another one: the component of the pod.
-_PODS = {
-    "cube-server": "cube",
-    "cube-agent": "cube",
-    "cube-transfer": "cube-transfer",
-    "cube-builder": "cube-transfer",
-}
+_PODS = {"cube-server": "cube", "cube-agent": "cube", "cube-transfer": "cube-transfer", "cube-builder": "cube-transfer"}
 
 
 class Role(str, Enum):

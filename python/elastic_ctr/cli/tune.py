@@ -87,8 +87,7 @@ def tune(
         ),
     ] = None,
     records: Annotated[
-        int,
-        typer.Option(min=100, help="Train and validate with about so many records at most, by their features."),
+        int, typer.Option(min=100, help="Train and validate with about so many records at most, by their features.")
     ] = _RECORDS,
     networks: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Networks to try.", show_default=",".join(DEFAULT_NETWORKS))

@@ -317,13 +317,7 @@ def _read_float(text: Bytes, at: int, stop: int) -> tuple[np.uint64, int, bool, 
 
 @njit(nogil=True, cache=True)
 def read_rows(
-    text: Bytes,
-    ends: Longs,
-    columns: Longs,
-    keys: Keys,
-    values: Vectors,
-    hard: Longs,
-    counts: Longs,
+    text: Bytes, ends: Longs, columns: Longs, keys: Keys, values: Vectors, hard: Longs, counts: Longs
 ) -> bool:
     """Read rows from `counts[0]` on until all are done, or `hard` has no room for another; False: that row is damaged.
 

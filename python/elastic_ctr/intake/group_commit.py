@@ -23,12 +23,7 @@ _DROP_SECONDS = 10.0
 class GroupCommit:
     """The one writer of a log. `error` is the sentence of the last commit if that failed."""
 
-    def __init__(
-        self,
-        clicks: ClickLog,
-        clock: Callable[[], float],
-        observe: Callable[[float], None],
-    ) -> None:
+    def __init__(self, clicks: ClickLog, clock: Callable[[], float], observe: Callable[[float], None]) -> None:
         self.error: str | None = None
         self._log = clicks
         self._observe = observe

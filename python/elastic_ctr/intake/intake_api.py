@@ -54,10 +54,7 @@ class Intake:
     """One log with its writer and what is counted of it."""
 
     def __init__(
-        self,
-        config: IntakeFile,
-        clock: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
+        self, config: IntakeFile, clock: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
     ) -> None:
         """`steady` tells time that passes from a clock that is set. Raises LogUnwritable, and StoreError, ValueError for a topic's settings."""
         self.config = config

@@ -14,10 +14,7 @@ class LogClock:
     """The steady time of the machine; the log keeps the jumps of its clock."""
 
     def __init__(
-        self,
-        clicks: ClickLog,
-        wall: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
+        self, clicks: ClickLog, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = clicks
         self._kept = clicks.clock_moved()

@@ -110,10 +110,7 @@ def limits_of(limits: AnyLoss, late_clicks: bool) -> AnyLoss:
 
 
 def lost(
-    now: Compared,
-    before: Compared,
-    limits: QualityLoss | LiveLoss,
-    error: Callable[[Compared], float] = auc_error,
+    now: Compared, before: Compared, limits: QualityLoss | LiveLoss, error: Callable[[Compared], float] = auc_error
 ) -> Lost | None:
     """The first figure that is worse; None, too, where one of them is undefined. `error`: the standard error of an AUC."""
     if now.auc is not None and before.auc is not None:

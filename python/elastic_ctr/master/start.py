@@ -448,10 +448,7 @@ class CheckpointCopy:
         version = read_version(self._other, started.version)
         files = self._files(source)
         began, done, entries = time.monotonic(), 0, []
-        with (
-            tempfile.TemporaryDirectory(dir=self._scratch) as folder,
-            ThreadPoolExecutor(max_workers=_COPIES) as pool,
-        ):
+        with tempfile.TemporaryDirectory(dir=self._scratch) as folder, ThreadPoolExecutor(max_workers=_COPIES) as pool:
             copies = pool.map(lambda each: self._copied(each[0], each[1], Path(folder), stop), files)
             for entry in copies:
                 if entry is None:

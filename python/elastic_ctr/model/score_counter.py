@@ -104,11 +104,7 @@ class ScoreCounter:
         self._pending, self._pending_rows = [], 0
 
     def _grouped(
-        self,
-        keys: Any,
-        bucket: npt.NDArray[np.int64],
-        clicks: npt.NDArray[np.float64],
-        others: npt.NDArray[np.float64],
+        self, keys: Any, bucket: npt.NDArray[np.int64], clicks: npt.NDArray[np.float64], others: npt.NDArray[np.float64]
     ) -> GroupSample:
         """Rows of the groups below the present bound."""
         [begins] = (np.asarray(level) for level in keys.lod())

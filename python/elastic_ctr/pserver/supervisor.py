@@ -323,9 +323,7 @@ class PserverSupervisor:
         self._answered_at = time.monotonic()
         with (self._folder() / "server.log").open("ab") as out:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.pserver.process", str(file)],
-                stdout=out,
-                stderr=out,
+                [sys.executable, "-m", "elastic_ctr.pserver.process", str(file)], stdout=out, stderr=out
             )
         if self._settings.forwarded:
             settings = self._settings

@@ -59,9 +59,7 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *
     parts = [_table(caption, columns, shown, is_text)]
     if folded:
         title = f"{caption}: {len(folded):,} more"
-        parts.append(
-            element("details", element("summary", title), _table(title, columns, folded, is_text)),
-        )
+        parts.append(element("details", element("summary", title), _table(title, columns, folded, is_text)))
     if left_out := len(rows) - len(shown) - len(folded):
         parts.append(element("p", f"{left_out:,} older ones are left out.", class_="none"))
     return joined(parts)

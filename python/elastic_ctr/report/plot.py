@@ -42,14 +42,7 @@ def sampled(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> l
 
 
 def plot(
-    key: str,
-    title: str,
-    x: str,
-    y: str,
-    lines: Sequence[Line],
-    *,
-    ticks: _Ticks = None,
-    diagonal: bool = False,
+    key: str, title: str, x: str, y: str, lines: Sequence[Line], *, ticks: _Ticks = None, diagonal: bool = False
 ) -> Html:
     """`key`: unique on the page. `ticks`: marks of the x axis, where numbers would say nothing."""
     lines = [_finite(each) for each in lines]
@@ -152,10 +145,7 @@ def _listed(names: Sequence[str]) -> str:
 def figure(title: str, picture: Html, numbers: Html) -> Html:
     """A picture with its title and, folded, its numbers."""
     return element(
-        "figure",
-        element("figcaption", title),
-        picture,
-        element("details", element("summary", "Numbers"), numbers),
+        "figure", element("figcaption", title), picture, element("details", element("summary", "Numbers"), numbers)
     )
 
 

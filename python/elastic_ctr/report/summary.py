@@ -25,11 +25,7 @@ def summary(report: Report) -> Html:
     earlier = training.earlier_passes
     left_out = f", the first {earlier:,} of them not on this page" if earlier else ""
     tiles = [
-        (
-            "passes done",
-            f"{len(training.done) + earlier:,}",
-            f"of {len(training.passes) + earlier:,} found{left_out}",
-        ),
+        ("passes done", f"{len(training.done) + earlier:,}", f"of {len(training.passes) + earlier:,} found{left_out}"),
         ("lines", f"{lines:,}", f"{refused:,} refused ({refused / max(lines, 1):.2%})"),
         ("AUC before training", number(auc_before), f"{number(auc)} after"),
         ("logloss before training", number(before.logloss), f"{number(after.logloss)} after"),

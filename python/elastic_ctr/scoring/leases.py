@@ -96,11 +96,7 @@ class Leases:
     """The leases in a folder of a store, as one process sees them."""
 
     def __init__(
-        self,
-        store: Store,
-        folder: str,
-        seconds: float = LEASE_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
+        self, store: Store, folder: str, seconds: float = LEASE_SECONDS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
         self._folder = folder

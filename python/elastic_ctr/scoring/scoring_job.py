@@ -139,11 +139,7 @@ def digest_of(document: object) -> str:
 
 
 def tasks_of(
-    parts: list[tuple[str, int, int]],
-    files: dict[str, int],
-    splits: dict[str, str],
-    names: dict[str, str],
-    ending: str,
+    parts: list[tuple[str, int, int]], files: dict[str, int], splits: dict[str, str], names: dict[str, str], ending: str
 ) -> tuple[ScoringTask, ...]:
     """One task a range of a file. `names` are those of the files in the output, `ending` is that of outputs.
 

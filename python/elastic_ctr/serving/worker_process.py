@@ -95,9 +95,7 @@ class Worker:
             max_body_bytes=serving.max_body_bytes,
         )
         self._frontend = HttpFrontend(
-            routes.handle,
-            Limits(max_body_bytes=serving.max_body_bytes),
-            lambda status: routes.count("none", status),
+            routes.handle, Limits(max_body_bytes=serving.max_body_bytes), lambda status: routes.count("none", status)
         )
         # Everyday requests; the frontend above is behind it.
         self._native: NativeHttpFrontend | None = None
@@ -239,11 +237,7 @@ class Worker:
         if loaded is None:
             schema = schema_of(manifest, folder, ignores_unknown=self._config.serving.ignore_unknown)
             network = await asyncio.get_running_loop().run_in_executor(
-                self._paddle,
-                self._networks.load,
-                folder,
-                len(manifest.slots) * manifest.dim,
-                len(manifest.numbers),
+                self._paddle, self._networks.load, folder, len(manifest.slots) * manifest.dim, len(manifest.numbers)
             )
             client = self._client(manifest.dim, manifest.partitions)
             averaged = np.array([slot in manifest.averaged for slot in manifest.slots], np.bool_)

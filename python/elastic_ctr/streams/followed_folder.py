@@ -14,13 +14,7 @@ from pathlib import Path
 from elastic_ctr.features.blocks import DamagedFile
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 from elastic_ctr.streams.folder_listing import files_below
-from elastic_ctr.streams.followed_file import (
-    HEAD_BYTES,
-    FileChanged,
-    FollowedFile,
-    Identity,
-    bytes_between,
-)
+from elastic_ctr.streams.followed_file import HEAD_BYTES, FileChanged, FollowedFile, Identity, bytes_between
 from elastic_ctr.streams.interface import Kept, Lines, Places, TopicBefore
 from elastic_ctr.streams.recognition import Recognition
 

@@ -44,14 +44,7 @@ class Engine:
     """
 
     def __init__(
-        self,
-        model: Model,
-        given: ModelInput,
-        servers: int,
-        *,
-        threads: int,
-        gradient_merge: int = 1,
-        group: str = "",
+        self, model: Model, given: ModelInput, servers: int, *, threads: int, gradient_merge: int = 1, group: str = ""
     ) -> None:
         self._model = model
         self._input = given

@@ -49,12 +49,7 @@ class TrainerSupervisor:
         self._starts = 0
 
     def status(self) -> dict[str, Any]:
-        return {
-            "name": self._name,
-            "training": self._settings.training,
-            "child": self._child,
-            "starts": self._starts,
-        }
+        return {"name": self._name, "training": self._settings.training, "child": self._child, "starts": self._starts}
 
     def run(self, stop: threading.Event) -> int:
         """Run until the training process ends for good: its exit code, or 143 if `stop` was set.

@@ -46,10 +46,7 @@ _SENTENCES: dict[int, tuple[Reason, str]] = {
         "the column {column!r} is {value}, which is not finite; a number that is missing is left empty.",
     ),
     NOT_UTF8: (Reason.NOT_UTF8, "the column {column!r} is {value}, which is not UTF-8."),
-    BAD_SEPARATOR: (
-        Reason.BAD_SEPARATOR,
-        "a value of the list {column!r} holds {value}, which separates its values.",
-    ),
+    BAD_SEPARATOR: (Reason.BAD_SEPARATOR, "a value of the list {column!r} holds {value}, which separates its values."),
     NOT_BOTH: (
         Reason.NOT_A_VALUE,
         "the column {column!r} is {value}; read as a number and as text it must be whole and below 2^53: give the category `round`.",
