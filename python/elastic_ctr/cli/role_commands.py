@@ -47,10 +47,10 @@ S = TypeVar("S", bound=Section)
 
 def master(config: ConfigFile) -> None:
     """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
+    from elastic_ctr.config.stream_address import OWN_INTAKE
     from elastic_ctr.master.ledger_file import naming_damage
     from elastic_ctr.master.server import LEDGER, Master
     from elastic_ctr.store import open_source, open_store
-    from elastic_ctr.streams.address import OWN_INTAKE
     from elastic_ctr.streams.open import open_stream
 
     settings = _settings_of(MasterFile, config, "master")

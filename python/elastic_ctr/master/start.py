@@ -18,9 +18,8 @@ from typing import Any
 from elastic_ctr.config.feature_document import FeaturesDamaged, read_features
 from elastic_ctr.config.feature_program import NeedsStatistics, OtherStatistics, measured_inputs, transformer_of
 from elastic_ctr.config.features import Features
-from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.config.model import Model, ModelInput, StartFrom, digest_of_network
 from elastic_ctr.config.role_files import MasterFile
-from elastic_ctr.config.start_from import StartFrom, digest_of_network
 from elastic_ctr.config.statistics import numbers_read_otherwise
 from elastic_ctr.export.published import layout_of, publish_once
 from elastic_ctr.features.blocks import lines_in_range, open_lines

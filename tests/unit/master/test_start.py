@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.config.model import Model
+from elastic_ctr.config.model import Model, StartFrom
 from elastic_ctr.config.roles import MasterConfig
-from elastic_ctr.config.start_from import StartFrom
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.document import NumberStatistics, Statistics
 from elastic_ctr.master import start

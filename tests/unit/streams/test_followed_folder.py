@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic_ctr.config.stream_address import is_stream
 from elastic_ctr.features.blocks import lines_in_range
 from elastic_ctr.store import NotInStore, StoreError
-from elastic_ctr.streams.address import is_stream
 from elastic_ctr.streams.followed_folder import FollowedFolder
 from elastic_ctr.streams.interface import Kept
 from elastic_ctr.streams.open import open_stream
