@@ -29,12 +29,12 @@ from elastic_ctr.master.finder import WindowFinder
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.stream_schedule import places_after
 from elastic_ctr.master.windows import Ranges, Window, pieces
+from elastic_ctr.sources.streams import followed_folder
+from elastic_ctr.sources.streams.folder_listing import files_below
+from elastic_ctr.sources.streams.followed_file import FollowedFile, Identity, bytes_between
+from elastic_ctr.sources.streams.followed_folder import FollowedFolder
+from elastic_ctr.sources.streams.interface import Places
 from elastic_ctr.store import NotInStore, StoreError
-from elastic_ctr.streams import followed_folder
-from elastic_ctr.streams.folder_listing import files_below
-from elastic_ctr.streams.followed_file import FollowedFile, Identity, bytes_between
-from elastic_ctr.streams.followed_folder import FollowedFolder
-from elastic_ctr.streams.interface import Places
 from elastic_ctr.trainer.task_lines import pieces_of
 
 _STEPS_OF_A_FOLDER = 60

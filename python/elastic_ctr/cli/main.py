@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "master": ("elastic_ctr.master.server", "master", ROLES),
     "trainer": ("elastic_ctr.trainer.supervisor", "trainer", ROLES),
     "pserver": ("elastic_ctr.pserver.supervisor", "pserver", ROLES),
-    "intake": ("elastic_ctr.intake.intake_api", "intake", ROLES),
+    "intake": ("elastic_ctr.sources.intake.intake_api", "intake", ROLES),
     "cube-transfer": ("elastic_ctr.cube.transfer.transfer_api", "cube_transfer", ROLES),
     "cube-builder": ("elastic_ctr.cube.builder.build_server", "cube_builder", ROLES),
     "cube-agent": ("elastic_ctr.cube.agent.agent_api", "cube_agent", ROLES),

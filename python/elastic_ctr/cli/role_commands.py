@@ -50,8 +50,8 @@ def master(config: ConfigFile) -> None:
     from elastic_ctr.config.stream_address import OWN_INTAKE
     from elastic_ctr.master.ledger_file import naming_damage
     from elastic_ctr.master.server import LEDGER, Master
+    from elastic_ctr.sources.streams.open import open_stream
     from elastic_ctr.store import open_source, open_store
-    from elastic_ctr.streams.open import open_stream
 
     settings = _settings_of(MasterFile, config, "master")
     checked(settings.auth)
@@ -129,7 +129,7 @@ def pserver(config: ConfigFile) -> None:
 
 def intake(config: ConfigFile) -> None:
     """Take clicks over HTTP into a log, which master and trainers read as a stream."""
-    from elastic_ctr.intake.intake_api import run_intake
+    from elastic_ctr.sources.intake.intake_api import run_intake
 
     settings = _settings_of(IntakeFile, config, "intake")
     with _exit_on_config_error():

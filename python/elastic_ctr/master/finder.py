@@ -12,9 +12,9 @@ from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.schedule import ChangedFiles, look, missing_folder, order_of_tasks, ranges, tasks_of
 from elastic_ctr.master.windows import Window, cut_window, first_offsets, lag_of, ranges_in, vanished
+from elastic_ctr.sources.streams.interface import Kept, Places, Stream
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.store.source import FileSource, Source
-from elastic_ctr.streams.interface import Kept, Places, Stream
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from elastic_ctr.master.ledger_rows import DriftRow, PassRow, StartedFrom, Strea
 from elastic_ctr.master.schedule import FilePart, Schedule
 from elastic_ctr.master.stream_schedule import StreamSchedule, following_after
 from elastic_ctr.master.windows import Window, pieces
-from elastic_ctr.streams.interface import Places
+from elastic_ctr.sources.streams.interface import Places
 
 log = logging.getLogger(__name__)
 

@@ -51,10 +51,10 @@ from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, re
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.mlflow import TrackingServer
+from elastic_ctr.sources.streams.interface import Stream
 from elastic_ctr.store import Store, StoreError, open_store
 from elastic_ctr.store.address import tokens_for
 from elastic_ctr.store.source import Source
-from elastic_ctr.streams.interface import Stream
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.refusals import read_refusals
 

@@ -12,7 +12,7 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import Came, Pass, PassRow, StreamPlaces
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.master.windows import Window, ranges_in, text_of
-from elastic_ctr.streams.interface import Places
+from elastic_ctr.sources.streams.interface import Places
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from elastic_ctr.streams.interface import Kept
+from elastic_ctr.sources.streams.interface import Kept
 
 Ranges = list[tuple[str, int, int]]
 """(partition, first offset, offset after the last)."""

@@ -23,8 +23,8 @@ from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms.transformer import Transformed, Transformer
+from elastic_ctr.sources.streams.interface import Lines, Stream
 from elastic_ctr.store.source import Source
-from elastic_ctr.streams.interface import Lines, Stream
 from elastic_ctr.trainer.left_out import NOTHING, SKIPPED, LeftOut, left_out_of
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.scratch import on_scratch

@@ -15,8 +15,8 @@ from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.features.transforms.transformer import Series
+from elastic_ctr.sources.streams.interface import Lines, Stream
 from elastic_ctr.store.source import Source
-from elastic_ctr.streams.interface import Lines, Stream
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.task_lines import pieces_of
 

@@ -28,8 +28,8 @@ from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.model.program import prepare_environment, start_paddle
 from elastic_ctr.runtime.lifecycle import die_with_parent, preserve_sigterm_handler
 from elastic_ctr.runtime.logging import configure_from_environment
+from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
-from elastic_ctr.streams.open import open_stream
 from elastic_ctr.trainer.conversions import Conversions
 from elastic_ctr.trainer.engine import Engine, EngineBroken
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch

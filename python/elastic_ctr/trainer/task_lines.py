@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.sources.streams.interface import Lines, Stream
 from elastic_ctr.store.source import Source
-from elastic_ctr.streams.interface import Lines, Stream
 
 # Of a stream, whose messages are in memory while they are converted: a range may have gigabytes.
 _PIECE_BYTES = 32 << 20

@@ -10,9 +10,9 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.model.evaluation import Histograms
 from elastic_ctr.model.grouped_auc import NOTHING
+from elastic_ctr.sources.streams.interface import Stream
 from elastic_ctr.store import Store
 from elastic_ctr.store.source import Source
-from elastic_ctr.streams.interface import Stream
 from elastic_ctr.trainer.conversions import Conversions
 from elastic_ctr.trainer.converter import convert_task
 from elastic_ctr.trainer.engine import Engine

@@ -7,8 +7,8 @@ from typing import Any
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.finder import WindowFinder
-from elastic_ctr.streams.followed_folder import FollowedFolder
-from elastic_ctr.streams.interface import Stream
+from elastic_ctr.sources.streams.followed_folder import FollowedFolder
+from elastic_ctr.sources.streams.interface import Stream
 from master.world import Trainer, World, data_of
 
 LINE = b"1 0 a:1\n"

@@ -13,13 +13,13 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master import finder
 from elastic_ctr.master.finder import WindowFinder
 from elastic_ctr.master.metrics import MasterMetrics
+from elastic_ctr.sources.streams.followed_folder import FollowedFolder
+from elastic_ctr.sources.streams.intake import IntakeLog
+from elastic_ctr.sources.streams.interface import Kept
 from elastic_ctr.store import RetryPolicy, StoreUnavailable
-from elastic_ctr.streams.followed_folder import FollowedFolder
-from elastic_ctr.streams.intake import IntakeLog
-from elastic_ctr.streams.interface import Kept
-from intake.desk import TOKEN, desk, intake_file
 from master.stream_world import LINE, StreamWorld
 from ports import free_port
+from sources.intake.desk import TOKEN, desk, intake_file
 
 
 def test_training_goes_on_where_a_stream_cannot_be_told_what_it_needs(

@@ -8,7 +8,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master import save_planning, stream_schedule
 from elastic_ctr.master.stream_schedule import StreamSchedule, following_after, is_same_stream
 from elastic_ctr.master.training_status import status_of_ledger
-from elastic_ctr.streams.interface import Lines
+from elastic_ctr.sources.streams.interface import Lines
 from elastic_ctr.versions.manifest import read_checkpoint
 from master.stream_world import LINE, StreamWorld
 from master.world import LEASE, world
@@ -299,7 +299,7 @@ def test_a_schedule_of_a_stream_never_ends(tmp_path: Path) -> None:
 
 
 def test_a_message_is_found_by_a_place_in_its_text() -> None:
-    from elastic_ctr.streams.interface import lines_of_messages
+    from elastic_ctr.sources.streams.interface import lines_of_messages
 
     lines = lines_of_messages([(7, b"ab"), (9, b"c\nd\n")], gone=0)
 

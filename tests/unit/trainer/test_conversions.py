@@ -16,12 +16,12 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.missing_words import NO_WORDS
 from elastic_ctr.features.transforms.transformer import MOST_OF_BATCH
+from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.streams.open import open_stream
 from elastic_ctr.trainer.conversions import conversion_of, feature_document
 from elastic_ctr.trainer.converter import convert_task
 from elastic_ctr.trainer.suspects import Suspects
-from intake.desk import TOKEN, desk, intake_file
+from sources.intake.desk import TOKEN, desk, intake_file
 from trainer.trainer_file import settings_of
 
 FEATURES = Features.model_validate({"user": {"type": "categorical"}})

@@ -14,9 +14,9 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.line import MAX_LINE_BYTES, LineRefused, parse_features, parse_line
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.master.schedule import cut
+from elastic_ctr.sources.streams.interface import Kept, Lines, Places, TopicBefore, lines_of_messages
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.streams.interface import Kept, Lines, Places, TopicBefore, lines_of_messages
 from elastic_ctr.trainer.converter import ClickConversion, convert_task
 from elastic_ctr.trainer.refusals import QUARANTINED, quarantine
 
