@@ -35,8 +35,8 @@ from bench.method import ending
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.load import read_yaml
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.json_rows import row_of as cells_of_row
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.json_rows import row_of as cells_of_row
 from elastic_ctr.local.endpoints import predict, predict_rows
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session

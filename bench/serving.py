@@ -48,7 +48,7 @@ from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.http import HttpThread, application
 from elastic_ctr.serving.client import JSON_LENGTH, prediction_of, tensor_request
 from elastic_ctr.store import FileStore

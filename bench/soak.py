@@ -41,7 +41,7 @@ from bench.serving import Shape, SubmittedBatch
 from bench.table import Made
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.dictionary.format import Keys
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.serving.client import ServingClient
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout

@@ -30,9 +30,9 @@ from bench.training_pipeline import between, pipeline
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.networks import DEFAULT, NETWORKS
 from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.hours import HourTree, hour_name, parse_hour
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
+from elastic_ctr.formats.convert import Converter
+from elastic_ctr.formats.hours import HourTree, hour_name, parse_hour
 from elastic_ctr.master.learning import batch_size
 from elastic_ctr.model.evaluation import auc_of_histogram
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from contract.serving_world import DIM, FIRST, KEYS, PARTITIONS, SLOTS, Exported, line_of
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import FileStore, Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest, publish

@@ -22,7 +22,7 @@ import pyarrow as pa
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.blocks import lines_in_range
+from elastic_ctr.formats.blocks import lines_in_range
 from elastic_ctr.master.arrivals import Span
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.finder import WindowFinder

@@ -7,8 +7,8 @@ import pytest
 
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.features.hours import HourTree, parse_hour
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.hours import HourTree, parse_hour
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.local.plan import Places, roles
 from elastic_ctr.model.program import TABLE, table_settings
 

@@ -23,7 +23,7 @@ from elastic_ctr.cli.shared_options import (
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import Holder
-from elastic_ctr.features.keys import PADDING_KEY
+from elastic_ctr.formats.keys import PADDING_KEY
 from elastic_ctr.local.endpoints import EndpointUnavailable, metadata, predict, ready, release_document
 
 SETTLE_SECONDS = 15.0

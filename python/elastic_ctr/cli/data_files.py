@@ -12,8 +12,8 @@ import typer
 
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, describe
-from elastic_ctr.seqfile.file_format import SequenceFileDamaged
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.seqfile.file_format import SequenceFileDamaged
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 
 dict_app = typer.Typer(help="Look into dictionary parts.", no_args_is_help=True)
 dict_app.callback()(lambda: None)

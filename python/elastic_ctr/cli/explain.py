@@ -15,8 +15,8 @@ from elastic_ctr.cli.cluster import target_of
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import KubectlFailed
 from elastic_ctr.cli.shared_options import PREDICTIONS, ModelName, PredictionsAddress, Where, grouped
-from elastic_ctr.features.line import LineRefused, parse_line
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.line import LineRefused, parse_line
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.local import endpoints
 
 _SHOWN_KEYS = 4

@@ -16,15 +16,15 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.config.load import ConfigRefused, read_yaml
-from elastic_ctr.features.hours import DONEFILE, VALUES, HoursRefused, HourTree, folders_of, parse_hour
-from elastic_ctr.features.imports.criteo import CRITEO, CriteoImport
-from elastic_ctr.features.imports.delimited_files import CsvFormat, CsvImport
-from elastic_ctr.features.imports.event_times import EPOCH, FORMATS, ISO
-from elastic_ctr.features.imports.importers import Importer, ImportRefused, Summary, import_files
-from elastic_ctr.features.imports.json_files import JsonImport
-from elastic_ctr.features.imports.parquet_files import ParquetImport
-from elastic_ctr.features.imports.record_files import RecordFormat
-from elastic_ctr.features.imports.sparse_files import SparseFormat, SparseImport
+from elastic_ctr.formats.hours import DONEFILE, VALUES, HoursRefused, HourTree, folders_of, parse_hour
+from elastic_ctr.formats.imports.criteo import CRITEO, CriteoImport
+from elastic_ctr.formats.imports.delimited_files import CsvFormat, CsvImport
+from elastic_ctr.formats.imports.event_times import EPOCH, FORMATS, ISO
+from elastic_ctr.formats.imports.importers import Importer, ImportRefused, Summary, import_files
+from elastic_ctr.formats.imports.json_files import JsonImport
+from elastic_ctr.formats.imports.parquet_files import ParquetImport
+from elastic_ctr.formats.imports.record_files import RecordFormat
+from elastic_ctr.formats.imports.sparse_files import SparseFormat, SparseImport
 from elastic_ctr.store.temporary import appearing
 
 app = typer.Typer(

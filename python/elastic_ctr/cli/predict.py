@@ -22,10 +22,10 @@ from elastic_ctr.cli.predict_stored import StoredOptions, predict_stored
 from elastic_ctr.cli.prediction_rows import RowOptions, Sample, names_of, samples_of_rows
 from elastic_ctr.cli.scoring import ScoringOptions
 from elastic_ctr.cli.shared_options import PREDICTIONS, ModelName, PredictionsAddress, Where, grouped
-from elastic_ctr.features.keys import PADDING_KEY
-from elastic_ctr.features.line import LineRefused, parse_features, parse_line
-from elastic_ctr.features.missing_words import USUAL_WORDS
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.keys import PADDING_KEY
+from elastic_ctr.formats.line import LineRefused, parse_features, parse_line
+from elastic_ctr.formats.missing_words import USUAL_WORDS
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.local import endpoints
 from elastic_ctr.local.run_data import RunData
 from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss

@@ -12,13 +12,13 @@ from typing import Annotated, BinaryIO, NamedTuple, get_args
 import typer
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.features.blocks import open_lines
-from elastic_ctr.features.cells import Cells
-from elastic_ctr.features.inputs import Inputs, TextInput
-from elastic_ctr.features.json_rows import json_of_row
-from elastic_ctr.features.missing_words import USUAL_WORDS, MissingWords
-from elastic_ctr.features.readers.batches import Format, Kind, Wanted
-from elastic_ctr.features.readers.rows import rows_in_range
+from elastic_ctr.formats.blocks import open_lines
+from elastic_ctr.formats.cells import Cells
+from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.json_rows import json_of_row
+from elastic_ctr.formats.missing_words import USUAL_WORDS, MissingWords
+from elastic_ctr.formats.readers.batches import Format, Kind, Wanted
+from elastic_ctr.formats.readers.rows import rows_in_range
 
 _KINDS = tuple(each for each in get_args(Kind) if each != "reader")
 # Between the values of a list: serving has the separators, and takes lists.

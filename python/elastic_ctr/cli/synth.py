@@ -12,10 +12,10 @@ import typer
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.next_step import print_next
 from elastic_ctr.cli.shared_options import grouped
-from elastic_ctr.features.hours import HOUR, TRUTH, VALUES, HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.features.synthetic import PRESETS, Truth, parts, probability_text
 from elastic_ctr.features.synthetic_numbers import NumbersTruth
 from elastic_ctr.features.synthetic_sequence import SequenceTruth
+from elastic_ctr.formats.hours import HOUR, TRUTH, VALUES, HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 
 

@@ -15,7 +15,7 @@ from elastic_ctr.cli.shared_options import OutputFile, grouped
 from elastic_ctr.cli.shell_assignments import Assignment, AssignmentRefused, read_assignments
 from elastic_ctr.config.section import EXACT
 from elastic_ctr.config.values_file import Values, sentences
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.store.temporary import appearing
 
 _KEYS = {

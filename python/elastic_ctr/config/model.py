@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS, DeepFm, Network, or_a_name
 from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.section import EXACT, Section
-from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.formats.value_kind import ValueKind
 
 RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam"]
 _STORE = r"^(file:///.|https?://.|(web)?hdfs://.)"

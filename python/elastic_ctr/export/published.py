@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.export.table_text import RowLayout
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import AlreadyPublished, Store, StoreError
 from elastic_ctr.versions.manifest import FileEntry, digest_of, publish
 

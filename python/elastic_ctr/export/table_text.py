@@ -20,8 +20,8 @@ import numpy.typing as npt
 from numba import njit
 
 from elastic_ctr.export.sorted_rows import MEMORY_ROWS, DuplicateKey, SortedRows
-from elastic_ctr.features.blocks import DamagedFile, lines_in_range, open_lines
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.blocks import DamagedFile, lines_in_range, open_lines
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.line import Reason
+from elastic_ctr.formats.line import Reason
 from elastic_ctr.master.ledger_file import LedgerFile
 from elastic_ctr.master.ledger_rows import PassRow, TaskRow
 

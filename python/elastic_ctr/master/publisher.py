@@ -11,7 +11,7 @@ import numpy as np
 from elastic_ctr.config.feature_document import FILE
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.value_kind import kind_of
+from elastic_ctr.formats.value_kind import kind_of
 from elastic_ctr.master.arrivals import in_records
 from elastic_ctr.master.checkpoint_files import PublishRefused, checkpoint_name, entries, judge, merged_rows
 from elastic_ctr.master.checkpointing import published_of, results_of, saved_of

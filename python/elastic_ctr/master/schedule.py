@@ -13,7 +13,7 @@ from random import Random
 
 from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
 from elastic_ctr.config.roles import MasterConfig
-from elastic_ctr.features.blocks import COMPRESSED
+from elastic_ctr.formats.blocks import COMPRESSED
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import Pass, PassRow
 from elastic_ctr.store.source import Source

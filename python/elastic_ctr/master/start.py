@@ -22,8 +22,8 @@ from elastic_ctr.config.model import Model, ModelInput, StartFrom, digest_of_net
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.statistics import numbers_read_otherwise
 from elastic_ctr.export.published import layout_of, publish_once
-from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.statistics.document import Statistics, series_of
+from elastic_ctr.formats.blocks import lines_in_range, open_lines
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import StartedFrom, StreamPlaces, WindowQuality

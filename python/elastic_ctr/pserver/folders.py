@@ -19,8 +19,8 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import Keys, SampleValues, Values, layout_of, publish_once, values_in_file
 from elastic_ctr.export.table_merge import Log, merged
 from elastic_ctr.export.table_text import partition_to_sequence_file
-from elastic_ctr.features.keys import partitions_of
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.keys import partitions_of
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import CheckpointManifest, ManifestDamaged, fetch, read_checkpoint

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from elastic_ctr.features.keys import PADDING_KEY, keys_of
+from elastic_ctr.formats.keys import PADDING_KEY, keys_of
 from elastic_ctr.scoring.records import Texts
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats

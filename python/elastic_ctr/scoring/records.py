@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.features.blocks import lines_in_range, open_lines
-from elastic_ctr.features.cells import Cells
-from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.inputs import Inputs, TextInput
-from elastic_ctr.features.line import Reason
-from elastic_ctr.features.readers.batches import Format, Wanted
-from elastic_ctr.features.readers.rows import rows_in_range
-from elastic_ctr.features.record_arrays import record_arrays
 from elastic_ctr.features.transforms.transformer import Transformer
+from elastic_ctr.formats.blocks import lines_in_range, open_lines
+from elastic_ctr.formats.cells import Cells
+from elastic_ctr.formats.convert import Converter
+from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.line import Reason
+from elastic_ctr.formats.readers.batches import Format, Wanted
+from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.record_arrays import record_arrays
 from elastic_ctr.serving.batching.instances import Instances, joined
 from elastic_ctr.serving.batching.schema import Schema
 

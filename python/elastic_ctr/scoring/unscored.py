@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.line import Reason
+from elastic_ctr.formats.line import Reason
 from elastic_ctr.scoring.records import Records, RefusedRecord
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.client_attempts import Addresses, PredictionRefused, Question, ServingUnavailable
 from elastic_ctr.serving.client_connections import (
     Address,

@@ -29,9 +29,9 @@ import elastic_ctr
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.json_rows import row_of
-from elastic_ctr.features.line import LineRefused, parse_features
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.json_rows import row_of
+from elastic_ctr.formats.line import LineRefused, parse_features
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime import logging as runtime_logging
 from elastic_ctr.runtime.inline_executor import InlineExecutor

@@ -8,9 +8,9 @@ from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.feature_program import measured_inputs, transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.role_files import TrainingMember
-from elastic_ctr.features.readers.batches import Format, Kind, Wanted
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics.document import Statistics
+from elastic_ctr.formats.readers.batches import Format, Kind, Wanted
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.store import Store
 from elastic_ctr.trainer.converter import ClickConversion, Conversion, RowConversion
 from elastic_ctr.trainer.measurement import Measurement, RowReader

@@ -10,19 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.blocks import lines_in_range, open_lines
-from elastic_ctr.features.cells import Cells
-from elastic_ctr.features.convert import EXCERPT_BYTES, Converted, Converter
-from elastic_ctr.features.json_rows import cells_of_json, json_of_row
-from elastic_ctr.features.keys import PADDING_KEY
-from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
-from elastic_ctr.features.readers.batches import Format, RowBatch, Wanted
-from elastic_ctr.features.readers.rows import rows_in_range
-from elastic_ctr.features.record_arrays import record_arrays
 from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
-from elastic_ctr.features.row_sample import RowSample
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms.transformer import Transformed, Transformer
+from elastic_ctr.formats.blocks import lines_in_range, open_lines
+from elastic_ctr.formats.cells import Cells
+from elastic_ctr.formats.convert import EXCERPT_BYTES, Converted, Converter
+from elastic_ctr.formats.json_rows import cells_of_json, json_of_row
+from elastic_ctr.formats.keys import PADDING_KEY
+from elastic_ctr.formats.line import MAX_LINE_BYTES, Reason
+from elastic_ctr.formats.readers.batches import Format, RowBatch, Wanted
+from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.record_arrays import record_arrays
+from elastic_ctr.formats.row_sample import RowSample
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.sources.streams.interface import Lines, Stream
 from elastic_ctr.store.source import Source
 from elastic_ctr.trainer.left_out import NOTHING, SKIPPED, LeftOut, left_out_of

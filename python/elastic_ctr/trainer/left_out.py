@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.line import Reason
+from elastic_ctr.formats.line import Reason
 from elastic_ctr.sources.streams.interface import Lines
 
 Places = npt.NDArray[np.int64]

@@ -7,14 +7,14 @@ import numpy as np
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import MAX_RESULT
-from elastic_ctr.features.cells import Cells, without_words
-from elastic_ctr.features.inputs import Inputs
-from elastic_ctr.features.line import Reason
-from elastic_ctr.features.readers.batches import Format, RowBatch, Wanted
-from elastic_ctr.features.readers.rows import rows_in_range
-from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.features.transforms.transformer import Series
+from elastic_ctr.formats.cells import Cells, without_words
+from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.line import Reason
+from elastic_ctr.formats.readers.batches import Format, RowBatch, Wanted
+from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.row_sample import RowSample
 from elastic_ctr.sources.streams.interface import Lines, Stream
 from elastic_ctr.store.source import Source
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
@@ -47,7 +47,7 @@ class Measurement:
         return found
 
     def collected(self, rows: Iterable[Cells]) -> bytes:
-        """The part that `features.collector.merged` takes. Raises StatisticsTooLarge."""
+        """The part that `features.statistics.collector.merged` takes. Raises StatisticsTooLarge."""
         collector = Collector(self.inputs)
         for given in rows:
             cells = without_words(given, self.inputs.missing.texts)

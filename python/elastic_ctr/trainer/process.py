@@ -22,7 +22,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.control.forwarder_process import reach
 from elastic_ctr.control.server_sockets import link_sockets
-from elastic_ctr.features.readers.batches import ColumnsRefused
+from elastic_ctr.formats.readers.batches import ColumnsRefused
 from elastic_ctr.model.networks.inspection import inspect_own
 from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.model.program import prepare_environment, start_paddle

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.line import Reason
-from elastic_ctr.features.readers.batches import RowBatch
+from elastic_ctr.formats.line import Reason
+from elastic_ctr.formats.readers.batches import RowBatch
 from elastic_ctr.store import Store
 from elastic_ctr.trainer.task_lines import parts_of_task
 

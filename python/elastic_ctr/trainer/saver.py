@@ -21,8 +21,8 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import publish_once
 from elastic_ctr.export.table_text import DIVERGED
 from elastic_ctr.features.quantiser import quantised
-from elastic_ctr.features.value_kind import kind_of
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.value_kind import kind_of
 from elastic_ctr.store import AlreadyPublished, Store
 from elastic_ctr.trainer.converter import Conversion, SampleKeys
 from elastic_ctr.trainer.engine import Engine

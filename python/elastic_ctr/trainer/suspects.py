@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.line import Reason
+from elastic_ctr.formats.line import Reason
 from elastic_ctr.trainer.scratch import on_scratch
 
 # Larger numbers, up to the bound of `Transformer.transform`, come of `transform: []` alone. A network that multiplies numbers, or one whose

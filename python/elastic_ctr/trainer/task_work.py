@@ -7,7 +7,7 @@ from typing import Any
 
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.row_sample import RowSample
+from elastic_ctr.formats.row_sample import RowSample
 from elastic_ctr.model.evaluation import Histograms
 from elastic_ctr.model.grouped_auc import NOTHING
 from elastic_ctr.sources.streams.interface import Stream

@@ -5,8 +5,8 @@ shows and clicks, as Paddle adds them to the rows.
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.keys import PADDING_KEY
-from elastic_ctr.features.record_arrays import record_arrays
+from elastic_ctr.formats.keys import PADDING_KEY
+from elastic_ctr.formats.record_arrays import record_arrays
 
 Keys = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.float32]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import FileTooLarge, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from elastic_ctr.cli.import_data import app
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import read_yaml
-from elastic_ctr.features.hours import HourTree
+from elastic_ctr.formats.hours import HourTree
 
 
 def call(*arguments: str | Path) -> Result:

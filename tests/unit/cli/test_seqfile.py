@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from elastic_ctr.cli.data_files import seqfile_app
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console, RenderableType
 
 from elastic_ctr.cli.statistics_text import PlotterAbsent, drift_table, plot, statistics_table
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.statistics.drift import Drift
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.inputs import Inputs, TextInput
 
 
 def some() -> Statistics:

@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.cli.synth import synth
 from elastic_ctr.config.features import input_of
-from elastic_ctr.features.line import parse_line
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.line import parse_line
+from elastic_ctr.formats.slots import SlotList
 
 app = typer.Typer()
 app.command()(synth)

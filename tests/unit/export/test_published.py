@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from elastic_ctr.config.model import Model, SparseRule, Table, VectorRule
 from elastic_ctr.export.published import SampleValues, layout_of, publish_once, values_in_file
 from elastic_ctr.export.table_text import RowLayout
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import FileStore, StoreError
 
 

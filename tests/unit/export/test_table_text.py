@@ -17,7 +17,7 @@ from elastic_ctr.export.table_text import (
     parse_rows,
     partition_to_sequence_file,
 )
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 
 RULES = ["naive", "adagrad", "adagrad_v2", "std_adagrad", "adam", "shared_adam"]
 ADAGRAD = RowLayout.of("adagrad", "adagrad", 2)

@@ -15,9 +15,9 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.statistics.collector import Collector
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.inputs import Inputs, TextInput
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.publisher import Publisher

@@ -12,11 +12,11 @@ import pytest
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import layout_of
 from elastic_ctr.export.table_text import parse_rows
-from elastic_ctr.features.keys import partitions_of
+from elastic_ctr.formats.keys import partitions_of
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.pserver.compaction import compact
 from elastic_ctr.pserver.folders import Folders, owned
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry, ManifestDamaged

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.pserver.folders import Folders, owned
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import FileStore, NotInStore, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry, ManifestDamaged

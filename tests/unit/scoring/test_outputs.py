@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from elastic_ctr.features.line import Reason
+from elastic_ctr.formats.line import Reason
 from elastic_ctr.scoring.outputs import row_writer, same_rows
 from elastic_ctr.scoring.records import Records, RefusedRecord
 from elastic_ctr.scoring.scoring_job import OutputFormat

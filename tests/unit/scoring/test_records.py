@@ -13,10 +13,10 @@ import pytest
 from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.readers.batches import ColumnsRefused
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms.transformer import MOST_KEYS
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.readers.batches import ColumnsRefused
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.scoring.records import Records, reader_of
 from elastic_ctr.serving.batching.schema import Schema
 

@@ -15,7 +15,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
 from elastic_ctr.cube.client.connection import CubeUnavailable
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
 from elastic_ctr.serving import worker_process
 from elastic_ctr.serving.batching.instances import instances_of

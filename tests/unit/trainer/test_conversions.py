@@ -14,8 +14,8 @@ from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.feature_document import FeatureDocument, read_features
 from elastic_ctr.config.features import Features
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.missing_words import NO_WORDS
 from elastic_ctr.features.transforms.transformer import MOST_OF_BATCH
+from elastic_ctr.formats.missing_words import NO_WORDS
 from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.trainer.conversions import conversion_of, feature_document

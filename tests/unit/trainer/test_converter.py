@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.line import MAX_LINE_BYTES, LineRefused, parse_features, parse_line
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.line import MAX_LINE_BYTES, LineRefused, parse_features, parse_line
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.master.schedule import cut
 from elastic_ctr.sources.streams.interface import Kept, Lines, Places, TopicBefore, lines_of_messages
 from elastic_ctr.store import FileStore, NotInStore

@@ -11,9 +11,9 @@ import pytest
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.quantiser import quantised
-from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.value_kind import ValueKind
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.trainer.converter import ClickConversion
 from elastic_ctr.trainer.engine import Engine as PaddleEngine

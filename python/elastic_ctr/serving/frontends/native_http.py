@@ -23,10 +23,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from elastic_ctr.features.cells import Cells
-from elastic_ctr.features.inputs import Inputs
-from elastic_ctr.features.json_scan import columns_of
 from elastic_ctr.features.transforms.transformer import TooManyKeys
+from elastic_ctr.formats.cells import Cells
+from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.json_scan import columns_of
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.model.probability import complement

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from elastic_ctr.features.blocks import COMPRESSED, open_lines
+from elastic_ctr.formats.blocks import COMPRESSED, open_lines
 
 HEAD_BYTES = 1 << 10
 """Lines of clicks differ within a few of them, so the first ones tell files apart. More would be read at each look at a file that grows."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from elastic_ctr.features.blocks import DamagedFile
+from elastic_ctr.formats.blocks import DamagedFile
 from elastic_ctr.sources.streams.folder_listing import files_below
 from elastic_ctr.sources.streams.followed_file import HEAD_BYTES, FileChanged, FollowedFile, Identity, bytes_between
 from elastic_ctr.sources.streams.interface import Kept, Lines, Places, TopicBefore

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from elastic_ctr.features.blocks import DamagedFile
+from elastic_ctr.formats.blocks import DamagedFile
 from elastic_ctr.sources.streams.followed_file import (
     HEAD_BYTES,
     FileChanged,

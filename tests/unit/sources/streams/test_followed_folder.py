@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.config.stream_address import is_stream
-from elastic_ctr.features.blocks import lines_in_range
+from elastic_ctr.formats.blocks import lines_in_range
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Kept
 from elastic_ctr.sources.streams.open import open_stream

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.blocks import lines_in_range
+from elastic_ctr.formats.blocks import lines_in_range
 from elastic_ctr.master.stream_schedule import places_after
 from elastic_ctr.master.windows import cut_window, first_offsets
 from elastic_ctr.sources.streams import followed_folder
