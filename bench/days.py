@@ -33,7 +33,7 @@ from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
 from elastic_ctr.pserver.folders import owned
 from elastic_ctr.store import open_store
-from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
+from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint, read_version
 
 SLOTS = ("steady", "today", "rare")
 STEADY, OF_A_PASS, RARE = 400, 600, 200

@@ -29,7 +29,7 @@ from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.formats.imports.importers import feasign_of
 from elastic_ctr.master.learning import batch_size, calibrating_shift, goes_on, log_odds
 from elastic_ctr.model.evaluation import quality_of_histogram, quality_of_scores
-from elastic_ctr.versions.manifest import Quality
+from elastic_ctr.store.versions.manifest import Quality
 
 FEATURES = ("ip", "app", "device", "os", "channel")
 LABEL, TIME = "is_attributed", "click_time"

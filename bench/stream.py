@@ -42,7 +42,7 @@ from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session, find_ports_free
 from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.store import NotInStore, open_store
-from elastic_ctr.versions.manifest import ManifestDamaged, published_versions, read_version
+from elastic_ctr.store.versions.manifest import ManifestDamaged, published_versions, read_version
 
 TICK = 0.02
 SECONDS = 600.0

@@ -40,7 +40,7 @@ from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.scoring.records import LineReader
 from elastic_ctr.scoring.scorer import Scorer
 from elastic_ctr.scoring.version import fetch_version
-from elastic_ctr.versions.manifest import read_version
+from elastic_ctr.store.versions.manifest import read_version
 
 FOLDER = Path("build/stream")
 PRESET = Preset(slots=8, keys=300, spread=0.6)

@@ -10,7 +10,7 @@ from elastic_ctr.local.endpoints import EndpointUnavailable, predict, role_statu
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import instances_of
 from elastic_ctr.store import open_store
-from elastic_ctr.versions.manifest import published_versions
+from elastic_ctr.store.versions.manifest import published_versions
 from pipeline.running import Run, values_for
 from pipeline.test_whole_run import synthetic
 

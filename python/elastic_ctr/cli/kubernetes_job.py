@@ -11,7 +11,7 @@ import typer
 from elastic_ctr.cli.cluster import Cluster
 from elastic_ctr.cli.kubectl import KubectlFailed
 from elastic_ctr.scoring.order import Order
-from elastic_ctr.versions import layout
+from elastic_ctr.store.versions import layout
 
 COMPONENT = "scoring"
 _LOOK_SECONDS = 2.0

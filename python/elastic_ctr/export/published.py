@@ -12,7 +12,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.export.table_text import RowLayout
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import AlreadyPublished, Store, StoreError
-from elastic_ctr.versions.manifest import FileEntry, digest_of, publish
+from elastic_ctr.store.versions.manifest import FileEntry, digest_of, publish
 
 Keys = npt.NDArray[np.uint64]
 Values = npt.NDArray[np.float32]

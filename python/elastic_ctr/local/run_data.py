@@ -10,7 +10,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.local.run_folder import RunFolder
 from elastic_ctr.store import StoreError, open_store
-from elastic_ctr.versions.manifest import ManifestDamaged, read_version
+from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import PortInUse, listen
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import StoreError, open_store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import ManifestDamaged, read_version
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
 
 log = logging.getLogger(__name__)
 

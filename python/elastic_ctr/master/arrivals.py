@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from elastic_ctr.master.ledger_rows import Came
-from elastic_ctr.versions.manifest import Arrival
+from elastic_ctr.store.versions.manifest import Arrival
 
 
 class Span(NamedTuple):

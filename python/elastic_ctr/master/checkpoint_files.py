@@ -11,7 +11,7 @@ import numpy.typing as npt
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.model.evaluation import weighted_auc
-from elastic_ctr.versions.manifest import FileEntry
+from elastic_ctr.store.versions.manifest import FileEntry
 
 Keys = npt.NDArray[np.uint64]
 Values = npt.NDArray[np.float32]

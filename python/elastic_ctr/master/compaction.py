@@ -17,7 +17,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import compacted_name
 from elastic_ctr.master.ledger_rows import CompactionRow
 from elastic_ctr.master.recovery import Part
-from elastic_ctr.versions.manifest import next_version
+from elastic_ctr.store.versions.manifest import next_version
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from elastic_ctr.master.recovery import Part
 from elastic_ctr.master.tasks import GROUP_ROWS, PHASES, holdout_of, shift_before, size_of_epoch
 from elastic_ctr.model.evaluation import quality_of_histogram
 from elastic_ctr.model.grouped_auc import folded, grouped_auc
-from elastic_ctr.versions.manifest import Quality
+from elastic_ctr.store.versions.manifest import Quality
 
 log = logging.getLogger(__name__)
 

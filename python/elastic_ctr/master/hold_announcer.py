@@ -7,7 +7,7 @@ from collections.abc import Callable
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.publishing_hold import end_hold
 from elastic_ctr.store import Store
-from elastic_ctr.versions.holds import is_resumed, write_hold
+from elastic_ctr.store.versions.holds import is_resumed, write_hold
 
 _LOOK_SECONDS = 2.0
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pydantic import BaseModel, ConfigDict
 
 from elastic_ctr.master.ledger_file import LedgerFile
-from elastic_ctr.versions.manifest import PassLearning
+from elastic_ctr.store.versions.manifest import PassLearning
 
 # States of a pass whose predictions after training are counted.
 _CALIBRATED = ("saving", "done")

@@ -10,7 +10,7 @@ import numpy as np
 
 from elastic_ctr.master.ledger_file import LedgerFile
 from elastic_ctr.master.ledger_rows import WindowQuality
-from elastic_ctr.versions.manifest import PassQuality, Quality
+from elastic_ctr.store.versions.manifest import PassQuality, Quality
 
 Moment = Literal["before", "after"]
 MOMENTS: tuple[Moment, ...] = ("before", "after")

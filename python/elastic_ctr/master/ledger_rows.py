@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Json
 
 from elastic_ctr.features.statistics.drift import Drift
 from elastic_ctr.model.evaluation import histogram_of
-from elastic_ctr.versions.holds import Hold
+from elastic_ctr.store.versions.holds import Hold
 
 Histogram = npt.NDArray[np.float64]
 Columns = Mapping[str, Any]

@@ -30,9 +30,9 @@ from elastic_ctr.master.start import trained_model
 from elastic_ctr.master.stream_schedule import following_after
 from elastic_ctr.master.windows import ranges_in
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import Announcement, announce
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.donefile import Announcement, announce
+from elastic_ctr.store.versions.manifest import (
     Arrival,
     CheckpointManifest,
     ManifestDamaged,

@@ -6,7 +6,7 @@ from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import HoldRow, PassRow
 from elastic_ctr.master.quality_gate import LOOKED_AT, abrupt_loss, limits_of, loss_after_live
-from elastic_ctr.versions.holds import Hold
+from elastic_ctr.store.versions.holds import Hold
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from elastic_ctr.master.checkpoint_files import PublishRefused
 from elastic_ctr.master.ledger_quality import Compared, Expected, Window, together
 from elastic_ctr.master.ledger_rows import PassRow, WindowQuality
 from elastic_ctr.master.ledger_samples import Sample
-from elastic_ctr.versions.manifest import Quality
+from elastic_ctr.store.versions.manifest import Quality
 
 AnyLoss = TypeVar("AnyLoss", QualityLoss, LiveLoss)
 # Standard errors that a difference must be above its limit: chance alone goes there less than once in a thousand times.

@@ -15,7 +15,7 @@ from elastic_ctr.master.members import JobResults, Lease, Pservers, Trainers
 from elastic_ctr.master.store_queries import Pending, StoreQueries
 from elastic_ctr.master.stream_schedule import schedule_of
 from elastic_ctr.store import StoreError
-from elastic_ctr.versions.manifest import ManifestDamaged
+from elastic_ctr.store.versions.manifest import ManifestDamaged
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from elastic_ctr.master.recovery import Part
 from elastic_ctr.master.schedule import SavePlan, save_plan
 from elastic_ctr.master.store_queries import Pending, StoreQueries
 from elastic_ctr.store import StoreError
-from elastic_ctr.versions.manifest import next_version
-from elastic_ctr.versions.refusals import refused_below
+from elastic_ctr.store.versions.manifest import next_version
+from elastic_ctr.store.versions.refusals import refused_below
 
 log = logging.getLogger(__name__)
 

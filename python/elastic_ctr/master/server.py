@@ -55,8 +55,8 @@ from elastic_ctr.sources.streams.interface import Stream
 from elastic_ctr.store import Store, StoreError, open_store
 from elastic_ctr.store.address import tokens_for
 from elastic_ctr.store.source import Source
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.refusals import read_refusals
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.refusals import read_refusals
 
 log = logging.getLogger(__name__)
 Reply = TypeVar("Reply")

@@ -30,9 +30,9 @@ from elastic_ctr.master.ledger_rows import StartedFrom, StreamPlaces, WindowQual
 from elastic_ctr.master.quality_gate import MOST_COMPARED
 from elastic_ctr.master.stream_schedule import is_same_stream
 from elastic_ctr.store import NotInStore, Store, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.layout import NETWORK, NETWORK_FOLDER
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.layout import NETWORK, NETWORK_FOLDER
+from elastic_ctr.store.versions.manifest import (
     CheckpointManifest,
     FileEntry,
     ManifestDamaged,
@@ -44,8 +44,8 @@ from elastic_ctr.versions.manifest import (
     read_checkpoint,
     read_version,
 )
-from elastic_ctr.versions.pinned_statistics import publish_statistics
-from elastic_ctr.versions.refusals import read_refusals
+from elastic_ctr.store.versions.pinned_statistics import publish_statistics
+from elastic_ctr.store.versions.refusals import read_refusals
 
 log = logging.getLogger(__name__)
 

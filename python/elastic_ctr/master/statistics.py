@@ -15,8 +15,8 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import DriftRow
 from elastic_ctr.master.start import kept_series
 from elastic_ctr.store import Store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.pinned_statistics import publish_statistics, read_statistics
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.pinned_statistics import publish_statistics, read_statistics
 
 log = logging.getLogger(__name__)
 

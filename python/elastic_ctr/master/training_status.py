@@ -13,7 +13,7 @@ from elastic_ctr.master.ledger_quality import MOMENTS, Figures
 from elastic_ctr.master.ledger_rows import DriftRow, HoldRow, PassRow
 from elastic_ctr.master.ledger_table import Tables
 from elastic_ctr.master.quality_gate import LOOKED_AT, newest_windows
-from elastic_ctr.versions.manifest import PassLearning
+from elastic_ctr.store.versions.manifest import PassLearning
 
 _SHOWN_PASSES = 1000
 # Deciles and ROC take 2 KB a pass.

@@ -18,7 +18,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.versions.manifest import Decile, Quality
+from elastic_ctr.store.versions.manifest import Decile, Quality
 
 Floats = npt.NDArray[np.float64]
 Histograms = tuple[Floats, Floats]

@@ -21,7 +21,7 @@ from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.runtime.background_process import background_pool, end_at_once
 from elastic_ctr.runtime.lifecycle import children_without_interrupts
 from elastic_ctr.store import RetryPolicy, Store, open_store
-from elastic_ctr.versions import layout
+from elastic_ctr.store.versions import layout
 
 log = logging.getLogger(__name__)
 

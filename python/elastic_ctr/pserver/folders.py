@@ -22,8 +22,8 @@ from elastic_ctr.export.table_text import partition_to_sequence_file
 from elastic_ctr.formats.keys import partitions_of
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import NotInStore, Store, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import CheckpointManifest, ManifestDamaged, fetch, read_checkpoint
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import CheckpointManifest, ManifestDamaged, fetch, read_checkpoint
 
 _SPARSE = re.compile(r"^part-(\d+)-(\d+)(\.gz)?$")
 

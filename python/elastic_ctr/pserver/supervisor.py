@@ -35,7 +35,7 @@ from elastic_ctr.pserver.compaction import COMPACTION, Compactor
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.process import REFUSED
 from elastic_ctr.store import NotInStore, Store, StoreError
-from elastic_ctr.versions.manifest import ManifestDamaged
+from elastic_ctr.store.versions.manifest import ManifestDamaged
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import AlreadyPublished, FileTooLarge, NotInStore, Store, StoreError
-from elastic_ctr.versions.manifest import Record, Whole
+from elastic_ctr.store.versions.manifest import Record, Whole
 
 LEASE_SECONDS = 10.0
 _BEATS = 3

@@ -15,7 +15,7 @@ from elastic_ctr.scoring.version import LATEST
 from elastic_ctr.scoring.worker import Place
 from elastic_ctr.store import open_source
 from elastic_ctr.store.address import lies_in, tokens_for
-from elastic_ctr.versions.manifest import Record
+from elastic_ctr.store.versions.manifest import Record
 
 
 class Order(Record):

@@ -21,7 +21,7 @@ from pydantic import Field
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.scoring.dumps import Dump
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store
-from elastic_ctr.versions.manifest import Record, VersionId, Whole
+from elastic_ctr.store.versions.manifest import Record, VersionId, Whole
 
 FOLDER = "_job"
 DOCUMENT = f"{FOLDER}/job.json"

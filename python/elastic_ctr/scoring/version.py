@@ -18,8 +18,8 @@ from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
 from elastic_ctr.serving.batching.predictor import MODEL_FILE, PARAMETERS_FILE
 from elastic_ctr.store import NotInStore, Store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import (
     DictionaryManifest,
     ManifestDamaged,
     VersionManifest,
@@ -30,7 +30,7 @@ from elastic_ctr.versions.manifest import (
     read_full,
     read_version,
 )
-from elastic_ctr.versions.refusals import read_refusals
+from elastic_ctr.store.versions.refusals import read_refusals
 
 LATEST, LIVE = "latest", "live"
 _NAMED = 5

@@ -37,7 +37,7 @@ from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.predictor import NetworkUnusable
 from elastic_ctr.store import AlreadyPublished, RetryPolicy, Store, StoreError, open_source, open_store
 from elastic_ctr.store.source import Source
-from elastic_ctr.versions.manifest import digest_of
+from elastic_ctr.store.versions.manifest import digest_of
 
 _STORE_PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5

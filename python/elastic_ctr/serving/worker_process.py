@@ -47,8 +47,8 @@ from elastic_ctr.serving.batching.spare_networks import SpareNetworks
 from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import VersionManifest
 
 if TYPE_CHECKING:
     from elastic_ctr.serving.frontends.grpc import GrpcFrontend

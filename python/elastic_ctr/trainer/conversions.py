@@ -12,9 +12,9 @@ from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.formats.readers.batches import Format, Kind, Wanted
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.store import Store
+from elastic_ctr.store.versions.pinned_statistics import read_statistics
 from elastic_ctr.trainer.converter import ClickConversion, Conversion, RowConversion
 from elastic_ctr.trainer.measurement import Measurement, RowReader
-from elastic_ctr.versions.pinned_statistics import read_statistics
 
 
 def feature_document(settings: TrainingMember, statistics: Statistics | None) -> FeatureDocument | None:

@@ -30,6 +30,8 @@ from elastic_ctr.runtime.lifecycle import die_with_parent, preserve_sigterm_hand
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import fetch, read_checkpoint, read_version
 from elastic_ctr.trainer.conversions import Conversions
 from elastic_ctr.trainer.engine import Engine, EngineBroken
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
@@ -37,8 +39,6 @@ from elastic_ctr.trainer.supervisor import LEAVE_SIGNAL, WATCH_FILE
 from elastic_ctr.trainer.take_over import Names
 from elastic_ctr.trainer.task_work import TaskWork
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import fetch, read_checkpoint, read_version
 
 log = logging.getLogger(__name__)
 

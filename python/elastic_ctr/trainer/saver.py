@@ -24,10 +24,10 @@ from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.formats.value_kind import kind_of
 from elastic_ctr.store import AlreadyPublished, Store
+from elastic_ctr.store.versions import layout
 from elastic_ctr.trainer.converter import Conversion, SampleKeys
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.scratch import on_scratch
-from elastic_ctr.versions import layout
 
 log = logging.getLogger(__name__)
 

@@ -29,10 +29,10 @@ from elastic_ctr.master import learning
 from elastic_ctr.model.evaluation import BUCKETS, Histograms, quality_of_histogram
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.store.versions.manifest import Quality
 from elastic_ctr.trainer.engine import Engine, EngineBroken
 from elastic_ctr.trainer.held_out import parts_of
 from elastic_ctr.tune.passes import Hours, Piece, TrainedPass
-from elastic_ctr.versions.manifest import Quality
 
 _START_SECONDS = 120
 

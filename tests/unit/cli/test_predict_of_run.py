@@ -19,8 +19,8 @@ from elastic_ctr.local.plan import Places, roles
 from elastic_ctr.local.run_folder import RunFolder, RunInfo
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import VersionManifest
 
 VERSION = 7  # RowServer's
 ROWS = "click,user,price,age,tags\n1,u1,70,7,a|b\n0,u2,10,8,\n"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.master.arrivals import Arrivals, Span, in_records, joined
 from elastic_ctr.master.ledger_rows import Came
-from elastic_ctr.versions.manifest import Arrival
+from elastic_ctr.store.versions.manifest import Arrival
 
 
 def test_what_was_there_at_the_first_look_has_come_by_then_and_the_rest_between_two_looks() -> None:

@@ -7,9 +7,9 @@ import pytest
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.training_status import status
 from elastic_ctr.store import StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import published_versions
-from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import published_versions
+from elastic_ctr.store.versions.refusals import Refusal, read_refusals, write_refusal
 from master.world import LEASE, World, data_of, world
 
 

@@ -12,10 +12,10 @@ from elastic_ctr.cube.transfer.catalog import followed_by_checkpoints
 from elastic_ctr.master import ledger_touched, publisher
 from elastic_ctr.master.ledger_rows import CompactionRow, HoldRow
 from elastic_ctr.store import NotInStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.holds import Hold
-from elastic_ctr.versions.manifest import CheckpointManifest, published_versions, read_checkpoint, read_version
-from elastic_ctr.versions.refusals import Refusal, write_refusal
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.holds import Hold
+from elastic_ctr.store.versions.manifest import CheckpointManifest, published_versions, read_checkpoint, read_version
+from elastic_ctr.store.versions.refusals import Refusal, write_refusal
 from master.stream_world import StreamWorld
 from master.world import Pserver
 

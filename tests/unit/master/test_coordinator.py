@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.versions.manifest import published_versions
+from elastic_ctr.store.versions.manifest import published_versions
 from master.world import RECORDS, world
 
 

@@ -8,7 +8,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger_learning import Learning
 from elastic_ctr.master.ledger_rows import StartedFrom
 from elastic_ctr.master.training_status import status
-from elastic_ctr.versions.manifest import VersionManifest, published_versions, read_version
+from elastic_ctr.store.versions.manifest import VersionManifest, published_versions, read_version
 from master.stream_world import StreamWorld
 from master.world import LEASE, RECORDS, World, data_of, world
 

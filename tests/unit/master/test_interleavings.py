@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.versions.manifest import read_version
+from elastic_ctr.store.versions.manifest import read_version
 from master.world import RECORDS, Trainer, World, data_of, features_of, rows_data_of
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -29,7 +29,7 @@ from elastic_ctr.master.quality_gate import (
 from elastic_ctr.master.training_status import status
 from elastic_ctr.model.evaluation import histogram_of_scores, quality_of_scores
 from elastic_ctr.model.grouped_auc import GroupSample, hashed, merged, rows_of
-from elastic_ctr.versions.manifest import Quality, VersionManifest, published_versions, read_version
+from elastic_ctr.store.versions.manifest import Quality, VersionManifest, published_versions, read_version
 from master.world import World, data_of, world
 
 

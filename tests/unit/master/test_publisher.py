@@ -5,9 +5,9 @@ import pytest
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.store import StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import read_donefile
-from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.donefile import read_donefile
+from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint, read_version
 from master.world import KEYS, MODEL, RECORDS, World, data_of, values_of
 
 

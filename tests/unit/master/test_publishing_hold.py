@@ -29,8 +29,8 @@ from elastic_ctr.master.quality_gate import (
 from elastic_ctr.master.training_status import status
 from elastic_ctr.model.evaluation import histogram_of_scores, quality_of_scores, weighted_auc
 from elastic_ctr.store import StoreError
-from elastic_ctr.versions.holds import newest_hold, write_resumption
-from elastic_ctr.versions.manifest import published_versions
+from elastic_ctr.store.versions.holds import newest_hold, write_resumption
+from elastic_ctr.store.versions.manifest import published_versions
 from master.stream_world import StreamWorld
 
 ABRUPT, LASTING = QualityLoss(), LiveLoss()

@@ -6,7 +6,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.publisher import superseded
 from elastic_ctr.master.recovery import VERIFY
 from elastic_ctr.store import StoreError
-from elastic_ctr.versions.manifest import read_version
+from elastic_ctr.store.versions.manifest import read_version
 from master.world import LEASE, RECORDS, World, data_of, world
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from elastic_ctr.master.publisher import delete_checkpoint, superseded, unnamed
 from elastic_ctr.store import FileStore, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import ORPHAN_SECONDS, CheckpointManifest, read_checkpoint
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import ORPHAN_SECONDS, CheckpointManifest, read_checkpoint
 from master.world import World, data_of, world
 
 NOW = 1_700_000_000.0

@@ -26,8 +26,8 @@ from elastic_ctr.master.server import Master, refuse_raw_numbers, remember_setti
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import VersionManifest
 from master.world import MODEL, data_of, rows_data_of, settings_of
 from ports import free_port
 from runtime.tracking_server import Server

@@ -20,8 +20,8 @@ from elastic_ctr.master.ledger_rows import StartedFrom, WindowQuality
 from elastic_ctr.master.server import Master
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import (
     CheckpointManifest,
     FileEntry,
     Origin,
@@ -33,7 +33,7 @@ from elastic_ctr.versions.manifest import (
     read_checkpoint,
     read_version,
 )
-from elastic_ctr.versions.refusals import Refusal, write_refusal
+from elastic_ctr.store.versions.refusals import Refusal, write_refusal
 from master.world import DIM, MODEL, World, data_of, settings_of, world
 
 SLOTS = ("a", "b")

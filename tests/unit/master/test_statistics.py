@@ -16,8 +16,8 @@ from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.master.found_data import FoundData
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.training_status import status
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.pinned_statistics import read_statistics
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.pinned_statistics import read_statistics
 from master.world import (
     LEASE,
     RECORDS,

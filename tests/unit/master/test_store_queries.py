@@ -4,8 +4,8 @@ import pytest
 
 from elastic_ctr.master.store_queries import Pending, StoreQueries
 from elastic_ctr.store import FileStore, NotInStore, StoreUnavailable
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry
 
 
 class Clock:

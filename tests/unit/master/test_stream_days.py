@@ -6,7 +6,7 @@ import pytest
 
 from elastic_ctr.master.stream_schedule import day_after
 from elastic_ctr.master.training_status import status_of_ledger
-from elastic_ctr.versions.manifest import read_version
+from elastic_ctr.store.versions.manifest import read_version
 from master.stream_world import StreamWorld
 
 

@@ -9,7 +9,7 @@ from elastic_ctr.master import save_planning, stream_schedule
 from elastic_ctr.master.stream_schedule import StreamSchedule, following_after, is_same_stream
 from elastic_ctr.master.training_status import status_of_ledger
 from elastic_ctr.sources.streams.interface import Lines
-from elastic_ctr.versions.manifest import read_checkpoint
+from elastic_ctr.store.versions.manifest import read_checkpoint
 from master.stream_world import LINE, StreamWorld
 from master.world import LEASE, world
 

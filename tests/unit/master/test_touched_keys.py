@@ -10,9 +10,9 @@ from elastic_ctr.config.roles import LiveLoss
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master import save_planning
 from elastic_ctr.master.ledger_touched import Touched
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import read_checkpoint, read_version
-from elastic_ctr.versions.refusals import Refusal, write_refusal
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import read_checkpoint, read_version
+from elastic_ctr.store.versions.refusals import Refusal, write_refusal
 from master.stream_world import LINE, StreamWorld
 from master.world import LEASE, Trainer
 

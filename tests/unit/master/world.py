@@ -27,9 +27,9 @@ from elastic_ctr.master.store_queries import Published, StoreQueries
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
 from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import FileStore, NotInStore, Store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import published_versions, read_checkpoint
-from elastic_ctr.versions.refusals import read_refusals
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint
+from elastic_ctr.store.versions.refusals import read_refusals
 
 RECORDS = 10
 # Longer than a lease lives.

@@ -24,7 +24,7 @@ from elastic_ctr.model.evaluation import (
 )
 from elastic_ctr.scoring.quality import QualityCounter, measures
 from elastic_ctr.scoring.scoring_job import Outcome
-from elastic_ctr.versions.manifest import Quality
+from elastic_ctr.store.versions.manifest import Quality
 
 Floats = npt.NDArray[np.float64]
 # Of a logit, from its bucket's centre.

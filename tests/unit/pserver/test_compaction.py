@@ -18,8 +18,8 @@ from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.pserver.compaction import compact
 from elastic_ctr.pserver.folders import Folders, owned
 from elastic_ctr.store import FileStore, NotInStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry, ManifestDamaged
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry, ManifestDamaged
 from pserver.test_folders import MODEL, Vector, folders, root, row, saved
 
 SAVED: dict[int, Vector] = {key: (key / 8, key / 4, key / 2) for key in range(1, 41)}

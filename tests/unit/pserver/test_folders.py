@@ -12,8 +12,8 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.pserver.folders import Folders, owned
 from elastic_ctr.store import FileStore, NotInStore, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry, ManifestDamaged
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry, ManifestDamaged
 
 MODEL = Model(partitions=4, embedding_dim=3)
 Vector = tuple[float, float, float]

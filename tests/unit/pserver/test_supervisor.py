@@ -20,8 +20,8 @@ from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.process import REFUSED
 from elastic_ctr.pserver.supervisor import PserverSupervisor, _do, _save_of
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import CheckpointManifest
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import CheckpointManifest
 from paddle_socket import PaddleSocket
 from ports import free_port
 

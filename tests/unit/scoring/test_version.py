@@ -7,9 +7,9 @@ import pytest
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.scoring.version import VersionUnusable, fetch_version, find_version
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import ManifestDamaged, VersionManifest
-from elastic_ctr.versions.refusals import Refusal, write_refusal
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import ManifestDamaged, VersionManifest
+from elastic_ctr.store.versions.refusals import Refusal, write_refusal
 
 
 @pytest.fixture

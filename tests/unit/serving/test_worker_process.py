@@ -23,7 +23,7 @@ from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.batching.spare_networks import SpareNetworks
 from elastic_ctr.serving.worker_process import Worker
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.manifest import VersionManifest
 from fuzz.model import Sum
 from serving.frontends import Table
 from serving.http_peer import until

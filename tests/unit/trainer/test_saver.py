@@ -15,11 +15,11 @@ from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.store.versions.manifest import digest_of
 from elastic_ctr.trainer.converter import ClickConversion
 from elastic_ctr.trainer.engine import Engine as PaddleEngine
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed
-from elastic_ctr.versions.manifest import digest_of
 
 SLOTS = SlotList(("a", "b"))
 SAMPLES = [control.Sample(line="5:a 7:b", show=2, click=1), control.Sample(line="7:a 9:other", show=1, click=0)]

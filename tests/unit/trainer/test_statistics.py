@@ -17,11 +17,11 @@ from elastic_ctr.config.roles import StoreConfig, TrainerConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.collector import merged
 from elastic_ctr.store import FileStore
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.pinned_statistics import publish_statistics
 from elastic_ctr.trainer import measurement as measurement_module
 from elastic_ctr.trainer import process as module
 from elastic_ctr.trainer.process import TrainerProcess
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.pinned_statistics import publish_statistics
 from trainer.process_world import Client, Engine, Watchdog, joined, task
 
 HEADER = "click,price,device\n"

@@ -34,8 +34,8 @@ from elastic_ctr.formats.keys import partitions_of
 from elastic_ctr.formats.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, open_store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import (
     DictionaryManifest,
     FileEntry,
     ManifestDamaged,

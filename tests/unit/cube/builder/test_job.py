@@ -27,8 +27,8 @@ from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.store import FileStore, NotInStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import (
     DictionaryManifest,
     FileEntry,
     digest_of,

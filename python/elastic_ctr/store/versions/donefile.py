@@ -14,8 +14,14 @@ from pydantic import BaseModel, ConfigDict
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import FileTooLarge, NotInStore, Store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import ManifestDamaged, VersionId, VersionManifest, published_versions, read_version
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import (
+    ManifestDamaged,
+    VersionId,
+    VersionManifest,
+    published_versions,
+    read_version,
+)
 
 log = logging.getLogger(__name__)
 

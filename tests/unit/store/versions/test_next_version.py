@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.versions.manifest import freshness_seconds, next_version
+from elastic_ctr.store.versions.manifest import freshness_seconds, next_version
 
 
 @given(st.floats(0, 1e12), st.lists(st.integers(0, 10**12)))

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import FileTooLarge, NotInStore, Store, StoreError
-from elastic_ctr.versions import layout
+from elastic_ctr.store.versions import layout
 
 ORPHAN_SECONDS = 86400.0
 Kind = Literal["base", "delta"]

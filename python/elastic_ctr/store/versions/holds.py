@@ -11,8 +11,8 @@ from pydantic import Field
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import AlreadyPublished, FileTooLarge, NotInStore, Store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import Record, VersionId, versions_in
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import Record, VersionId, versions_in
 
 
 class Hold(Record):

@@ -1,4 +1,4 @@
-from elastic_ctr.versions import layout
+from elastic_ctr.store.versions import layout
 
 
 def test_everything_stands_where_the_design_says() -> None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from elastic_ctr.store import FileStore, NotInStore, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import (
     CheckpointManifest,
     DictionaryManifest,
     FileEntry,

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.refusals import Refusal, read_refusals, refused_below, write_refusal
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.refusals import Refusal, read_refusals, refused_below, write_refusal
 
 
 @pytest.fixture

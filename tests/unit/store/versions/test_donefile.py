@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.donefile import (
     Announcement,
     announce,
     announcement_of,
     parse_donefile,
     read_donefile,
 )
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.manifest import VersionManifest
 
 
 def manifest(version: int, parent: int | None = None, base: int | None = None) -> VersionManifest:
