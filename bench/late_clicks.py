@@ -33,7 +33,7 @@ from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.model.evaluation import quality_of_scores
+from elastic_ctr.training.model.evaluation import quality_of_scores
 
 PAGE = Path(__file__).parents[1] / "docs" / "streams.md"
 RATE, SECONDS, MICRO_PASS, BATCH = 1000, 300, 2, 64

@@ -40,7 +40,7 @@ from elastic_ctr.formats.json_rows import row_of as cells_of_row
 from elastic_ctr.local.endpoints import predict, predict_rows
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
-from elastic_ctr.model.evaluation import quality_of_scores, weighted_auc, weighted_logloss
+from elastic_ctr.training.model.evaluation import quality_of_scores, weighted_auc, weighted_logloss
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 FOLDS = 5

@@ -29,12 +29,12 @@ from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
 from elastic_ctr.local.session import Session
-from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.serving.batching.predictor import DenseNetwork
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import VersionManifest, checked_file, published_versions, read_version
-from elastic_ctr.trainer.converter import ClickConversion, SampleKeys
+from elastic_ctr.training.model.evaluation import weighted_auc
+from elastic_ctr.training.trainer.converter import ClickConversion, SampleKeys
 
 DIM = 17
 KEYS = 4_000_000

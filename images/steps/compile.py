@@ -11,7 +11,6 @@ import numpy as np
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.cube.server.precompile import warm
-from elastic_ctr.export.table_text import RowLayout, parse_rows
 from elastic_ctr.features.record_text import record_text, shuffled_lines
 from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.features.transforms.xxh3 import hashes_of
@@ -25,6 +24,7 @@ from elastic_ctr.formats.record_arrays import record_arrays
 from elastic_ctr.formats.row_sample import RowSample
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.frontends.native_http import precompile
+from elastic_ctr.training.export.table_text import RowLayout, parse_rows
 
 
 def compile_all(dims: list[int]) -> None:

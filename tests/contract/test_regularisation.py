@@ -10,7 +10,7 @@ import numpy as np
 from contract.engine_world import Clicks, engine
 from contract.network_formulas import FORMULAS, Array, Row
 from elastic_ctr.config.model import Model
-from elastic_ctr.model.evaluation import bucket_of as bucket_of_logits
+from elastic_ctr.training.model.evaluation import bucket_of as bucket_of_logits
 
 DIM = 3
 LINE: Clicks = (1, 0, {"a": [11], "b": [5]})

@@ -21,8 +21,8 @@ from contract.serving_world import (
     put_version,
     serving,
 )
-from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 from elastic_ctr.store import FileStore
+from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 
 # pytest finds fixtures by the names of a module.
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube

@@ -45,7 +45,7 @@ def test_paddle_can_train_and_predict_where_it_must(images: Images) -> None:
     for name in ("trainer", "serving"):
         done = images(name).python(
             "import zlib\nimport paddle, paddle.distributed.fleet, paddle.inference\n"
-            "from elastic_ctr.trainer import engine\nprint(paddle.__version__)"
+            "from elastic_ctr.training.trainer import engine\nprint(paddle.__version__)"
         )
 
         assert done.out.split()[-1:] == ["2.6.2"], done.err

@@ -328,7 +328,7 @@ def test_the_rows_of_a_pserver_are_those_of_its_checkpoint_wherever_they_are_sho
     files = [each.path for each in read_checkpoint(system.store, checkpoint).files if "/000/" in each.path]
     saved = [system.store.get_bytes(path) for path in files]
     rows = sum(len(gzip.decompress(each).splitlines()) for each in saved)
-    [server] = system.named("elastic_ctr.pserver.process")
+    [server] = system.named("elastic_ctr.training.pserver.process")
 
     status = json.loads(command("status", "--dir", folder, "--json").stdout)["master"]
     text = command("status", "--dir", folder).stdout

@@ -10,7 +10,7 @@ from elastic_ctr.config.values_file import Values
 from elastic_ctr.formats.hours import HourTree, parse_hour
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.local.plan import Places, roles
-from elastic_ctr.model.program import TABLE, table_settings
+from elastic_ctr.training.model.program import TABLE, table_settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted(EXAMPLES.rglob("*.yaml"))

@@ -26,17 +26,17 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.statistics import absent_vocabularies, numbers_out_of_scale, short_vocabularies
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.formats.imports.category_texts import note_of_texts
-from elastic_ctr.master.schedule import ranges
 from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent, end_pool
 from elastic_ctr.scoring.listing import complete_hours
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.temporary import appearing
-from elastic_ctr.trainer.conversions import reader_of
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.schedule import ranges
+from elastic_ctr.training.trainer.conversions import reader_of
 
 _STOPPED = 130
 _PIPE_WIDTH = 200

@@ -8,7 +8,7 @@ from elastic_ctr.config.values_file import Values
 from elastic_ctr.formats.readers.header import names_of
 from elastic_ctr.scoring.listing import NothingToRead, complete_hours
 from elastic_ctr.store import open_source
-from elastic_ctr.trainer.conversions import format_of
+from elastic_ctr.training.trainer.conversions import format_of
 
 
 def check_columns(values: Values) -> None:

@@ -15,7 +15,7 @@ from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.network_check import CheckRefused, Trial, try_network
-from elastic_ctr.model.networks.own import FILE
+from elastic_ctr.training.model.networks.own import FILE
 
 app = typer.Typer(help="A network of your own: try it before a training does.", no_args_is_help=True)
 

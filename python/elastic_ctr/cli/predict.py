@@ -28,8 +28,8 @@ from elastic_ctr.formats.missing_words import USUAL_WORDS
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.local import endpoints
 from elastic_ctr.local.run_data import RunData
-from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 from elastic_ctr.store.temporary import appearing
+from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 
 _SHOWN = 20
 _BATCH = 512

@@ -48,10 +48,10 @@ S = TypeVar("S", bound=Section)
 def master(config: ConfigFile) -> None:
     """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
     from elastic_ctr.config.stream_address import OWN_INTAKE
-    from elastic_ctr.master.ledger_file import naming_damage
-    from elastic_ctr.master.server import LEDGER, Master
     from elastic_ctr.sources.streams.open import open_stream
     from elastic_ctr.store import open_source, open_store
+    from elastic_ctr.training.master.ledger_file import naming_damage
+    from elastic_ctr.training.master.server import LEDGER, Master
 
     settings = _settings_of(MasterFile, config, "master")
     checked(settings.auth)
@@ -74,8 +74,8 @@ def master(config: ConfigFile) -> None:
 def trainer(config: ConfigFile) -> None:
     """Lease tasks from the master, convert and check them, train them against the parameter servers."""
     from elastic_ctr.runtime.mlflow import TrackingServer
-    from elastic_ctr.trainer.host_metrics import HostMetrics
-    from elastic_ctr.trainer.supervisor import TrainerSupervisor
+    from elastic_ctr.training.trainer.host_metrics import HostMetrics
+    from elastic_ctr.training.trainer.supervisor import TrainerSupervisor
 
     settings = _settings_of(TrainerFile, config, "trainer")
     # The training process reads them again.
@@ -99,9 +99,9 @@ def trainer(config: ConfigFile) -> None:
 
 def pserver(config: ConfigFile) -> None:
     """Run one of Paddle's parameter servers: start it, watch it, upload its saves."""
-    from elastic_ctr.control.channel import MasterClient
-    from elastic_ctr.pserver.supervisor import PserverSupervisor
     from elastic_ctr.store import open_store
+    from elastic_ctr.training.control.channel import MasterClient
+    from elastic_ctr.training.pserver.supervisor import PserverSupervisor
 
     settings = _settings_of(PserverFile, config, "pserver")
     pod = _pod_name("pserver-0")

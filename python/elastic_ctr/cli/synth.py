@@ -16,7 +16,7 @@ from elastic_ctr.features.synthetic import PRESETS, Truth, parts, probability_te
 from elastic_ctr.features.synthetic_numbers import NumbersTruth
 from elastic_ctr.features.synthetic_sequence import SequenceTruth
 from elastic_ctr.formats.hours import HOUR, TRUTH, VALUES, HoursRefused, HourTree, hour_name, parse_hour
-from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
+from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 
 
 class PresetName(str, enum.Enum):

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from elastic_ctr.cube.transfer.state import ReleaseState
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.local.run_folder import RunFolder
-from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.training_status import status_of_ledger
 from elastic_ctr.runtime.documents import DOCUMENT_LIMIT, DocumentDamaged, read_document
 from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.training.master.ledger import Ledger
+from elastic_ctr.training.master.training_status import status_of_ledger
 
 _LEDGER = "ledger.db"
 

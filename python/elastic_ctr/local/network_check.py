@@ -57,7 +57,7 @@ def try_network(values: Values) -> Trial:
         with ExitStack() as ends:
             pserver = _start(
                 "pserver",
-                ["elastic_ctr.pserver.process"],
+                ["elastic_ctr.training.pserver.process"],
                 {**spec, "index": 0, "scratch": f"{folder}/{SERVER}"},
                 folder,
             )

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.control.server_sockets import address_on_this_machine, link_sockets, socket_name
-from elastic_ctr.model.networks.inspection import inspect_own
-from elastic_ctr.model.networks.own import NetworkRefused
-from elastic_ctr.model.program import prepare_environment, start_paddle
 from elastic_ctr.serving.batching.predictor import DenseNetwork, NetworkUnusable
-from elastic_ctr.trainer.engine import Engine
+from elastic_ctr.training.control.server_sockets import address_on_this_machine, link_sockets, socket_name
+from elastic_ctr.training.model.networks.inspection import inspect_own
+from elastic_ctr.training.model.networks.own import NetworkRefused
+from elastic_ctr.training.model.program import prepare_environment, start_paddle
+from elastic_ctr.training.trainer.engine import Engine
 
 ANSWER, SCORED, EXPORT, SERVER = "answer.json", "scored.npz", "export", "server"
 _TIMED_VALUES = 400_000

@@ -17,13 +17,13 @@ from elastic_ctr.local.plan import HOST, Places, ports, roles
 from elastic_ctr.local.processes import Supervisor
 from elastic_ctr.local.report import SampleResult, SampleResults, build
 from elastic_ctr.local.run_folder import RunFolder
-from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import PortInUse, listen
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import StoreError, open_store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
+from elastic_ctr.training.model.evaluation import weighted_auc
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.model.evaluation import BUCKETS, auc_of_histogram, bucket_of, inside
 from elastic_ctr.scoring.scoring_job import Outcome, QualitySums
+from elastic_ctr.training.model.evaluation import BUCKETS, auc_of_histogram, bucket_of, inside
 
 Counts = npt.NDArray[np.int64]
 

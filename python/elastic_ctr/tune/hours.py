@@ -13,16 +13,16 @@ from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import TrainingMember
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.master.ledger_rows import Pass
-from elastic_ctr.master.schedule import order_of_records, order_of_tasks, passes, ranges, tasks_of
 from elastic_ctr.scoring.listing import Listing
 from elastic_ctr.store.source import Source
-from elastic_ctr.trainer.conversions import conversion_of, feature_document, reader_of
-from elastic_ctr.trainer.converter import Conversion, convert_task
-from elastic_ctr.trainer.held_out import hold_out, is_chosen
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.ledger_rows import Pass
+from elastic_ctr.training.master.schedule import order_of_records, order_of_tasks, passes, ranges, tasks_of
+from elastic_ctr.training.trainer.conversions import conversion_of, feature_document, reader_of
+from elastic_ctr.training.trainer.converter import Conversion, convert_task
+from elastic_ctr.training.trainer.held_out import hold_out, is_chosen
 from elastic_ctr.tune.passes import Hours, Piece, TrainedPass
 
 VALIDATION_SHARE = 0.2

@@ -23,15 +23,15 @@ import numpy as np
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.config.section import Section
-from elastic_ctr.control.server_call import ping
-from elastic_ctr.control.server_sockets import address_on_this_machine, link_sockets, socket_name
-from elastic_ctr.master import learning
-from elastic_ctr.model.evaluation import BUCKETS, Histograms, quality_of_histogram
-from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.store.versions.manifest import Quality
-from elastic_ctr.trainer.engine import Engine, EngineBroken
-from elastic_ctr.trainer.held_out import parts_of
+from elastic_ctr.training.control.server_call import ping
+from elastic_ctr.training.control.server_sockets import address_on_this_machine, link_sockets, socket_name
+from elastic_ctr.training.master import learning
+from elastic_ctr.training.model.evaluation import BUCKETS, Histograms, quality_of_histogram
+from elastic_ctr.training.model.program import prepare_environment
+from elastic_ctr.training.trainer.engine import Engine, EngineBroken
+from elastic_ctr.training.trainer.held_out import parts_of
 from elastic_ctr.tune.passes import Hours, Piece, TrainedPass
 
 _START_SECONDS = 120
@@ -64,7 +64,7 @@ class TrialFailed(RuntimeError):
 
 
 class Training:
-    """Follows `master.epochs`: the same batches, epochs, offset and shift."""
+    """Follows `training.master.epochs`: the same batches, epochs, offset and shift."""
 
     def __init__(self, engine: Engine, spec: TrialSpec, hours: Hours, say: Any) -> None:
         self._engine = engine
@@ -180,7 +180,7 @@ class Pserver:
         (self._folder / "pserver.json").write_text(json.dumps(told))
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.pserver.process", str(self._folder / "pserver.json")],
+                [sys.executable, "-m", "elastic_ctr.training.pserver.process", str(self._folder / "pserver.json")],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
             )  # fmt: skip

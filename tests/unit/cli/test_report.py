@@ -17,11 +17,11 @@ from elastic_ctr.cli.main import build
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.local.run_folder import RunFolder, RunInfo
-from elastic_ctr.master.training_status import status_of_ledger
 from elastic_ctr.report.document import Report
 from elastic_ctr.report.page import page
 from elastic_ctr.runtime.lock import StateLock
-from master.world import World, data_of
+from elastic_ctr.training.master.training_status import status_of_ledger
+from training.master.world import World, data_of
 
 ROOT = Path(__file__).parents[3]
 INFO = RunInfo("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1", ["127.0.0.1:1"], "ctr", ended_at=9e9, ended="the last one")

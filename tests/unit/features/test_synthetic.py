@@ -13,7 +13,7 @@ from elastic_ctr.features.synthetic import PRESETS, Preset, Truth, distinct_word
 from elastic_ctr.features.synthetic_numbers import COUNTS, NUMBERS, NumbersTruth
 from elastic_ctr.features.synthetic_sequence import LONGEST, SequenceTruth
 from elastic_ctr.formats.line import parse_line
-from elastic_ctr.model.evaluation import weighted_auc
+from elastic_ctr.training.model.evaluation import weighted_auc
 
 SMALL = Preset(slots=3, keys=50)
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 from elastic_ctr.scoring.quality import QualityCounter, measures, total
 from elastic_ctr.scoring.scoring_job import Outcome
+from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 
 
 def drawn(rows: int, seed: int) -> tuple[Any, Any, Any]:

@@ -7,7 +7,7 @@ from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.scoring.listing import complete_hours
 from elastic_ctr.store import open_source
-from elastic_ctr.trainer.held_out import parts_of
+from elastic_ctr.training.trainer.held_out import parts_of
 from elastic_ctr.tune.hours import HoursReader, HoursRefused, at_hours, divided
 from elastic_ctr.tune.passes import Hours
 

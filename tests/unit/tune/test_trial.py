@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.model.evaluation import BUCKETS
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.model.evaluation import BUCKETS
 from elastic_ctr.tune.passes import Hours, Piece, TrainedPass
 from elastic_ctr.tune.trial import Training, TrialFailed, TrialSpec
-from master.world import MODEL, World, data_of, histogram, world
+from training.master.world import MODEL, World, data_of, histogram, world
 
 Order = tuple[str, str, int, float]
 """train or predict, the file, the size of a batch (0: of predictions), what is added to the logits."""

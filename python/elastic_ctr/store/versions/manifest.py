@@ -61,7 +61,7 @@ class Decile(Record):
 
 
 class Quality(Record):
-    """How well predictions foretold the clicks of the same impressions. model/evaluation.py has the formulas.
+    """How well predictions foretold the clicks of the same impressions. training/model/evaluation.py has the formulas.
 
     None: undefined, as an AUC without a click.
     """

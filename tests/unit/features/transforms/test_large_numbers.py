@@ -18,7 +18,7 @@ from elastic_ctr.formats.line import Reason
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.rows_json import parse_rows
 from elastic_ctr.serving.request_error import BadRequest
-from elastic_ctr.trainer.measurement import Measurement
+from elastic_ctr.training.trainer.measurement import Measurement
 
 SIZES = [
     0.0,

@@ -10,16 +10,16 @@ from typing import BinaryIO
 import pyarrow as pa
 import pytest
 
-from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.formats.blocks import lines_in_range
-from elastic_ctr.master.stream_schedule import places_after
-from elastic_ctr.master.windows import cut_window, first_offsets
 from elastic_ctr.sources.streams import followed_folder
 from elastic_ctr.sources.streams.followed_file import FollowedFile
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Kept, Places
 from elastic_ctr.store import NotInStore, StoreError
-from elastic_ctr.trainer.task_lines import pieces_of
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.stream_schedule import places_after
+from elastic_ctr.training.master.windows import cut_window, first_offsets
+from elastic_ctr.training.trainer.task_lines import pieces_of
 from fuzz.rotations import Rotations
 
 
