@@ -30,7 +30,7 @@ from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.features.synthetic import PRESETS, Truth
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.training.master.learning import batch_size, calibrating_shift, goes_on, log_odds
+from elastic_ctr.training.master.passes.learning import batch_size, calibrating_shift, goes_on, log_odds
 from elastic_ctr.training.model.evaluation import quality_of_histogram, quality_of_scores
 
 PAGE = Path(__file__).parents[1] / "docs" / "learning.md"

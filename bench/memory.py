@@ -26,7 +26,7 @@ from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.config.roles import StoreConfig, TrainerConfig
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.schedule import cut
+from elastic_ctr.training.master.calendar.schedule import cut
 from elastic_ctr.training.trainer.conversions import conversion_of, feature_document
 from elastic_ctr.training.trainer.converter import convert_task
 

@@ -26,7 +26,7 @@ from elastic_ctr.formats.line import MAX_LINE_BYTES
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.schedule import order_of_records
+from elastic_ctr.training.master.calendar.schedule import order_of_records
 from elastic_ctr.training.trainer.converter import ClickConversion, convert_task
 
 DATA, MOST = "easy", 0.005

@@ -28,7 +28,7 @@ from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.formats.imports.importers import feasign_of
 from elastic_ctr.store.versions.manifest import Quality
-from elastic_ctr.training.master.learning import batch_size, calibrating_shift, goes_on, log_odds
+from elastic_ctr.training.master.passes.learning import batch_size, calibrating_shift, goes_on, log_odds
 from elastic_ctr.training.model.evaluation import quality_of_histogram, quality_of_scores
 
 FEATURES = ("ip", "app", "device", "os", "channel")

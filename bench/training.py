@@ -35,7 +35,7 @@ from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.training.master.learning import batch_size
+from elastic_ctr.training.master.passes.learning import batch_size
 
 CLICKS, ROWS = "training in the pipeline ÷ the bare engine", "training on raw rows in the pipeline ÷ the bare engine"
 _PIECE = 20_000

@@ -33,7 +33,7 @@ from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.hours import HourTree, hour_name, parse_hour
-from elastic_ctr.training.master.learning import batch_size
+from elastic_ctr.training.master.passes.learning import batch_size
 from elastic_ctr.training.model.evaluation import auc_of_histogram
 
 PRESET = Preset(slots=26, keys=10_000, spread=0.3)

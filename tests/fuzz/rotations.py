@@ -29,12 +29,12 @@ from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Places
 from elastic_ctr.store import NotInStore, StoreError
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.arrivals import Span
+from elastic_ctr.training.master.calendar.arrivals import Span
+from elastic_ctr.training.master.calendar.stream_schedule import places_after
+from elastic_ctr.training.master.calendar.windows import Ranges, Window, pieces
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.finder import WindowFinder
-from elastic_ctr.training.master.ledger_rows import PassRow
-from elastic_ctr.training.master.stream_schedule import places_after
-from elastic_ctr.training.master.windows import Ranges, Window, pieces
+from elastic_ctr.training.master.ledger.rows import PassRow
+from elastic_ctr.training.master.work.finder import WindowFinder
 from elastic_ctr.training.trainer.task_lines import pieces_of
 
 _STEPS_OF_A_FOLDER = 60

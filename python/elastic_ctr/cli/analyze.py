@@ -35,7 +35,7 @@ from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.temporary import appearing
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.schedule import ranges
+from elastic_ctr.training.master.calendar.schedule import ranges
 from elastic_ctr.training.trainer.conversions import reader_of
 
 _STOPPED = 130

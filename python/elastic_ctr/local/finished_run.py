@@ -13,7 +13,7 @@ from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.local.run_folder import RunFolder
 from elastic_ctr.runtime.documents import DOCUMENT_LIMIT, DocumentDamaged, read_document
 from elastic_ctr.runtime.lock import StateLock
-from elastic_ctr.training.master.ledger import Ledger
+from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.training_status import status_of_ledger
 
 _LEDGER = "ledger.db"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.store.source import Source
-from elastic_ctr.training.master.schedule import look, splits, splits_there
+from elastic_ctr.training.master.calendar.schedule import look, splits, splits_there
 
 
 class NothingToRead(ValueError):

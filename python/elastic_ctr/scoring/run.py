@@ -25,7 +25,7 @@ from elastic_ctr.scoring.worker import Done, Failed, Place, Work, run_worker
 from elastic_ctr.serving.batching.schema import schema_of
 from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.store.versions.manifest import VersionManifest, read_version
-from elastic_ctr.training.master.schedule import ranges
+from elastic_ctr.training.master.calendar.schedule import ranges
 
 # Of `data`: what decides how a row is read.
 _OF_ROWS = {"path", "format", "reader", "label", "shows", "columns", "slots", "max_line_bytes"}

@@ -18,8 +18,8 @@ from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.scoring.listing import Listing
 from elastic_ctr.store.source import Source
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.ledger_rows import Pass
-from elastic_ctr.training.master.schedule import order_of_records, order_of_tasks, passes, ranges, tasks_of
+from elastic_ctr.training.master.calendar.schedule import order_of_records, order_of_tasks, passes, ranges, tasks_of
+from elastic_ctr.training.master.ledger.rows import Pass
 from elastic_ctr.training.trainer.conversions import conversion_of, feature_document, reader_of
 from elastic_ctr.training.trainer.converter import Conversion, convert_task
 from elastic_ctr.training.trainer.held_out import hold_out, is_chosen

@@ -27,7 +27,7 @@ from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.store.versions.manifest import Quality
 from elastic_ctr.training.control.server_call import ping
 from elastic_ctr.training.control.server_sockets import address_on_this_machine, link_sockets, socket_name
-from elastic_ctr.training.master import learning
+from elastic_ctr.training.master.passes import learning
 from elastic_ctr.training.model.evaluation import BUCKETS, Histograms, quality_of_histogram
 from elastic_ctr.training.model.program import prepare_environment
 from elastic_ctr.training.trainer.engine import Engine, EngineBroken
@@ -64,7 +64,7 @@ class TrialFailed(RuntimeError):
 
 
 class Training:
-    """Follows `training.master.epochs`: the same batches, epochs, offset and shift."""
+    """Follows `training.master.passes.epochs`: the same batches, epochs, offset and shift."""
 
     def __init__(self, engine: Engine, spec: TrialSpec, hours: Hours, say: Any) -> None:
         self._engine = engine

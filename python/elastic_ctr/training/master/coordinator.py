@@ -11,18 +11,18 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import StoreError
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.checkpointing import Checkpointing, is_save
 from elastic_ctr.training.master.decision_lock import DecisionLock
-from elastic_ctr.training.master.epochs import EpochRunner
-from elastic_ctr.training.master.found_data import FoundData
-from elastic_ctr.training.master.ledger import Ledger
-from elastic_ctr.training.master.ledger_rows import PassRow
-from elastic_ctr.training.master.members import Pservers, Trainers
-from elastic_ctr.training.master.recovery import Initialisation, MidPassHandover, Part
-from elastic_ctr.training.master.save_planning import SavePlanning
-from elastic_ctr.training.master.save_steps import SaveSteps
-from elastic_ctr.training.master.store_queries import Pending, StoreQueries
-from elastic_ctr.training.master.tasks import Tasks
+from elastic_ctr.training.master.generations.members import Pservers, Trainers
+from elastic_ctr.training.master.generations.recovery import Initialisation, MidPassHandover, Part
+from elastic_ctr.training.master.generations.store_queries import Pending, StoreQueries
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.rows import PassRow
+from elastic_ctr.training.master.passes.epochs import EpochRunner
+from elastic_ctr.training.master.passes.found_data import FoundData
+from elastic_ctr.training.master.passes.tasks import Tasks
+from elastic_ctr.training.master.saves.checkpointing import Checkpointing, is_save
+from elastic_ctr.training.master.saves.planning import SavePlanning
+from elastic_ctr.training.master.saves.steps import SaveSteps
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from elastic_ctr.training.master.ledger import Ledger
+from elastic_ctr.training.master.ledger.ledger import Ledger
 
 
 class DecisionLock:

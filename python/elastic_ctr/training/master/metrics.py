@@ -8,8 +8,8 @@ from prometheus_client.registry import Collector
 
 from elastic_ctr.features.statistics.drift import Drift
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger_quality import MOMENTS, Figures
-from elastic_ctr.training.master.ledger_table import Tables
+from elastic_ctr.training.master.ledger.figures import MOMENTS, Figures
+from elastic_ctr.training.master.ledger.ledger_table import Tables
 from elastic_ctr.training.master.training_status import window_of
 
 _PREFIX = "elastic_ctr_master"

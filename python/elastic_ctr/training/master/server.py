@@ -44,19 +44,19 @@ from elastic_ctr.store.versions.refusals import read_refusals
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control import control_pb2_grpc
 from elastic_ctr.training.control.channel import MAX_MESSAGE, MAX_RESULT, OPTIONS
-from elastic_ctr.training.master import start
-from elastic_ctr.training.master.checkpoint_files import first_generation, last_begun
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.finder import finder_of
-from elastic_ctr.training.master.hold_announcer import HoldAnnouncer
-from elastic_ctr.training.master.ledger import Ledger
-from elastic_ctr.training.master.ledger_file import not_written
+from elastic_ctr.training.master.generations.checkpoint_files import first_generation, last_begun
+from elastic_ctr.training.master.generations.store_queries import StoreQueries
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.sqlite_file import not_written
 from elastic_ctr.training.master.metrics import MasterMetrics
-from elastic_ctr.training.master.publisher import Publisher
-from elastic_ctr.training.master.statistics import PassStatistics, pin_given
-from elastic_ctr.training.master.store_queries import StoreQueries
 from elastic_ctr.training.master.tracking import Tracking
 from elastic_ctr.training.master.training_status import status
+from elastic_ctr.training.master.work import start_from
+from elastic_ctr.training.master.work.finder import finder_of
+from elastic_ctr.training.master.work.hold_announcer import HoldAnnouncer
+from elastic_ctr.training.master.work.publisher import Publisher
+from elastic_ctr.training.master.work.statistics import PassStatistics, pin_given
 
 log = logging.getLogger(__name__)
 Reply = TypeVar("Reply")
@@ -191,18 +191,18 @@ class Master:
         remember_settings(ledger, self._data, settings.model, settings.input)
         self._start_ignored = ""
         wanted = settings.model.start_from
-        if start.may_change(ledger.facts.started_from, wanted, self._store.url):
+        if start_from.may_change(ledger.facts.started_from, wanted, self._store.url):
             assert wanted is not None
-            start.begin_again(ledger, settings, self._store, self._other_store(wanted.store))
+            start_from.begin_again(ledger, settings, self._store, self._other_store(wanted.store))
         elif ledger.facts.id:
-            self._start_ignored = start.ignored(ledger, wanted, self._store.url)
+            self._start_ignored = start_from.ignored(ledger, wanted, self._store.url)
             if self._start_ignored:
                 log.warning("%s", self._start_ignored)
         else:
             self._finder.refuse_missing()
             generation = first_generation(self._store.list(layout.CHECKPOINTS))
             if wanted is not None:
-                start.begin(ledger, settings, self._store, self._other_store(wanted.store), generation)
+                start_from.begin(ledger, settings, self._store, self._other_store(wanted.store), generation)
             begun = last_begun([*self._store.list(layout.MODELS), *self._store.list(layout.CUBE)])
             ledger.set_facts(id=uuid.uuid4().hex[:8], generation=generation, last_version=begun)
         pin_given(ledger, self._store, settings.features, settings.statistics)
@@ -227,18 +227,18 @@ class Master:
 
         return self._start_copy(started.store, said).run(stop)
 
-    def _start_copy(self, url: str, said: Callable[[str, str], None]) -> start.CheckpointCopy:
+    def _start_copy(self, url: str, said: Callable[[str, str], None]) -> start_from.CheckpointCopy:
         wanted, other, scratch = self._settings.model.start_from, self._other_store(url), Path(self._config.state_dir)
 
         def choose(ledger: Ledger) -> None:
-            start.begin_again(ledger, self._settings, self._store, other)
+            start_from.begin_again(ledger, self._settings, self._store, other)
             pin_given(ledger, self._store, self._settings.features, self._settings.statistics)
 
         def choose_again() -> None:
             self._coordinator.found.start_again(choose)
 
         newest = wanted is not None and wanted.version == "latest"
-        return start.CheckpointCopy(
+        return start_from.CheckpointCopy(
             self._coordinator, self._store, other, scratch, said, choose_again if newest else None
         )
 

@@ -7,13 +7,13 @@ from pydantic.alias_generators import to_camel
 
 from elastic_ctr.features.statistics.drift import Drift
 from elastic_ctr.store.versions.manifest import PassLearning
-from elastic_ctr.training.master import start
+from elastic_ctr.training.master.calendar.quality_gate import LOOKED_AT, newest_windows
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger import Ledger
-from elastic_ctr.training.master.ledger_quality import MOMENTS, Figures
-from elastic_ctr.training.master.ledger_rows import DriftRow, HoldRow, PassRow
-from elastic_ctr.training.master.ledger_table import Tables
-from elastic_ctr.training.master.quality_gate import LOOKED_AT, newest_windows
+from elastic_ctr.training.master.ledger.figures import MOMENTS, Figures
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.ledger_table import Tables
+from elastic_ctr.training.master.ledger.rows import DriftRow, HoldRow, PassRow
+from elastic_ctr.training.master.work import start_from
 
 _SHOWN_PASSES = 1000
 # Deciles and ROC take 2 KB a pass.
@@ -38,7 +38,7 @@ def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
                 for index, one in coordinator.pservers.items()
             ],
             "handover": coordinator.handover,
-            "startedFrom": start.status_of(ledger, start_ignored),
+            "startedFrom": start_from.status_of(ledger, start_ignored),
             "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
             **status_of_ledger(ledger),
             "generation": generation,

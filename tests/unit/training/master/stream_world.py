@@ -8,7 +8,7 @@ from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Stream
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.finder import WindowFinder
+from elastic_ctr.training.master.work.finder import WindowFinder
 from training.master.world import Trainer, World, data_of
 
 LINE = b"1 0 a:1\n"

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.store.versions.manifest import Arrival
-from elastic_ctr.training.master.arrivals import Arrivals, Span, in_records, joined
-from elastic_ctr.training.master.ledger_rows import Came
+from elastic_ctr.training.master.calendar.arrivals import Arrivals, Span, in_records, joined
+from elastic_ctr.training.master.ledger.rows import Came
 
 
 def test_what_was_there_at_the_first_look_has_come_by_then_and_the_rest_between_two_looks() -> None:

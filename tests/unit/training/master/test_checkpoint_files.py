@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.checkpoint_files import (
+from elastic_ctr.training.master.generations.checkpoint_files import (
     Published,
     PublishRefused,
     checkpoint_name,
@@ -21,7 +21,7 @@ from elastic_ctr.training.master.checkpoint_files import (
     merged_rows,
     rows_differ,
 )
-from elastic_ctr.training.master.ledger_rows import PassRow, SaveRow
+from elastic_ctr.training.master.ledger.rows import PassRow, SaveRow
 
 Values = npt.NDArray[np.float32]
 KEYS = np.array([3, 7, 2**64 - 1], np.uint64)

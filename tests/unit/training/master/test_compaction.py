@@ -14,8 +14,9 @@ from elastic_ctr.store.versions.holds import Hold
 from elastic_ctr.store.versions.manifest import CheckpointManifest, published_versions, read_checkpoint, read_version
 from elastic_ctr.store.versions.refusals import Refusal, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master import ledger_touched, publisher
-from elastic_ctr.training.master.ledger_rows import CompactionRow, HoldRow
+from elastic_ctr.training.master.ledger import touched
+from elastic_ctr.training.master.ledger.rows import CompactionRow, HoldRow
+from elastic_ctr.training.master.work import publisher
 from training.master.stream_world import StreamWorld
 from training.master.world import Pserver
 
@@ -352,7 +353,7 @@ def test_many_keys_end_it_before_they_are_forgotten(
     tmp_path: Path, slow: list[control.Job], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Of more tasks than come between two checkpoints by log, and of fewer than these here.
-    monkeypatch.setattr(ledger_touched, "_MOST_BYTES", 200)
+    monkeypatch.setattr(touched, "_MOST_BYTES", 200)
     one = grown(tmp_path)
     goes_on(one)
     row = under_way(one)

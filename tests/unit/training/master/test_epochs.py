@@ -6,8 +6,8 @@ import pytest
 
 from elastic_ctr.store.versions.manifest import VersionManifest, published_versions, read_version
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.ledger_learning import Learning
-from elastic_ctr.training.master.ledger_rows import StartedFrom
+from elastic_ctr.training.master.ledger.ledger_learning import Learning
+from elastic_ctr.training.master.ledger.rows import StartedFrom
 from elastic_ctr.training.master.training_status import status
 from training.master.stream_world import StreamWorld
 from training.master.world import LEASE, RECORDS, World, data_of, world

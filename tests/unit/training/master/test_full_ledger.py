@@ -11,7 +11,7 @@ import pytest
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger import Ledger
+from elastic_ctr.training.master.ledger.ledger import Ledger
 from training.master.world import LEASE, World
 
 _CALLED = {"join", "lease", "renew", "report", "initialised_by", "leave", "sync_pserver"}

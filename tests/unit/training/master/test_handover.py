@@ -7,7 +7,7 @@ import pytest
 
 from elastic_ctr.store.versions.manifest import read_checkpoint
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.publisher import Retention
+from elastic_ctr.training.master.work.publisher import Retention
 from training.master.world import LEASE, RECORDS, World, data_of, world
 
 REPLACED = "training local was replaced by ctr-train-b"

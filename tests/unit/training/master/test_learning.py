@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.training.master.learning import batch_size, calibrating_shift, goes_on, log_odds
+from elastic_ctr.training.master.passes.learning import batch_size, calibrating_shift, goes_on, log_odds
 from elastic_ctr.training.model.evaluation import BUCKETS, histogram_of_scores
 
 AUTO = TrainerConfig()

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from elastic_ctr.training.master.ledger import Ledger
-from elastic_ctr.training.master.ledger_file import LedgerDamaged, naming_damage
-from elastic_ctr.training.master.ledger_rows import Facts, Pass, SaveRow, packed, unpacked
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.rows import Facts, Pass, SaveRow, packed, unpacked
+from elastic_ctr.training.master.ledger.sqlite_file import LedgerDamaged, naming_damage
 from elastic_ctr.training.model.evaluation import BUCKETS
 
 COUNTS = {"records": 10, "shows": 20, "clicks": 5, "ignored": 1, "padding": 2}
@@ -156,8 +156,8 @@ def test_a_process_killed_inside_a_transaction_leaves_the_state_before_it(tmp_pa
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from elastic_ctr.training.master.ledger import Ledger\n"
-        "from elastic_ctr.training.master.ledger_rows import Pass\n"
+        "from elastic_ctr.training.master.ledger.ledger import Ledger\n"
+        "from elastic_ctr.training.master.ledger.rows import Pass\n"
         "ledger = Ledger(Path(sys.argv[1]))\n"
         "ledger.set_facts(looks=1)\n"
         "with ledger:\n"

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.ledger import Ledger
-from elastic_ctr.training.master.members import JobResults, Pservers, Trainers
+from elastic_ctr.training.master.generations.members import JobResults, Pservers, Trainers
+from elastic_ctr.training.master.ledger.ledger import Ledger
 
 
 def known(*, generation: int = 1, serving: bool = True, error: str = "", count: int = 2) -> Pservers:

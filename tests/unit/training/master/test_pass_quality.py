@@ -15,18 +15,18 @@ from elastic_ctr.config.roles import MasterConfig, QualityLoss
 from elastic_ctr.local.report import build
 from elastic_ctr.store.versions.manifest import Quality, VersionManifest, published_versions, read_version
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.checkpoint_files import PublishRefused
-from elastic_ctr.training.master.ledger import Ledger
-from elastic_ctr.training.master.ledger_quality import Expected
-from elastic_ctr.training.master.ledger_rows import PassRow
-from elastic_ctr.training.master.metrics import MasterMetrics
-from elastic_ctr.training.master.quality_gate import (
+from elastic_ctr.training.master.calendar.quality_gate import (
     auc_error,
     calibration_error,
     refuse_equal_scores,
     refuse_worse,
     refuse_worse_than_constant,
 )
+from elastic_ctr.training.master.generations.checkpoint_files import PublishRefused
+from elastic_ctr.training.master.ledger.figures import Expected
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.rows import PassRow
+from elastic_ctr.training.master.metrics import MasterMetrics
 from elastic_ctr.training.master.training_status import status
 from elastic_ctr.training.model.evaluation import histogram_of_scores, quality_of_scores
 from elastic_ctr.training.model.grouped_auc import GroupSample, hashed, merged, rows_of
@@ -255,7 +255,7 @@ def test_the_quality_before_training_outlives_a_rollback_and_that_after_it_does_
 
 
 def test_very_old_passes_have_their_figures_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_ctr.training.master.ledger_quality.KEPT_CURVES", 2)
+    monkeypatch.setattr("elastic_ctr.training.master.ledger.figures.KEPT_CURVES", 2)
     one = scored(World(tmp_path, data_of(end="20200401/03")), better)
 
     one.finish()

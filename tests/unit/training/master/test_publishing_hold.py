@@ -15,11 +15,7 @@ from elastic_ctr.store import StoreError
 from elastic_ctr.store.versions.holds import newest_hold, write_resumption
 from elastic_ctr.store.versions.manifest import published_versions
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.hold_announcer import HoldAnnouncer
-from elastic_ctr.training.master.ledger_quality import Window
-from elastic_ctr.training.master.ledger_rows import WindowQuality
-from elastic_ctr.training.master.metrics import MasterMetrics
-from elastic_ctr.training.master.quality_gate import (
+from elastic_ctr.training.master.calendar.quality_gate import (
     MOST_ON_TRIAL,
     LossAfterLive,
     abrupt_loss,
@@ -29,7 +25,11 @@ from elastic_ctr.training.master.quality_gate import (
     loss_after_live,
     newest_windows,
 )
+from elastic_ctr.training.master.ledger.figures import Window
+from elastic_ctr.training.master.ledger.rows import WindowQuality
+from elastic_ctr.training.master.metrics import MasterMetrics
 from elastic_ctr.training.master.training_status import status
+from elastic_ctr.training.master.work.hold_announcer import HoldAnnouncer
 from elastic_ctr.training.model.evaluation import histogram_of_scores, quality_of_scores, weighted_auc
 from training.master.stream_world import StreamWorld
 

@@ -5,8 +5,8 @@ import pytest
 from elastic_ctr.store import StoreError
 from elastic_ctr.store.versions.manifest import read_version
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.publisher import superseded
-from elastic_ctr.training.master.recovery import VERIFY
+from elastic_ctr.training.master.generations.recovery import VERIFY
+from elastic_ctr.training.master.work.publisher import superseded
 from training.master.world import LEASE, RECORDS, World, data_of, world
 
 

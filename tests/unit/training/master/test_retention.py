@@ -6,7 +6,7 @@ import pytest
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import ORPHAN_SECONDS, CheckpointManifest, read_checkpoint
-from elastic_ctr.training.master.publisher import delete_checkpoint, superseded, unnamed
+from elastic_ctr.training.master.work.publisher import delete_checkpoint, superseded, unnamed
 from training.master.world import World, data_of, world
 
 NOW = 1_700_000_000.0

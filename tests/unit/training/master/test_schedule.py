@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from elastic_ctr.config.data import Source, split_end
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.training.master.ledger_rows import Pass
-from elastic_ctr.training.master.schedule import (
+from elastic_ctr.training.master.calendar.schedule import (
     SavePlan,
     cut,
     look,
@@ -24,6 +23,7 @@ from elastic_ctr.training.master.schedule import (
     splits_there,
     tasks_of,
 )
+from elastic_ctr.training.master.ledger.rows import Pass
 from training.master.world import data_of
 
 

@@ -24,9 +24,9 @@ from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import VersionManifest
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import MasterClient
-from elastic_ctr.training.master.ledger import Ledger
-from elastic_ctr.training.master.ledger_rows import PassRow
-from elastic_ctr.training.master.schedule import ChangedFiles
+from elastic_ctr.training.master.calendar.schedule import ChangedFiles
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.rows import PassRow
 from elastic_ctr.training.master.server import Master, refuse_raw_numbers, remember_settings
 from ports import free_port
 from runtime.tracking_server import Server

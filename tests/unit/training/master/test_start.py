@@ -30,10 +30,10 @@ from elastic_ctr.store.versions.manifest import (
 )
 from elastic_ctr.store.versions.refusals import Refusal, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master import start
-from elastic_ctr.training.master.ledger import Ledger
-from elastic_ctr.training.master.ledger_rows import StartedFrom, WindowQuality
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.rows import StartedFrom, WindowQuality
 from elastic_ctr.training.master.server import Master
+from elastic_ctr.training.master.work import start_from
 from training.master.world import DIM, MODEL, World, data_of, settings_of, world
 
 SLOTS = ("a", "b")
@@ -74,7 +74,7 @@ class OtherModel:
         manifest = CheckpointManifest(
             name=name, pass_id=f"20200401/0{hour}", pass_ordinal=hour, follows_version=follows, base_version=1,
             created_at=hour, partitions=MODEL.partitions, rows={0: 0, 1: 0, 2: 0, 3: 1}, files=tuple(files),
-            offset=OFFSET, shift=SHIFT, model=start.trained_model(MODEL, settings_of(data=data_of(slots=list(SLOTS))).input),
+            offset=OFFSET, shift=SHIFT, model=start_from.trained_model(MODEL, settings_of(data=data_of(slots=list(SLOTS))).input),
         ).model_copy(update=changes)  # fmt: skip
         self.put(layout.checkpoint_manifest(name), manifest.to_json())
 
@@ -222,7 +222,7 @@ def test_a_copy_that_was_cut_off_goes_on_with_the_next_master(tmp_path: Path, ot
 def test_a_damaged_file_is_named_and_the_copy_goes_on_once_it_is_back(
     other: OtherModel, begun: Begun, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(start, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(start_from, "_AGAIN_SECONDS", 0.01)
     file = other.store.root / layout.checkpoint_folder("20200401-02-g1") / "000/part-000-00003.gz"
     whole, said = file.read_bytes(), []
     file.write_bytes(whole[:-1] + b"?")
@@ -273,7 +273,7 @@ def test_latest_is_chosen_again_when_the_checkpoint_is_gone_before_it_is_copied(
 
 
 def test_latest_waits_while_nothing_is_there_to_be_chosen(other: OtherModel, begun: Begun, monkeypatch: Any) -> None:
-    monkeypatch.setattr(start, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(start_from, "_AGAIN_SECONDS", 0.01)
     before, said = begun.ledger.facts, []
     for name in ("20200401-01-g1", "20200401-02-g1"):
         other.store.delete(layout.checkpoint_manifest(name))
@@ -339,7 +339,7 @@ def test_a_stream_goes_on_behind_what_the_other_model_has_learned(
     )
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         with ledger:
-            start.begin(ledger, settings, FileStore(tmp_path / "own"), other.store, 1)
+            start_from.begin(ledger, settings, FileStore(tmp_path / "own"), other.store, 1)
         begins = ledger.facts.stream
 
     assert (None if begins is None else begins.following) == following
@@ -356,7 +356,7 @@ def test_windows_of_the_other_model_are_those_of_its_versions_that_were_not_refu
         other.put(layout.version_manifest(version), manifest.to_json())
     write_refusal(other.store, Refusal(version=12, reason="it was worse", refused_at=1.0))
 
-    assert start.windows_of(other.store) == (WindowQuality(100, 20, 0.82, 1.1), WindowQuality(100, 20, 0.81, 1.1))
+    assert start_from.windows_of(other.store) == (WindowQuality(100, 20, 0.82, 1.1), WindowQuality(100, 20, 0.81, 1.1))
 
 
 def test_a_new_ledger_gives_no_version_again_that_an_older_master_has_begun(tmp_path: Path, other: OtherModel) -> None:
@@ -454,6 +454,6 @@ def test_series_that_the_old_model_has_keep_its_statistics() -> None:
     old = Statistics(texts={}, numbers={"price": number(1), "gone": number(2)})
     new = Statistics(texts={}, numbers={"price": number(3), "age": number(4)})
 
-    kept = start.kept_series(old, new)
+    kept = start_from.kept_series(old, new)
 
     assert {name: each.mean for name, each in kept.numbers.items()} == {"price": 1, "age": 4}

@@ -15,8 +15,8 @@ from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.pinned_statistics import read_statistics
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.found_data import FoundData
 from elastic_ctr.training.master.metrics import MasterMetrics
+from elastic_ctr.training.master.passes.found_data import FoundData
 from elastic_ctr.training.master.training_status import status
 from training.master.world import (
     LEASE,

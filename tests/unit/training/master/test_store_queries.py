@@ -5,7 +5,7 @@ import pytest
 from elastic_ctr.store import FileStore, NotInStore, StoreUnavailable
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry
-from elastic_ctr.training.master.store_queries import Pending, StoreQueries
+from elastic_ctr.training.master.generations.store_queries import Pending, StoreQueries
 
 
 class Clock:

@@ -14,9 +14,9 @@ from elastic_ctr.sources.streams.intake import IntakeLog
 from elastic_ctr.sources.streams.interface import Kept
 from elastic_ctr.store import RetryPolicy, StoreUnavailable
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master import finder
-from elastic_ctr.training.master.finder import WindowFinder
 from elastic_ctr.training.master.metrics import MasterMetrics
+from elastic_ctr.training.master.work import finder
+from elastic_ctr.training.master.work.finder import WindowFinder
 from ports import free_port
 from sources.intake.desk import TOKEN, desk, intake_file
 from training.master.stream_world import LINE, StreamWorld

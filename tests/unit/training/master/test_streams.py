@@ -7,8 +7,9 @@ import pytest
 from elastic_ctr.sources.streams.interface import Lines
 from elastic_ctr.store.versions.manifest import read_checkpoint
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master import save_planning, stream_schedule
-from elastic_ctr.training.master.stream_schedule import StreamSchedule, following_after, is_same_stream
+from elastic_ctr.training.master.calendar import stream_schedule
+from elastic_ctr.training.master.calendar.stream_schedule import StreamSchedule, following_after, is_same_stream
+from elastic_ctr.training.master.saves import planning
 from elastic_ctr.training.master.training_status import status_of_ledger
 from training.master.stream_world import LINE, StreamWorld
 from training.master.world import LEASE, world
@@ -250,7 +251,7 @@ def test_a_ledger_of_a_thousand_micro_passes_keeps_the_last_ones_and_every_count
 ) -> None:
     monkeypatch.setattr(stream_schedule, "_KEPT_PASSES", 5)
     monkeypatch.setattr(stream_schedule, "_DROP_EACH", 4)
-    monkeypatch.setattr(save_planning, "_LONGEST_CHAIN", 3)
+    monkeypatch.setattr(planning, "_LONGEST_CHAIN", 3)
     one = StreamWorld(tmp_path, stream={"compact_versions": 1})
     for number in range(14):
         one.append(3)

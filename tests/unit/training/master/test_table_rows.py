@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.ledger_table import TablePart, parts_after
+from elastic_ctr.training.master.ledger.ledger_table import TablePart, parts_after
 from elastic_ctr.training.master.metrics import MasterMetrics
 from elastic_ctr.training.master.training_status import status
 from training.master.world import World, data_of, world

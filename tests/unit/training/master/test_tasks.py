@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.members import Lease
+from elastic_ctr.training.master.generations.members import Lease
 from training.master.world import LEASE, RECORDS, Trainer, World, data_of, world
 
 

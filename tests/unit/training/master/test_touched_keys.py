@@ -11,8 +11,8 @@ from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import read_checkpoint, read_version
 from elastic_ctr.store.versions.refusals import Refusal, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master import save_planning
-from elastic_ctr.training.master.ledger_touched import Touched
+from elastic_ctr.training.master.ledger.touched import Touched
+from elastic_ctr.training.master.saves import planning
 from training.master.stream_world import LINE, StreamWorld
 from training.master.world import LEASE, Trainer
 
@@ -330,7 +330,7 @@ def test_a_long_chain_of_deltas_ends_with_a_base_and_keys_that_no_delta_needs_ar
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No compaction begins without a checkpoint by log, for which time must go on.
-    monkeypatch.setattr(save_planning, "_LONGEST_CHAIN", 3)
+    monkeypatch.setattr(planning, "_LONGEST_CHAIN", 3)
     one = stream(tmp_path, compact_versions=1)
     for number in range(7):
         one.append(3)

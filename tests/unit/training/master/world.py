@@ -24,11 +24,11 @@ from elastic_ctr.store.versions.manifest import published_versions, read_checkpo
 from elastic_ctr.store.versions.refusals import read_refusals
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger import Ledger
-from elastic_ctr.training.master.publisher import Publisher
-from elastic_ctr.training.master.recovery import VERIFY
-from elastic_ctr.training.master.statistics import PassStatistics, pin_given
-from elastic_ctr.training.master.store_queries import Published, StoreQueries
+from elastic_ctr.training.master.generations.recovery import VERIFY
+from elastic_ctr.training.master.generations.store_queries import Published, StoreQueries
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.work.publisher import Publisher
+from elastic_ctr.training.master.work.statistics import PassStatistics, pin_given
 from elastic_ctr.training.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
 
 RECORDS = 10

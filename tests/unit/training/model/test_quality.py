@@ -12,7 +12,7 @@ from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score, roc_cu
 from elastic_ctr.scoring.quality import QualityCounter, measures
 from elastic_ctr.scoring.scoring_job import Outcome
 from elastic_ctr.store.versions.manifest import Quality
-from elastic_ctr.training.master.quality_gate import auc_error, calibration_error
+from elastic_ctr.training.master.calendar.quality_gate import auc_error, calibration_error
 from elastic_ctr.training.model.evaluation import (
     BUCKETS,
     FINE_BUCKETS,

@@ -16,7 +16,7 @@ from elastic_ctr.sources.streams.interface import Kept, Lines, Places, TopicBefo
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.schedule import cut
+from elastic_ctr.training.master.calendar.schedule import cut
 from elastic_ctr.training.trainer.converter import ClickConversion, convert_task
 from elastic_ctr.training.trainer.refusals import QUARANTINED, quarantine
 

@@ -15,9 +15,9 @@ from elastic_ctr.store import FileStore
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import MasterClient
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger import Ledger
+from elastic_ctr.training.master.generations.store_queries import StoreQueries
+from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.server import ControlServicer, start_server
-from elastic_ctr.training.master.store_queries import StoreQueries
 from elastic_ctr.training.trainer.watchdog import REJOIN, Watchdog
 from paddle_socket import PaddleSocket
 from ports import free_port
