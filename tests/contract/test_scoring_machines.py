@@ -19,7 +19,7 @@ from elastic_ctr.config.load import dump, read_yaml, settings
 from elastic_ctr.config.role_files import Auth, ScoringFile
 from elastic_ctr.config.roles import ScoringConfig, StoreConfig
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.scoring.order import Order
+from elastic_ctr.jobs.scoring.order import Order
 from elastic_ctr.store import Store, open_store
 
 # pytest finds fixtures by the names of a module.

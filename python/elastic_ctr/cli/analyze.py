@@ -29,8 +29,8 @@ from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.formats.imports.category_texts import note_of_texts
+from elastic_ctr.jobs.scoring.listing import complete_hours
 from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent, end_pool
-from elastic_ctr.scoring.listing import complete_hours
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.temporary import appearing

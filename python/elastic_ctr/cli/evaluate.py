@@ -12,7 +12,7 @@ from elastic_ctr.cli.entrypoint import refuse
 from elastic_ctr.cli.next_step import each_of, print_next
 from elastic_ctr.cli.scoring import ScoringOptions, end_for_refused, refusals, score
 from elastic_ctr.cli.shared_options import Where, grouped
-from elastic_ctr.scoring.order import Order
+from elastic_ctr.jobs.scoring.order import Order
 
 _WIDTH = 200
 _COLUMNS = {

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.formats.readers.header import names_of
-from elastic_ctr.scoring.listing import NothingToRead, complete_hours
+from elastic_ctr.jobs.scoring.listing import NothingToRead, complete_hours
 from elastic_ctr.store import open_source
 from elastic_ctr.training.trainer.conversions import format_of
 

@@ -10,7 +10,7 @@ import typer
 
 from elastic_ctr.cli.cluster import Cluster
 from elastic_ctr.cli.kubectl import KubectlFailed
-from elastic_ctr.scoring.order import Order
+from elastic_ctr.jobs.scoring.order import Order
 from elastic_ctr.store.versions import layout
 
 COMPONENT = "scoring"

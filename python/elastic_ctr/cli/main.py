@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "cube-agent": ("elastic_ctr.cube.agent.agent_api", "cube_agent", ROLES),
     "cube-server": ("elastic_ctr.cube.server.lookup_server", "cube_server", ROLES),
     "serving": ("elastic_ctr.serving.app", "serving", ROLES),
-    "scoring": ("elastic_ctr.scoring.pod", "scoring", ROLES),
+    "scoring": ("elastic_ctr.jobs.scoring.pod", "scoring", ROLES),
 }
 
 

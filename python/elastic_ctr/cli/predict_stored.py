@@ -10,10 +10,10 @@ import typer
 from elastic_ctr.cli.entrypoint import refuse
 from elastic_ctr.cli.scoring import PANEL, ScoringOptions, end_for_refused, score, told
 from elastic_ctr.cli.shared_options import Where
-from elastic_ctr.scoring.dumps import Dump
-from elastic_ctr.scoring.order import Order
-from elastic_ctr.scoring.outputs import OWN
-from elastic_ctr.scoring.scoring_job import OutputFormat
+from elastic_ctr.jobs.scoring.dumps import Dump
+from elastic_ctr.jobs.scoring.order import Order
+from elastic_ctr.jobs.scoring.outputs import OWN
+from elastic_ctr.jobs.scoring.scoring_job import OutputFormat
 
 
 @dataclass(frozen=True)

@@ -208,14 +208,14 @@ def scoring(
     """Score hours with a version in the store, together with the other pods of the Job; print the report as JSON."""
     from elastic_ctr.cli.kubectl import ending_in_order
     from elastic_ctr.cube.builder.job import BuildFailed
+    from elastic_ctr.jobs.scoring.listing import NothingToRead
+    from elastic_ctr.jobs.scoring.order import Order
+    from elastic_ctr.jobs.scoring.pod import run_order
+    from elastic_ctr.jobs.scoring.run import JobFailed
+    from elastic_ctr.jobs.scoring.scoring_job import OutputRefused
+    from elastic_ctr.jobs.scoring.version import VersionUnusable
+    from elastic_ctr.jobs.scoring.worker import Place
     from elastic_ctr.local.endpoints import release_document
-    from elastic_ctr.scoring.listing import NothingToRead
-    from elastic_ctr.scoring.order import Order
-    from elastic_ctr.scoring.pod import run_order
-    from elastic_ctr.scoring.run import JobFailed
-    from elastic_ctr.scoring.scoring_job import OutputRefused
-    from elastic_ctr.scoring.version import VersionUnusable
-    from elastic_ctr.scoring.worker import Place
 
     settings = _settings_of(ScoringFile, config, "scoring")
     if order is None:

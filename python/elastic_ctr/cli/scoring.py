@@ -19,16 +19,16 @@ from elastic_ctr.cli.shared_options import TRANSFER, StoreTokenFile, TransferAdd
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.builder.job import BuildFailed
+from elastic_ctr.jobs.scoring.listing import NothingToRead
+from elastic_ctr.jobs.scoring.order import Order
+from elastic_ctr.jobs.scoring.run import JobFailed, Progress, run_job
+from elastic_ctr.jobs.scoring.scoring_job import Job, OutputRefused
+from elastic_ctr.jobs.scoring.version import LATEST, LIVE, VersionUnusable
+from elastic_ctr.jobs.scoring.worker import Place
 from elastic_ctr.local.endpoints import release_document
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER
 from elastic_ctr.runtime.scratch import scratch_folder
-from elastic_ctr.scoring.listing import NothingToRead
-from elastic_ctr.scoring.order import Order
-from elastic_ctr.scoring.run import JobFailed, Progress, run_job
-from elastic_ctr.scoring.scoring_job import Job, OutputRefused
-from elastic_ctr.scoring.version import LATEST, LIVE, VersionUnusable
-from elastic_ctr.scoring.worker import Place
 
 STOPPED = 130
 PANEL = "With a version in the store (-f, or --pods)"

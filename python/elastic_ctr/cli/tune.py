@@ -22,19 +22,19 @@ from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.values_file import Values
+from elastic_ctr.jobs.scoring.listing import Listing, NothingToRead, complete_hours
+from elastic_ctr.jobs.tune.hours import HoursReader, HoursRefused, at_hours, divided
+from elastic_ctr.jobs.tune.passes import Hours, SearchFailed
+from elastic_ctr.jobs.tune.scratch import OtherSearch, Scratch
+from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, is_kept, usable_networks
+from elastic_ctr.jobs.tune.trial import TrialSpec
 from elastic_ctr.runtime.lock import StateInUse, StateLock
-from elastic_ctr.scoring.listing import Listing, NothingToRead, complete_hours
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.temporary import appearing
-from elastic_ctr.tune.hours import HoursReader, HoursRefused, at_hours, divided
-from elastic_ctr.tune.passes import Hours, SearchFailed
-from elastic_ctr.tune.scratch import OtherSearch, Scratch
-from elastic_ctr.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, is_kept, usable_networks
-from elastic_ctr.tune.trial import TrialSpec
 
 if TYPE_CHECKING:
-    from elastic_ctr.tune.search import Found
+    from elastic_ctr.jobs.tune.search import Found
 
 _STOPPED = 130
 _PIPE_WIDTH = 200
@@ -272,10 +272,10 @@ def _search(
     trial_minutes: float, *, keep: bool,
 ) -> "tuple[Found, Candidate]":  # fmt: skip
     # Optuna is imported where it is known to be there.
-    from elastic_ctr.tune.outcome import described
-    from elastic_ctr.tune.pool import TrialPool
-    from elastic_ctr.tune.search import Search
-    from elastic_ctr.tune.study import Study
+    from elastic_ctr.jobs.tune.outcome import described
+    from elastic_ctr.jobs.tune.pool import TrialPool
+    from elastic_ctr.jobs.tune.search import Search
+    from elastic_ctr.jobs.tune.study import Study
 
     trials, places, seed = counts
     base, data, given = _base(values), values.data, input_of(values.data, values.features)
@@ -317,7 +317,7 @@ def _say_what(hours: Hours, places: int, *, starts_from: bool) -> None:
 
 
 def _tell(base: Candidate, found: "Found", hours: Hours, *, as_json: bool) -> None:
-    from elastic_ctr.tune.outcome import document, leaderboard, verdict
+    from elastic_ctr.jobs.tune.outcome import document, leaderboard, verdict
 
     if as_json:
         typer.echo(json.dumps(document(base, found, hours)))
@@ -331,7 +331,7 @@ def _write(
     output: Path, base: Candidate, found: "Found", hours: Hours, files: list[Path], set_files: list[str] | None
 ) -> None:
     """Write the values to add, and read them back behind the others. Raises ConfigRefused, ValueError, OSError."""
-    from elastic_ctr.tune.outcome import tuned_yaml
+    from elastic_ctr.jobs.tune.outcome import tuned_yaml
 
     winner = found.winner
     if winner is None:

@@ -12,7 +12,7 @@ from cli.fake_kubectl import FakeKubectl
 from elastic_ctr.cli import kubernetes_job
 from elastic_ctr.cli.main import build
 from elastic_ctr.cli.predict_stored import StoredOptions
-from elastic_ctr.scoring.order import Order
+from elastic_ctr.jobs.scoring.order import Order
 
 
 def call(command: str, *words: object) -> Result:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from elastic_ctr.cli import tune as module
 from elastic_ctr.cli.local import load_values
-from elastic_ctr.tune.space import Candidate, with_values
+from elastic_ctr.jobs.tune.space import Candidate, with_values
 
 HOURS = ["20200401/00", "20200401/01", "20200401/02"]
 
@@ -99,8 +99,8 @@ def test_values_files_that_were_changed_during_the_search_are_one_sentence(
     values: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
 ) -> None:
     pytest.importorskip("optuna", reason="make setup-dev installs it")
-    from elastic_ctr.tune.search import Checked, Found
-    from elastic_ctr.tune.study import Result
+    from elastic_ctr.jobs.tune.search import Checked, Found
+    from elastic_ctr.jobs.tune.study import Result
 
     def search(given: Any, *_: Any, **__: Any) -> Any:
         base = Candidate(given.model, given.trainer.config)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score, roc_curve, root_mean_squared_error
 
-from elastic_ctr.scoring.quality import QualityCounter, measures
-from elastic_ctr.scoring.scoring_job import Outcome
+from elastic_ctr.jobs.scoring.quality import QualityCounter, measures
+from elastic_ctr.jobs.scoring.scoring_job import Outcome
 from elastic_ctr.store.versions.manifest import Quality
 from elastic_ctr.training.master.calendar.quality_gate import auc_error, calibration_error
 from elastic_ctr.training.model.evaluation import (
