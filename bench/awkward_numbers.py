@@ -23,8 +23,8 @@ import numpy as np
 
 from bench.stream import at_free_ports
 from bench.stream_log import FolderLog
-from elastic_ctr.local.endpoints import EndpointUnavailable, release_document
-from elastic_ctr.local.session import Session
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, release_document
+from elastic_ctr.operate.local.session import Session
 from elastic_ctr.store import NotInStore, open_store
 from elastic_ctr.store.versions.manifest import read_version
 

@@ -28,7 +28,7 @@ from elastic_ctr.formats.json_rows import cells_of_json
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
-from elastic_ctr.local.session import Session
+from elastic_ctr.operate.local.session import Session
 from elastic_ctr.serving.batching.predictor import DenseNetwork
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions import layout

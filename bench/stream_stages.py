@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.cube.release import ReleaseDocument
-from elastic_ctr.local.endpoints import EndpointUnavailable, release_document
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, release_document
 from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
 

@@ -144,7 +144,7 @@ async def test_nothing_that_is_sent_takes_the_server_down(
     assert probabilities(answer) == expected(exports[FIRST])
 
 
-PREDICT = "import typer; from elastic_ctr.cli.predict import predict; typer.run(predict)"
+PREDICT = "import typer; from elastic_ctr.operate.cli.predict import predict; typer.run(predict)"
 
 
 async def predict(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":

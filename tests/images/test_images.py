@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from elastic_ctr.cli.main import COMMANDS, ROLES
+from elastic_ctr.operate.cli.main import COMMANDS, ROLES
 from images.containers import Image, Start
 
 ROOT = Path(__file__).parents[2]

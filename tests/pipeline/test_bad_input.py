@@ -16,7 +16,7 @@ import psutil
 import pytest
 import yaml
 
-from elastic_ctr.local.run_folder import RunFolder
+from elastic_ctr.operate.local.run_folder import RunFolder
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import published_versions

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elastic_ctr.local.endpoints import EndpointUnavailable, predict, role_status
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict, role_status
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import instances_of
 from elastic_ctr.store import open_store

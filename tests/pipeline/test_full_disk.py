@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.local.endpoints import ask, predict
+from elastic_ctr.operate.local.endpoints import ask, predict
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions.manifest import published_versions
 from pipeline.running import Run, values_for

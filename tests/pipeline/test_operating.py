@@ -20,12 +20,12 @@ import pytest
 import yaml
 
 from attacks import attacks, raw_answer
-from elastic_ctr.cli.check import verify_serving
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
-from elastic_ctr.local.plan import Places, ports
-from elastic_ctr.local.run_folder import RunFolder, process_tree, still_running
+from elastic_ctr.operate.cli.check import verify_serving
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, ask, predict
+from elastic_ctr.operate.local.plan import Places, ports
+from elastic_ctr.operate.local.run_folder import RunFolder, process_tree, still_running
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint, read_version

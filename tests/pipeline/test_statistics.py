@@ -13,7 +13,7 @@ from elastic_ctr.config.feature_program import measured_inputs
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.local.session import RoleRefused
+from elastic_ctr.operate.local.session import RoleRefused
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import published_versions, read_version

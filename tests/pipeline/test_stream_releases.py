@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic_ctr.local.endpoints import predict
+from elastic_ctr.operate.local.endpoints import predict
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions.manifest import read_version
 from pipeline.running import Run

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.local.endpoints import predict
+from elastic_ctr.operate.local.endpoints import predict
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions.manifest import published_versions, read_version
 from elastic_ctr.training.model.evaluation import quality_of_scores, weighted_auc

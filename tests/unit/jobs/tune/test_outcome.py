@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
 from elastic_ctr.jobs.tune.space import Candidate
+from elastic_ctr.operate.cli.local import load_values
 from jobs.tune.test_space import OTHERS, Drawn, space_of
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")

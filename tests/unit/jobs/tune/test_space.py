@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.cli.local import _merged
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, usable_networks
+from elastic_ctr.operate.cli.local import _merged
 
 PRESENT = Candidate(Model(), TrainerConfig())
 OTHERS: list[dict[str, Any]] = [
