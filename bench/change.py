@@ -20,9 +20,9 @@ from typing import Any
 from bench.method import ending
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local.plan import Places
-from elastic_ctr.local.processes import Supervisor
-from elastic_ctr.local.session import Session
+from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.processes import Supervisor
+from elastic_ctr.operate.local.session import Session
 
 HOURS = ("20200401/00", "20200401/01")
 SLOTS = {"user": 400, "item": 150, "place": 30, "device": 5}

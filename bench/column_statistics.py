@@ -19,10 +19,10 @@ import numpy.typing as npt
 from rich.progress import track
 
 from bench.method import Results, Row, arguments, plan_of
-from elastic_ctr.features.cells import Cells
-from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import BUCKETS, TOP, Statistics
+from elastic_ctr.formats.cells import Cells
+from elastic_ctr.formats.inputs import Inputs, TextInput
 
 TEXTS, NUMBERS = 26, 13
 ROWS, QUICK_ROWS = 2_000_000, 200_000

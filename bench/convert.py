@@ -18,8 +18,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 
-from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.convert import Converter
+from elastic_ctr.formats.slots import SlotList
 
 
 def bare_loop(src: Iterable[str], out: io.StringIO, slots: list[str]) -> None:

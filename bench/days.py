@@ -28,12 +28,12 @@ from bench.method import ending
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.model import Table
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local.plan import Places
-from elastic_ctr.local.session import Session
-from elastic_ctr.pserver.folders import owned
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.session import Session
 from elastic_ctr.store import open_store
-from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
+from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint, read_version
+from elastic_ctr.training.pserver.folders import owned
 
 SLOTS = ("steady", "today", "rare")
 STEADY, OF_A_PASS, RARE = 400, 600, 200

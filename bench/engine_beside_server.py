@@ -12,8 +12,8 @@ from typing import Any
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.control.server_sockets import address_on_this_machine, link_sockets, socket_name
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.training.control.server_sockets import address_on_this_machine, link_sockets, socket_name
 
 
 @contextmanager
@@ -34,14 +34,14 @@ def engine_beside_server(
     (folder / "spec.json").write_text(json.dumps(spec))
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "elastic_ctr.pserver.process", str(folder / "spec.json")],
+            [sys.executable, "-m", "elastic_ctr.training.pserver.process", str(folder / "spec.json")],
             stdout=log,
             stderr=log,
             preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
         )
     try:
-        from elastic_ctr.model.program import prepare_environment
-        from elastic_ctr.trainer.engine import Engine
+        from elastic_ctr.training.model.program import prepare_environment
+        from elastic_ctr.training.trainer.engine import Engine
 
         prepare_environment(folder / "engine")
         link_sockets([address_on_this_machine(server_socket)], Path())

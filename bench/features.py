@@ -24,13 +24,13 @@ import numpy as np
 from bench.method import Results, Row, arguments, plan_of, show, summary
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.readers.batches import Format, Wanted
-from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.record_text import record_text
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics.document import BUCKETS, NumberStatistics, Statistics
 from elastic_ctr.features.transforms.transformer import Transformer
+from elastic_ctr.formats.convert import Converter
+from elastic_ctr.formats.readers.batches import Format, Wanted
+from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.slots import SlotList
 
 NUMBERS = tuple(f"I{place}" for place in range(1, 14))
 TEXTS = tuple(f"C{place}" for place in range(1, 27))

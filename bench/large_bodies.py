@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.method import ending
-from elastic_ctr.local.endpoints import metadata
+from elastic_ctr.operate.local.endpoints import metadata
 from elastic_ctr.serving.protocols.json_fields import MOST_VALUES
 
 UNPACKED, PLAIN = 60_000_000, (8 << 20) - 99

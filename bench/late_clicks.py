@@ -30,10 +30,10 @@ import numpy.typing as npt
 from bench.engine_beside_server import engine_beside_server, without_paddles_output
 from bench.page import with_table
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
-from elastic_ctr.model.evaluation import quality_of_scores
+from elastic_ctr.formats.convert import Converter
+from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.training.model.evaluation import quality_of_scores
 
 PAGE = Path(__file__).parents[1] / "docs" / "streams.md"
 RATE, SECONDS, MICRO_PASS, BATCH = 1000, 300, 2, 64

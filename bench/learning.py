@@ -27,11 +27,11 @@ from bench.engine_beside_server import engine_beside_server, without_paddles_out
 from bench.page import with_table
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.synthetic import PRESETS, Truth
-from elastic_ctr.master.learning import batch_size, calibrating_shift, goes_on, log_odds
-from elastic_ctr.model.evaluation import quality_of_histogram, quality_of_scores
+from elastic_ctr.formats.convert import Converter
+from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.training.master.passes.learning import batch_size, calibrating_shift, goes_on, log_odds
+from elastic_ctr.training.model.evaluation import quality_of_histogram, quality_of_scores
 
 PAGE = Path(__file__).parents[1] / "docs" / "learning.md"
 SIZES = (5_000, 20_000, 100_000, 500_000, 5_000_000)

@@ -24,11 +24,11 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.config.roles import StoreConfig, TrainerConfig
-from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.schedule import cut
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.trainer.conversions import conversion_of, feature_document
-from elastic_ctr.trainer.converter import convert_task
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.calendar.schedule import cut
+from elastic_ctr.training.trainer.conversions import conversion_of, feature_document
+from elastic_ctr.training.trainer.converter import convert_task
 
 BYTES, QUICK_BYTES = 2 << 30, 100 << 20
 TASK_BYTES = 32 << 20

@@ -27,10 +27,10 @@ from bench.method import FOLDER
 from bench.page import with_table
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS
-from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.synthetic import PRESETS, Truth
-from elastic_ctr.model.evaluation import auc_of_histogram, weighted_auc
+from elastic_ctr.formats.convert import Converter
+from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.training.model.evaluation import auc_of_histogram, weighted_auc
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 RESULTS = FOLDER / "networks.json"

@@ -21,13 +21,13 @@ import numpy.typing as npt
 from bench.learning import PAGE, SEED, measured, written
 from bench.page import with_table
 from elastic_ctr.config.data import Data, Source
-from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.line import MAX_LINE_BYTES
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.synthetic import PRESETS, Lines, Truth
-from elastic_ctr.master.schedule import order_of_records
+from elastic_ctr.formats.line import MAX_LINE_BYTES
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.trainer.converter import ClickConversion, convert_task
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.calendar.schedule import order_of_records
+from elastic_ctr.training.trainer.converter import ClickConversion, convert_task
 
 DATA, MOST = "easy", 0.005
 _USER, _ITEM = 0, 1

@@ -88,7 +88,9 @@ def engine_of(pid: int) -> psutil.Process:
     with suppress(psutil.NoSuchProcess):
         for child in psutil.Process(pid).children():
             with suppress(psutil.NoSuchProcess):
-                if any(re.fullmatch(r"elastic_ctr\.(pserver|trainer)\.process", word) for word in child.cmdline()):
+                if any(
+                    re.fullmatch(r"elastic_ctr\.training\.(pserver|trainer)\.process", word) for word in child.cmdline()
+                ):
                     return child
     raise LookupError(f"process {pid} has no child with the engine")
 

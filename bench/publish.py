@@ -21,10 +21,10 @@ import psutil
 from bench.method import ending
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local.endpoints import ask
-from elastic_ctr.local.plan import Places
-from elastic_ctr.local.run_view import stage
-from elastic_ctr.local.session import Session
+from elastic_ctr.operate.local.endpoints import ask
+from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.run_view import stage
+from elastic_ctr.operate.local.session import Session
 
 SLOTS = 8
 PADDLES_OWN = ("base", "delta", "checkpoint", "batch", "shrink")

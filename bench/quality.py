@@ -32,15 +32,15 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.linear_model import LogisticRegression
 
 from bench.method import ending
-from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.load import read_yaml
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.json_rows import row_of as cells_of_row
-from elastic_ctr.local.endpoints import predict, predict_rows
-from elastic_ctr.local.plan import Places
-from elastic_ctr.local.session import Session
-from elastic_ctr.model.evaluation import quality_of_scores, weighted_auc, weighted_logloss
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.json_rows import row_of as cells_of_row
+from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.local.endpoints import predict, predict_rows
+from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.session import Session
+from elastic_ctr.training.model.evaluation import quality_of_scores, weighted_auc, weighted_logloss
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 FOLDS = 5

@@ -23,18 +23,18 @@ from bench.quality import Line, command, imported, lines_of, rows_of, served
 from elastic_ctr.config.feature_document import FILE, read_features
 from elastic_ctr.cube.builder.part import Identity, build_full
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
-from elastic_ctr.features.json_rows import cells_of_json
 from elastic_ctr.features.quantiser import quantised
-from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
-from elastic_ctr.local.session import Session
-from elastic_ctr.model.evaluation import weighted_auc
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.json_rows import cells_of_json
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
+from elastic_ctr.operate.local.session import Session
 from elastic_ctr.serving.batching.predictor import DenseNetwork
 from elastic_ctr.store import open_store
-from elastic_ctr.trainer.converter import ClickConversion, SampleKeys
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import VersionManifest, checked_file, published_versions, read_version
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import VersionManifest, checked_file, published_versions, read_version
+from elastic_ctr.training.model.evaluation import weighted_auc
+from elastic_ctr.training.trainer.converter import ClickConversion, SampleKeys
 
 DIM = 17
 KEYS = 4_000_000

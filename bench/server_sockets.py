@@ -29,7 +29,7 @@ from bench.method import Results, Row, arguments, plan_of, show, summary
 from bench.training import clicks, converted
 from bench.training_pipeline import between
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.control.proof import new_life
+from elastic_ctr.training.control.proof import new_life
 
 BATCH = 4096
 _PORT = 18800
@@ -44,8 +44,8 @@ def run(way: str, data: Path, folder: Path, records: int) -> None:
     """One run; prints records a second and microseconds of CPU a record. The server is started by the caller."""
     out = without_paddles_output()
     given = ModelInput(tuple((data / "slot.conf").read_text().split()))
-    from elastic_ctr.model.program import prepare_environment
-    from elastic_ctr.trainer import engine as trainer
+    from elastic_ctr.training.model.program import prepare_environment
+    from elastic_ctr.training.trainer import engine as trainer
 
     prepare_environment(folder / "engine")
     if way.startswith("tcp"):
@@ -84,7 +84,7 @@ def _cpu() -> float:
 
 _TCP_SERVER = """
 import sys
-from elastic_ctr.pserver import process
+from elastic_ctr.training.pserver import process
 process.paddle_endpoints = lambda _: [sys.argv.pop()]
 process.main()
 """
@@ -113,12 +113,12 @@ def once(way: str, data: Path, home: Path, records: int, tls: Path | None) -> tu
             host = _SERVER_IP if way == "tcp-namespaces" else "127.0.0.1"
             start(inside[0], "-c", _TCP_SERVER, str(folder / "spec.json"), f"{host}:{_PORT}")
         else:
-            start(inside[0], "-m", "elastic_ctr.pserver.process", str(folder / "spec.json"))
+            start(inside[0], "-m", "elastic_ctr.training.pserver.process", str(folder / "spec.json"))
         server, here = folder / "server" / "8801", folder / "engine"
         if way == "unix":
             (here / "8801").symlink_to(server)
         if way.startswith("forwarded"):
-            life, forwarder = new_life(), ["-m", "elastic_ctr.control.forwarder"]
+            life, forwarder = new_life(), ["-m", "elastic_ctr.training.control.forwarder"]
             common = ["--token", str(folder / "token"), "--parent", str(os.getpid())]
             common += ["--tls", str(tls)] if "tls" in way else []
             listen = f"{_SERVER_IP}:{_PORT}"

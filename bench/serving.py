@@ -48,12 +48,12 @@ from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.http import HttpThread, application
 from elastic_ctr.serving.client import JSON_LENGTH, prediction_of, tensor_request
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import VersionManifest, publish
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import VersionManifest, publish
 
 PATH = "/ElasticCTRPredictionService/inference"
 INFER = "/v2/models/ctr/infer"

@@ -29,9 +29,9 @@ from bench.processes import Server, ask, cube_server, one_core, redis_server
 from bench.serving import TOLERANCE, Ours, Shape, SubmittedBatch, our_serving, publish_files, their_service
 from bench.table import Made
 from elastic_ctr.config.feature_document import FeatureDocument
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.json_rows import row_of
 from elastic_ctr.features.transforms.formulas import Texts, keys_of_texts
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.json_rows import row_of
 
 PATH = "/v1/models/ctr:predict"
 DOCUMENT = FeatureDocument(features=features(), statistics=statistics())

@@ -37,12 +37,12 @@ from elastic_ctr.config.data import MicroPass
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
-from elastic_ctr.local.endpoints import role_status
-from elastic_ctr.local.plan import Places
-from elastic_ctr.local.session import Session, find_ports_free
+from elastic_ctr.operate.local.endpoints import role_status
+from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.session import Session, find_ports_free
 from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.store import NotInStore, open_store
-from elastic_ctr.versions.manifest import ManifestDamaged, published_versions, read_version
+from elastic_ctr.store.versions.manifest import ManifestDamaged, published_versions, read_version
 
 TICK = 0.02
 SECONDS = 600.0

@@ -36,11 +36,11 @@ from bench.stream_log import ClickLog, click_log, possible_kind
 from bench.stream_prober import Prober
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
-from elastic_ctr.model.evaluation import weighted_auc
-from elastic_ctr.scoring.records import LineReader
-from elastic_ctr.scoring.scorer import Scorer
-from elastic_ctr.scoring.version import fetch_version
-from elastic_ctr.versions.manifest import read_version
+from elastic_ctr.jobs.scoring.records import LineReader
+from elastic_ctr.jobs.scoring.scorer import Scorer
+from elastic_ctr.jobs.scoring.version import fetch_version
+from elastic_ctr.store.versions.manifest import read_version
+from elastic_ctr.training.model.evaluation import weighted_auc
 
 FOLDER = Path("build/stream")
 PRESET = Preset(slots=8, keys=300, spread=0.6)

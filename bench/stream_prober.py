@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 import httpx
 
 from elastic_ctr.store import NotInStore, open_store
-from elastic_ctr.versions import layout
+from elastic_ctr.store.versions import layout
 
 PROBES = 16
 MOST_DIFF = 1e-5

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.cube.release import ReleaseDocument
-from elastic_ctr.local.endpoints import EndpointUnavailable, release_document
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, release_document
 from elastic_ctr.store import NotInStore, Store
-from elastic_ctr.versions.manifest import ManifestDamaged, read_version
+from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
 
 NAMES = ("published", "built", "loaded", "passed", "answered")
 # A look costs the machine a millisecond.

@@ -33,9 +33,9 @@ from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.slots import SlotList
-from elastic_ctr.master.learning import batch_size
+from elastic_ctr.formats.convert import Converter
+from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.training.master.passes.learning import batch_size
 
 CLICKS, ROWS = "training in the pipeline ÷ the bare engine", "training on raw rows in the pipeline ÷ the bare engine"
 _PIECE = 20_000

@@ -30,11 +30,11 @@ from bench.training_pipeline import between, pipeline
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.networks import DEFAULT, NETWORKS
 from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.hours import HourTree, hour_name, parse_hour
 from elastic_ctr.features.synthetic import Lines, Preset, Truth
-from elastic_ctr.master.learning import batch_size
-from elastic_ctr.model.evaluation import auc_of_histogram
+from elastic_ctr.formats.convert import Converter
+from elastic_ctr.formats.hours import HourTree, hour_name, parse_hour
+from elastic_ctr.training.master.passes.learning import batch_size
+from elastic_ctr.training.model.evaluation import auc_of_histogram
 
 PRESET = Preset(slots=26, keys=10_000, spread=0.3)
 ROWS, QUICK_ROWS, HELD = 1_600_000, 50_000, 50_000

@@ -22,7 +22,7 @@ import yaml
 
 from bench.method import ending
 from bench.quality import COMMAND, Line, asked, command, regression, rows_of, served
-from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
+from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 
 PAGE = Path(__file__).parents[1] / "docs" / "tuning.md"
 FILES = {"criteo": "criteo/train.csv", "avazu": "avazu/small3.train.csv"}

@@ -13,7 +13,7 @@ from elastic_ctr.cube.dictionary.format import EMPTY_KEY, DictionaryPart, Flags,
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES, Head, Hello, Kind, Status, WireError
-from elastic_ctr.features.keys import PADDING_KEY
+from elastic_ctr.formats.keys import PADDING_KEY
 
 
 def look_up(table: VersionTable, keys: Keys) -> tuple[Values, Flags]:

@@ -1,7 +1,7 @@
 """The plain way to write a record, beside the compiled converter."""
 
-from elastic_ctr.features.keys import PADDING_KEY
-from elastic_ctr.features.line import Instance
+from elastic_ctr.formats.keys import PADDING_KEY
+from elastic_ctr.formats.line import Instance
 
 
 def multislot(instance: Instance) -> bytes:

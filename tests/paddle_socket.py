@@ -6,8 +6,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from elastic_ctr.control import baidu_std_pb2 as frames
-from elastic_ctr.control.server_sockets import socket_name
+from elastic_ctr.training.control import baidu_std_pb2 as frames
+from elastic_ctr.training.control.server_sockets import socket_name
 
 NO_METHOD = 1002
 

@@ -27,8 +27,8 @@ from elastic_ctr.config.values_file import Values
 
 ROOT = Path(__file__).parent.parent
 PROTOS = {
-    "elastic_ctr/control/control.proto": ("python", "pyi", "grpc_python"),
-    "elastic_ctr/control/baidu_std.proto": ("python", "pyi"),
+    "elastic_ctr/training/control/control.proto": ("python", "pyi", "grpc_python"),
+    "elastic_ctr/training/control/baidu_std.proto": ("python", "pyi"),
     # Their methods are registered by name: they need the messages alone.
     "elastic_ctr/serving/open_inference.proto": ("python", "pyi"),
     "elastic_ctr/serving/health.proto": ("python", "pyi"),

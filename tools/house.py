@@ -10,7 +10,7 @@ A bound only ever goes down: a change that lowers a counter lowers its bound.
 - fragments: sentences that begin with What, Who, Whoever, Whose, Of, Whether or Those, and are no question.
 - words for people: sentences in which something tells, says, asks or holds, or is called who or nobody.
 - docs: README, CHANGELOG, CONTRIBUTING and docs/, without code blocks and without the words of a table's frame.
-- circles: pairs of packages of the product (one level below elastic_ctr) that import each other. Back arrows: imports against the
+- circles: pairs of rooms of the product (one level below elastic_ctr) that import each other. Back arrows: imports against the
   layers that pyproject.toml names.
 """
 
@@ -165,9 +165,9 @@ class Figure:
 
 
 FIGURES = (
-    Figure("product lines", 65_201, "one person must be able to know all of it",
+    Figure("product lines", 65_134, "one person must be able to know all of it",
            lambda found: sum(map(_lines, found.sources.values()))),
-    Figure("files over 500 lines", 10, "a file has one subject",
+    Figure("files over 500 lines", 9, "a file has one subject",
            lambda found: sum(_lines(each) > 500 for each in found.sources.values())),
     Figure("functions over 60 lines", 17, "a function is read without scrolling",
            lambda found: sum(_length(each) > 60 for each in found.functions)),

@@ -26,8 +26,8 @@ import numpy as np
 
 from bench.engine_beside_server import without_paddles_output
 from elastic_ctr.config.model import Model
-from elastic_ctr.model.evaluation import weighted_auc
-from elastic_ctr.model.program import prepare_environment
+from elastic_ctr.training.model.evaluation import weighted_auc
+from elastic_ctr.training.model.program import prepare_environment
 
 FEEDS = ("dataset", "tensors")
 _WARM = 3  # batches before the clock starts, where each of them is a call
@@ -48,7 +48,7 @@ class Rival:
         self._executor.run(paddle.static.default_startup_program())
 
     def _build(self) -> None:
-        from elastic_ctr.model.networks.catalog import logit_of
+        from elastic_ctr.training.model.networks.catalog import logit_of
 
         paddle, static, model = self._paddle, self._paddle.static, self._model
         slots, dim = self._spec["slots"], model.embedding_dim

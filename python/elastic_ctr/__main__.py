@@ -1,5 +1,5 @@
 """python -m elastic_ctr"""
 
-from elastic_ctr.cli.main import main
+from elastic_ctr.operate.cli.main import main
 
 main()

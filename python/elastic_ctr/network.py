@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from elastic_ctr.config.networks import Layered
-from elastic_ctr.model.networks import parts
-from elastic_ctr.model.networks.inputs import Inputs
-from elastic_ctr.model.networks.parts import (
+from elastic_ctr.training.model.networks import parts
+from elastic_ctr.training.model.networks.inputs import Inputs
+from elastic_ctr.training.model.networks.parts import (
     Fields,
     all_vectors,
     bias,

@@ -7,7 +7,7 @@ import typer
 
 from chart.cases import CLICKS_BY_HTTP
 from chart.rendering import Container, Rendered, Renderer, merged
-from elastic_ctr.cli.main import build
+from elastic_ctr.operate.cli.main import build
 
 TREE = typer.main.get_command(build())
 IMAGE_OF = {

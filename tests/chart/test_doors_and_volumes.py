@@ -7,7 +7,7 @@ import yaml
 
 from chart.cases import CLICKS_BY_HTTP, CLICKS_JOINED
 from chart.rendering import SMALLEST, Renderer, merged
-from elastic_ctr.cli.values import File, Sizes, translate
+from elastic_ctr.operate.cli.values import File, Sizes, translate
 
 SERVICES = {
     "serving": "ctr-serving",

@@ -10,13 +10,13 @@ import yaml
 
 from chart.rendering import CHART, SMALLEST, Renderer, merged
 from chart.role_settings import files
-from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.role_files import CubeServerFile, MasterFile, ServingFile, TrainerFile, TrainingMember
 from elastic_ctr.config.values_file import Values
+from elastic_ctr.operate.cli.local import load_values
 
 SOURCE = 'def logit(inputs, settings):\n    return inputs.pooled[:, :1]  # {{ not a template }} "ö"\n\n'
 DEFINITIONS: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())["$defs"]

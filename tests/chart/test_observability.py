@@ -93,7 +93,7 @@ def test_nothing_is_made_for_prometheus_unless_asked_for(render: Renderer) -> No
 def words_of_the_program() -> frozenset[str]:
     """Every text in the roles' code: the names of metrics are among them."""
     found = set()
-    for room in ("cube", "master", "trainer", "pserver", "serving", "intake"):
+    for room in ("cube", "training", "serving", "sources/intake"):
         for file in (ROOT / "python" / "elastic_ctr" / room).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

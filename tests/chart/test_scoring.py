@@ -7,9 +7,9 @@ import pytest
 from chart.rendering import Object, Renderer, merged
 from chart.role_settings import files
 from chart.schemas import VERSIONS, wrong_for_kubernetes
-from elastic_ctr.cli.kubernetes_job import job_of
 from elastic_ctr.config.role_files import ScoringFile
-from elastic_ctr.scoring.order import Order
+from elastic_ctr.jobs.scoring.order import Order
+from elastic_ctr.operate.cli.kubernetes_job import job_of
 
 ORDER = Order(deed="evaluate", output="scores/x", first="20200401/00", last="20200401/05")
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import helm_python
 
 from chart.rendering import SMALLEST, Refused, Renderer, Values, merged
-from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import ConfigRefused
+from elastic_ctr.operate.cli.local import load_values
 
 # (the file below, the text of the file above it)
 Case: TypeAlias = tuple[Values, str]

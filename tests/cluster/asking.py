@@ -30,9 +30,9 @@ import numpy.typing as npt
 from elastic_ctr.cube.client.connection import VersionNotHeld
 from elastic_ctr.cube.client.reader import CubeClient
 from elastic_ctr.cube.release import ReleaseDocument
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import VersionManifest
 
 Row = npt.NDArray[np.float32]
 

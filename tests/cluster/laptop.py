@@ -11,10 +11,10 @@ import yaml
 
 from cluster.kube import eventually
 from cluster.release import Values, merged
-from elastic_ctr.cli.local import load_values
-from elastic_ctr.local.endpoints import EndpointUnavailable, predict
-from elastic_ctr.local.plan import Places
-from elastic_ctr.local.session import Session
+from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict
+from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.session import Session
 
 # As many hours and clicks as `make demo` has: with fewer, which trainer pushed first decides more than 0.01 of AUC.
 HOURS = tuple(f"20200401/{hour:02d}" for hour in range(4))

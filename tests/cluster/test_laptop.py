@@ -12,7 +12,7 @@ from cluster.hadoop import Hadoop
 from cluster.kube import Kube, eventually, name_of
 from cluster.laptop import SHARED, Laptop
 from cluster.release import RESTRICTED, Release, Values, merged, released
-from elastic_ctr.local.endpoints import EndpointUnavailable, predict
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict
 
 pytestmark = pytest.mark.functional
 NAMESPACE = "elastic-ctr-laptop"

@@ -11,7 +11,7 @@ from cluster.conftest import BUILD
 from cluster.hadoop import Hadoop
 from cluster.kube import Kube, eventually, name_of
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
-from elastic_ctr.local.endpoints import predict
+from elastic_ctr.operate.local.endpoints import predict
 
 pytestmark = pytest.mark.functional
 NAMESPACE = "elastic-ctr-own"

@@ -10,7 +10,7 @@ from cluster.conftest import BUILD
 from cluster.hadoop import Hadoop
 from cluster.kube import Kube, eventually, name_of
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
-from elastic_ctr.local.endpoints import EndpointUnavailable, predict_rows
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict_rows
 from raw_rows import FEATURES, random_row, write_hour
 
 pytestmark = pytest.mark.functional

@@ -18,14 +18,14 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.config.roles import StoreConfig, TrainerConfig
-from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.trainer.conversions import Conversions
-from elastic_ctr.trainer.engine import EngineBroken
-from elastic_ctr.trainer.task_work import TaskWork
-from trainer.process_world import Watchdog
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.model.evaluation import BUCKETS
+from elastic_ctr.training.trainer.conversions import Conversions
+from elastic_ctr.training.trainer.engine import EngineBroken
+from elastic_ctr.training.trainer.task_work import TaskWork
+from training.trainer.process_world import Watchdog
 
 
 def settings_of(folder: Path, form: str) -> TrainerFile:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.control.server_sockets import link_sockets
-from elastic_ctr.model.program import prepare_environment
-from elastic_ctr.trainer.engine import Engine
-from elastic_ctr.trainer.take_over import Names
+from elastic_ctr.training.control.server_sockets import link_sockets
+from elastic_ctr.training.model.program import prepare_environment
+from elastic_ctr.training.trainer.engine import Engine
+from elastic_ctr.training.trainer.take_over import Names
 
 
 def by_paddle(engine: Engine, folder: Path, keys: Any, pooled: Any) -> list[Any]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model
-from elastic_ctr.control.server_sockets import address_on_this_machine, socket_name
-from elastic_ctr.model.grouped_auc import GroupSample, sample_of
-from elastic_ctr.pserver.folders import owned
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.training.control.server_sockets import address_on_this_machine, socket_name
+from elastic_ctr.training.model.grouped_auc import GroupSample, sample_of
+from elastic_ctr.training.pserver.folders import owned
 
 DRIVER = Path(__file__).with_name("engine_driver.py")
 Clicks = tuple[int, int, dict[str, list[int]]]
@@ -228,7 +228,7 @@ def engine(
             return process
 
         for index in range(pservers):
-            start(f"pserver-{index}", ["-m", "elastic_ctr.pserver.process"], {"index": index})
+            start(f"pserver-{index}", ["-m", "elastic_ctr.training.pserver.process"], {"index": index})
         trainers = [
             Trainer(start(f"trainer-{id_}", [str(DRIVER)], {"trainer": id_, "initialise": n == 0}), slots)
             for n, id_ in enumerate(trainer_ids)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.model.networks.inspection import inspect_own
-from elastic_ctr.model.networks.own import NetworkRefused
-from elastic_ctr.model.program import prepare_environment, start_paddle
+from elastic_ctr.training.model.networks.inspection import inspect_own
+from elastic_ctr.training.model.networks.own import NetworkRefused
+from elastic_ctr.training.model.program import prepare_environment, start_paddle
 
 
 def answer(case: dict[str, Any]) -> Any:

@@ -20,12 +20,12 @@ import numpy.typing as npt
 from credentials import auth, tokens
 from elastic_ctr.cube.client.reader import CubeClient
 from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.runtime.auth import bearer
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import announce
-from elastic_ctr.versions.manifest import VersionManifest, publish
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.donefile import announce
+from elastic_ctr.store.versions.manifest import VersionManifest, publish
 from ports import free_port
 
 DIM = 9

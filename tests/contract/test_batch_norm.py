@@ -18,9 +18,9 @@ PROGRAM = """
 import json, math, sys
 from pathlib import Path
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.model.networks import catalog
-from elastic_ctr.model.networks.parts import connected, layer_normed, output
-from elastic_ctr.model.program import build_program, prepare_environment, start_paddle
+from elastic_ctr.training.model.networks import catalog
+from elastic_ctr.training.model.networks.parts import connected, layer_normed, output
+from elastic_ctr.training.model.program import build_program, prepare_environment, start_paddle
 prepare_environment(Path(sys.argv[1]))
 start_paddle(Model())
 import paddle

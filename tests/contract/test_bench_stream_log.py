@@ -6,7 +6,7 @@ import pytest
 from bench.stream_log import TopicLog, click_log
 
 from contract.kafka_world import plain_broker, why_not
-from elastic_ctr.streams.open import open_stream
+from elastic_ctr.sources.streams.open import open_stream
 
 
 def lines(first: int, stop: int) -> list[bytes]:

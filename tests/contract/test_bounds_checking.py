@@ -21,13 +21,13 @@ CUBE = (
     "dictionary/test_kernel", "dictionary/test_table", "dictionary/test_perfect_hash", "server/test_loop",
     "dictionary/test_value_kinds", "builder/test_hash_sort", "builder/test_rows", "builder/test_quantise", "builder/test_input", "builder/test_part",
 )  # fmt: skip
-FEATURES = (
-    "test_convert", "test_blocks", "statistics/test_collector", "test_decimals", "test_json_scan", "transforms/test_formulas", "transforms/test_transformer",
-    "readers/test_text", "readers/test_jsonl",
+ROWS = (
+    "formats/test_convert", "formats/test_blocks", "formats/test_decimals", "formats/test_json_scan", "formats/readers/test_text", "formats/readers/test_jsonl",
+    "features/statistics/test_collector", "features/transforms/test_formulas", "features/transforms/test_transformer",
 )  # fmt: skip
 RUNS = {
     "cube": [f"tests/unit/cube/{name}.py" for name in CUBE],
-    "features": [f"tests/unit/features/{name}.py" for name in FEATURES],
+    "rows": [f"tests/unit/{name}.py" for name in ROWS],
 }
 # Files are written, YAML is read by Python, each input has a connection of its own.
 SLOW = {

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from answering import Said, saying
 from elastic_ctr import __version__
-from elastic_ctr.cli.main import COMMANDS, build
+from elastic_ctr.operate.cli.main import COMMANDS, build
 from elastic_ctr.runtime.lifecycle import listen
 from ports import free_port
 

@@ -13,13 +13,13 @@ from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
-from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.channel import MasterClient
-from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.server import ControlServicer, start_server
-from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.store import FileStore
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.control.channel import MasterClient
+from elastic_ctr.training.master.coordinator import Coordinator
+from elastic_ctr.training.master.generations.store_queries import StoreQueries
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.server import ControlServicer, start_server
 from ports import free_port
 
 TOKEN = "a-token_of~letters"

@@ -311,7 +311,7 @@ numba.njit = njit
     code = f"""
 {workers_that(broken)}
 import sys
-from elastic_ctr.cli.main import main
+from elastic_ctr.operate.cli.main import main
 sys.argv = ["elastic-ctr", *["cube-server", "--config", {str(config)!r}]]
 main()
 """

@@ -104,14 +104,14 @@ async def test_a_large_request_to_a_small_method_is_refused(
 
 MASTER = """
 import sys, time
-from elastic_ctr.master.server import ControlServicer, start_server
+from elastic_ctr.training.master.server import ControlServicer, start_server
 from elastic_ctr.runtime.access import Access
 from elastic_ctr.runtime.audit import AuditLog
 from elastic_ctr.runtime.auth import Right, Token, Tokens
 
 class Coordinator:
     def join(self, *_):
-        from elastic_ctr.control import control_pb2
+        from elastic_ctr.training.control import control_pb2
         return control_pb2.JoinReply(trainer_id=7)
 
 access = Access({Right.INTERNAL: Tokens([Token("test", "the-token")])}, AuditLog("master"))

@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from credentials import access
-from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.channel import MasterClient
-from elastic_ctr.master.server import ControlServicer, start_server
-from master.world import World, world
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.control.channel import MasterClient
+from elastic_ctr.training.master.server import ControlServicer, start_server
 from ports import free_port
+from training.master.world import World, world
 
 WAIT, WORK = control.LeaseReply.WAIT, control.LeaseReply.WORK
 

@@ -22,8 +22,8 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.role_files import IntakeFile
 from elastic_ctr.config.roles import IntakeConfig
-from elastic_ctr.streams.interface import TopicBefore
-from elastic_ctr.streams.open import open_stream
+from elastic_ctr.sources.streams.interface import TopicBefore
+from elastic_ctr.sources.streams.open import open_stream
 from ports import free_port
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())

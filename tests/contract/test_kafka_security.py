@@ -14,10 +14,10 @@ import yaml
 
 from contract.kafka_world import PASSWORD, READER, STRANGER, SecureBroker, why_not
 from elastic_ctr.config.kafka import Kafka
+from elastic_ctr.sources.streams.interface import Kept
+from elastic_ctr.sources.streams.kafka import KafkaTopic
+from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store import StoreError, StoreUnavailable
-from elastic_ctr.streams.interface import Kept
-from elastic_ctr.streams.kafka import KafkaTopic
-from elastic_ctr.streams.open import open_stream
 from ports import free_ports
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())

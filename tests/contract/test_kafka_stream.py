@@ -11,11 +11,11 @@ from bench.kafka_broker import Broker
 from confluent_kafka import Producer
 
 from contract.kafka_world import plain_broker, second_broker, why_not
+from elastic_ctr.sources.streams import kafka
+from elastic_ctr.sources.streams.interface import Kept, Lines
+from elastic_ctr.sources.streams.kafka import KafkaTopic
+from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
-from elastic_ctr.streams import kafka
-from elastic_ctr.streams.interface import Kept, Lines
-from elastic_ctr.streams.kafka import KafkaTopic
-from elastic_ctr.streams.open import open_stream
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 

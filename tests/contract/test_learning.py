@@ -9,8 +9,8 @@ import pytest
 
 from contract.engine_world import Clicks, engine
 from elastic_ctr.config.model import Model, SparseRule, Table, VectorRule
-from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
-from elastic_ctr.model.grouped_auc import bucket_in_group, grouped_auc, hashed
+from elastic_ctr.training.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
+from elastic_ctr.training.model.grouped_auc import bucket_in_group, grouped_auc, hashed
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed")
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local import network_trial
-from elastic_ctr.local.network_check import CheckRefused, try_network
+from elastic_ctr.operate.local import network_trial
+from elastic_ctr.operate.local.network_check import CheckRefused, try_network
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-network" / "my_network.py"
 SETTINGS = {"pairs": [[0, 1], [0, 2]], "layers": [8], "dropout": 0.2}
@@ -74,7 +74,13 @@ os._exit(0)
         moved = scores.copy()
         moved[4] += off
         np.savez(tmp_path / network_trial.SCORED, pooled=pooled, numbers=np.zeros((9, 0), np.float32), scores=moved)
-        command = [sys.executable, "-m", "elastic_ctr.local.network_trial", "serve", str(tmp_path / "spec.json")]
+        command = [
+            sys.executable,
+            "-m",
+            "elastic_ctr.operate.local.network_trial",
+            "serve",
+            str(tmp_path / "spec.json"),
+        ]
         subprocess.run(command, check=True)
         found.append(json.loads((tmp_path / network_trial.ANSWER).read_text())["maxAbsDiff"])
 
@@ -88,7 +94,7 @@ def test_what_a_file_prints_is_shown_and_the_json_stays_alone_on_stdout(tmp_path
     )
     (tmp_path / "values.yaml").write_text(values(EXAMPLE.read_text()).model_dump_json(by_alias=True, include={"data"}))
     command = [
-        sys.executable, "-c", "from elastic_ctr.cli.main import main; main()",
+        sys.executable, "-c", "from elastic_ctr.operate.cli.main import main; main()",
         "network", "check", "my_network.py", "-f", "values.yaml", "--json",
     ]  # fmt: skip
 
@@ -109,7 +115,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     )
     (tmp_path / "values.yaml").write_text(values(EXAMPLE.read_text()).model_dump_json(by_alias=True, include={"data"}))
     command = [
-        sys.executable, "-c", "from elastic_ctr.cli.main import main; main()",
+        sys.executable, "-c", "from elastic_ctr.operate.cli.main import main; main()",
         "network", "check", str(tmp_path / "my_network.py"), "-f", str(tmp_path / "values.yaml"),
     ]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

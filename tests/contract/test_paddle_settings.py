@@ -18,7 +18,7 @@ import json, sys
 from pathlib import Path
 from elastic_ctr.config.model import Dense, Model, ModelInput, SparseRule, Table, VectorRule
 from elastic_ctr.config.networks import SlotDnn
-from elastic_ctr.model.program import build_program, prepare_environment, start_paddle
+from elastic_ctr.training.model.program import build_program, prepare_environment, start_paddle
 prepare_environment(Path(sys.argv[1]))
 start_paddle(Model())
 import paddle

@@ -31,7 +31,7 @@ from cube.peers import Peer
 from cube.running import Running
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.features.value_kind import VALUE_KINDS
+from elastic_ctr.formats.value_kind import VALUE_KINDS
 keys = np.arange(1, 100, dtype=np.uint64)
 tables = [
     write_table(Path(sys.argv[1]) / kind, keys, dim=9, version=version, values=kind)

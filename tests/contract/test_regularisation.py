@@ -11,7 +11,7 @@ import pytest
 from contract.engine_world import Clicks, engine
 from contract.network_formulas import FORMULAS, Array, Row
 from elastic_ctr.config.model import Model
-from elastic_ctr.model.evaluation import bucket_of as bucket_of_logits
+from elastic_ctr.training.model.evaluation import bucket_of as bucket_of_logits
 
 pytestmark = pytest.mark.nightly
 

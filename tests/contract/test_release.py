@@ -15,10 +15,10 @@ import pytest
 from contract.release_world import PARTITIONS, TOKEN, World, eventually, values_of, world
 from credentials import tokens
 from elastic_ctr.runtime.auth import bearer
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.holds import Hold, is_resumed, write_hold
-from elastic_ctr.versions.manifest import check, read_dictionary
-from elastic_ctr.versions.refusals import read_refusals, refused_below
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.holds import Hold, is_resumed, write_hold
+from elastic_ctr.store.versions.manifest import check, read_dictionary
+from elastic_ctr.store.versions.refusals import read_refusals, refused_below
 
 BASE = 1_000
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from browser import Browser, browser
-from elastic_ctr.report.document import Report
-from elastic_ctr.report.page import page
+from elastic_ctr.operate.report.document import Report
+from elastic_ctr.operate.report.page import page
 from needs import program
-from report.runs import HOSTILE, answers
+from operate.report.runs import HOSTILE, answers
 
 WIDTHS = (390, 1280)
 # What is wider than the window and does not stand in a part that scrolls.

@@ -14,14 +14,14 @@ from elastic_ctr.cube.agent.agent_api import agent_app
 from elastic_ctr.cube.builder.build_server import builder_routes
 from elastic_ctr.cube.server.lookup_server import CubeServer
 from elastic_ctr.cube.transfer.transfer_api import transfer_app
-from elastic_ctr.intake.intake_api import Intake, intake_app
-from elastic_ctr.master.server import Master
 from elastic_ctr.runtime.access import Access
 from elastic_ctr.runtime.audit import AuditLog
 from elastic_ctr.runtime.auth import Right, Token, Tokens
 from elastic_ctr.runtime.http import application
 from elastic_ctr.runtime.metrics import Metrics
-from intake.desk import intake_file
+from elastic_ctr.sources.intake.intake_api import Intake, intake_app
+from elastic_ctr.training.master.server import Master
+from sources.intake.desk import intake_file
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 CALLS = {

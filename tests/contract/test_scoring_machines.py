@@ -14,12 +14,12 @@ from contract.file_server_world import TOKEN, FileServer
 from contract.scoring_world import HOURS, call, command, of_all_tasks, put_trained_version, write_hours
 from contract.serving_world import FIRST, Exported
 from credentials import tokens
-from elastic_ctr.cli.kubernetes_job import report_in
 from elastic_ctr.config.load import dump, read_yaml, settings
 from elastic_ctr.config.role_files import Auth, ScoringFile
 from elastic_ctr.config.roles import ScoringConfig, StoreConfig
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.scoring.order import Order
+from elastic_ctr.jobs.scoring.order import Order
+from elastic_ctr.operate.cli.kubernetes_job import report_in
 from elastic_ctr.store import Store, open_store
 
 # pytest finds fixtures by the names of a module.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from contract.hadoop_world import ENVIRONMENT, HDFS, why_not
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 

@@ -20,9 +20,9 @@ from attacks import attacks, raw_answer
 from browser import browser
 from contract.engine_world import StartedEngine, engine
 from elastic_ctr.config.model import Model
-from elastic_ctr.control.proof import new_life
-from elastic_ctr.control.server_call import connect, ping, rows_at
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.training.control.proof import new_life
+from elastic_ctr.training.control.server_call import connect, ping, rows_at
 from ports import free_port
 
 SLOTS = ("a", "b")
@@ -161,7 +161,7 @@ def exposed(started: StartedEngine, tmp_path_factory: pytest.TempPathFactory) ->
         life,
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "elastic_ctr.control.forwarder", *command, "--token", str(token), "--parent", str(os.getpid())],
+        [sys.executable, "-m", "elastic_ctr.training.control.forwarder", *command, "--token", str(token), "--parent", str(os.getpid())],
         preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
     )  # fmt: skip
     ends = time.monotonic() + 60

@@ -21,8 +21,8 @@ from contract.serving_world import (
     put_version,
     serving,
 )
-from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 from elastic_ctr.store import FileStore
+from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 
 # pytest finds fixtures by the names of a module.
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
@@ -144,7 +144,7 @@ async def test_nothing_that_is_sent_takes_the_server_down(
     assert probabilities(answer) == expected(exports[FIRST])
 
 
-PREDICT = "import typer; from elastic_ctr.cli.predict import predict; typer.run(predict)"
+PREDICT = "import typer; from elastic_ctr.operate.cli.predict import predict; typer.run(predict)"
 
 
 async def predict(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":

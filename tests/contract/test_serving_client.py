@@ -12,8 +12,8 @@ from contract import serving_world
 from contract.serving_world import DIM, FIRST, SLOTS, TOLERANCE, Cube, Exported, Transfer, put_version, serving
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.json_rows import row_of
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.json_rows import row_of
 from elastic_ctr.serving.client import AsyncServingClient, PredictionRefused, ServingClient
 from elastic_ctr.store import FileStore
 from ports import free_port

@@ -8,7 +8,7 @@ import pytest
 
 from contract.engine_world import Clicks, Row, StartedEngine, Trainer, engine
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.master.start import trained_model
+from elastic_ctr.training.master.work.start_from import trained_model
 
 DIM = 5
 BEFORE, NOW = ("a", "b", "c"), ("c", "d", "a")

@@ -12,16 +12,16 @@ from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.model import Model, digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.config.roles import StoreConfig, TrainerConfig
-from elastic_ctr.trainer.supervisor import LEAVE_SIGNAL
-from elastic_ctr.trainer.watchdog import REJOIN
+from elastic_ctr.training.trainer.supervisor import LEAVE_SIGNAL
+from elastic_ctr.training.trainer.watchdog import REJOIN
 
 # Paddle is imported in a process of its own: here it would stay.
 PROGRAM = """
 import sys
 from types import SimpleNamespace
-from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.trainer import process
-from elastic_ctr.trainer.engine import Engine
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.trainer import process
+from elastic_ctr.training.trainer.engine import Engine
 
 class WithoutServers(Engine):
     def connect(self, trainer_id):

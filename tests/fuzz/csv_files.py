@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from elastic_ctr.features.hours import HoursRefused, HourTree, parse_hour
-from elastic_ctr.features.imports.delimited_files import CsvFormat, CsvImport
-from elastic_ctr.features.imports.importers import ImportRefused, import_files
+from elastic_ctr.formats.hours import HoursRefused, HourTree, parse_hour
+from elastic_ctr.formats.imports.delimited_files import CsvFormat, CsvImport
+from elastic_ctr.formats.imports.importers import ImportRefused, import_files
 from fuzz.imported_hours import check
 
 _START = parse_hour("20200401/00")

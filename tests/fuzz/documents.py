@@ -30,10 +30,16 @@ from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.runtime.auth import tokens_in
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import Announcement
-from elastic_ctr.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry, Record, VersionManifest
-from elastic_ctr.versions.refusals import Refusal, read_refusals
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.donefile import Announcement
+from elastic_ctr.store.versions.manifest import (
+    CheckpointManifest,
+    DictionaryManifest,
+    FileEntry,
+    Record,
+    VersionManifest,
+)
+from elastic_ctr.store.versions.refusals import Refusal, read_refusals
 from fuzz.mutation import Mutator
 
 _GOOD = 40

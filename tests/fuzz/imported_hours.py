@@ -11,11 +11,11 @@ import orjson
 from elastic_ctr.config.feature_program import measured_inputs, transformer_of
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.features.cells import Cells, without_words
-from elastic_ctr.features.inputs import Inputs
-from elastic_ctr.features.readers.batches import Format, Kind, RowBatch, Wanted
-from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.statistics.collector import Collector, merged, part_name
+from elastic_ctr.formats.cells import Cells, without_words
+from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.readers.batches import Format, Kind, RowBatch, Wanted
+from elastic_ctr.formats.readers.rows import rows_in_range
 from elastic_ctr.serving.batching.instances import joined
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.rows_json import parse_rows

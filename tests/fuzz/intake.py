@@ -4,8 +4,8 @@ import csv
 
 import orjson
 
-from elastic_ctr.intake.join import Kind, LateClicks
-from elastic_ctr.intake.request_lines import ClicksRefused, clicks_of
+from elastic_ctr.sources.intake.join import Kind, LateClicks
+from elastic_ctr.sources.intake.request_lines import ClicksRefused, clicks_of
 from fuzz.mutation import Mutator
 
 COLUMNS = ("id", "click", "n", "city")

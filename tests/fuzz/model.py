@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.model_version import ModelVersion

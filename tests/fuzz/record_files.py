@@ -12,11 +12,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from elastic_ctr.features.hours import HoursRefused, HourTree, parse_hour
-from elastic_ctr.features.imports.importers import ImportRefused, import_files
-from elastic_ctr.features.imports.json_files import JsonImport
-from elastic_ctr.features.imports.parquet_files import ParquetImport
-from elastic_ctr.features.imports.record_files import RecordFormat
+from elastic_ctr.formats.hours import HoursRefused, HourTree, parse_hour
+from elastic_ctr.formats.imports.importers import ImportRefused, import_files
+from elastic_ctr.formats.imports.json_files import JsonImport
+from elastic_ctr.formats.imports.parquet_files import ParquetImport
+from elastic_ctr.formats.imports.record_files import RecordFormat
 from fuzz.csv_files import SENTENCE
 from fuzz.imported_hours import check
 

@@ -21,21 +21,21 @@ import pyarrow as pa
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.role_files import MasterFile
-from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.blocks import lines_in_range
-from elastic_ctr.master.arrivals import Span
-from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.finder import WindowFinder
-from elastic_ctr.master.ledger_rows import PassRow
-from elastic_ctr.master.stream_schedule import places_after
-from elastic_ctr.master.windows import Ranges, Window, pieces
+from elastic_ctr.formats.blocks import lines_in_range
+from elastic_ctr.sources.streams import followed_folder
+from elastic_ctr.sources.streams.folder_listing import files_below
+from elastic_ctr.sources.streams.followed_file import FollowedFile, Identity, bytes_between
+from elastic_ctr.sources.streams.followed_folder import FollowedFolder
+from elastic_ctr.sources.streams.interface import Places
 from elastic_ctr.store import NotInStore, StoreError
-from elastic_ctr.streams import followed_folder
-from elastic_ctr.streams.folder_listing import files_below
-from elastic_ctr.streams.followed_file import FollowedFile, Identity, bytes_between
-from elastic_ctr.streams.followed_folder import FollowedFolder
-from elastic_ctr.streams.interface import Places
-from elastic_ctr.trainer.task_lines import pieces_of
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.calendar.arrivals import Span
+from elastic_ctr.training.master.calendar.stream_schedule import places_after
+from elastic_ctr.training.master.calendar.windows import Ranges, Window, pieces
+from elastic_ctr.training.master.coordinator import Coordinator
+from elastic_ctr.training.master.ledger.rows import PassRow
+from elastic_ctr.training.master.work.finder import WindowFinder
+from elastic_ctr.training.trainer.task_lines import pieces_of
 
 _STEPS_OF_A_FOLDER = 60
 _WANTED = PassRow(1, "stream/1", (), 0, False)
@@ -393,7 +393,9 @@ class _Folder:
             self.meanwhile = 2
             self.told.append(f"read:{name}:{start}-{stop}")
             task = control.Task(path=name, start=start, end=stop, file=self.found.file_of(name))
-            with mock.patch("elastic_ctr.trainer.task_lines._PIECE_BYTES", self.draw.choice([50, 4000, 32 << 20])):
+            with mock.patch(
+                "elastic_ctr.training.trainer.task_lines._PIECE_BYTES", self.draw.choice([50, 4000, 32 << 20])
+            ):
                 self._read(task)
 
     def _read(self, task: control.Task) -> None:

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from elastic_ctr.features.cells import Cells
-from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.inputs import Inputs, TextInput
-from elastic_ctr.features.json_rows import row_of, unknown_column
-from elastic_ctr.features.json_scan import RowScanner
-from elastic_ctr.features.line import LineRefused, parse_line
-from elastic_ctr.features.readers.batches import Format, Wanted
-from elastic_ctr.features.readers.rows import rows_in_range
-from elastic_ctr.features.slots import SlotList
-from elastic_ctr.seqfile.file_format import SequenceFileDamaged
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.cells import Cells
+from elastic_ctr.formats.convert import Converter
+from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.json_rows import row_of, unknown_column
+from elastic_ctr.formats.json_scan import RowScanner
+from elastic_ctr.formats.line import LineRefused, parse_line
+from elastic_ctr.formats.readers.batches import Format, Wanted
+from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.seqfile.file_format import SequenceFileDamaged
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols import elasticctr_json, open_inference
 from elastic_ctr.serving.protocols.explain import Explanation

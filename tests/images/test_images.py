@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from elastic_ctr.cli.main import COMMANDS, ROLES
+from elastic_ctr.operate.cli.main import COMMANDS, ROLES
 from images.containers import Image, Start
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_paddle_can_train_and_predict_where_it_must(images: Images) -> None:
     for name in ("trainer", "serving"):
         done = images(name).python(
             "import zlib\nimport paddle, paddle.distributed.fleet, paddle.inference\n"
-            "from elastic_ctr.trainer import engine\nprint(paddle.__version__)"
+            "from elastic_ctr.training.trainer import engine\nprint(paddle.__version__)"
         )
 
         assert done.out.split()[-1:] == ["2.6.2"], done.err

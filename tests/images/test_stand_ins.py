@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from credentials import tokens
-from elastic_ctr.master.tracking import Tracking
 from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.store import AlreadyPublished, StoreError, open_store
+from elastic_ctr.training.master.tracking import Tracking
 from images.containers import Image, Start
 
 ROOT = Path(__file__).parents[2]

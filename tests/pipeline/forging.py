@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import Store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import announce
-from elastic_ctr.versions.manifest import FileEntry, VersionManifest, publish
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.donefile import announce
+from elastic_ctr.store.versions.manifest import FileEntry, VersionManifest, publish
 from pipeline.running import LAYERS
 
 Values = npt.NDArray[np.float32]

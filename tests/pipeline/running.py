@@ -15,9 +15,9 @@ from bench.processes import engine_of, first_child
 
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local.plan import Places
-from elastic_ctr.local.processes import Supervisor
-from elastic_ctr.local.session import Session
+from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.processes import Supervisor
+from elastic_ctr.operate.local.session import Session
 from ports import free_ports
 
 SHARED = Path(__file__).parents[3] / "shared"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from elastic_ctr.local.endpoints import EndpointUnavailable, predict, role_status
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict, role_status
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import instances_of
 from elastic_ctr.store import open_store
-from elastic_ctr.versions.manifest import published_versions
+from elastic_ctr.store.versions.manifest import published_versions
 from pipeline.running import Run, values_for
 from pipeline.test_whole_run import synthetic
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bench.change import BEFORE, HOURS, NOW, row, write_hour
 
-from elastic_ctr.local.endpoints import predict_rows
+from elastic_ctr.operate.local.endpoints import predict_rows
 from pipeline.running import Run, values_for
 
 ROWS = 6000

@@ -11,8 +11,8 @@ import pytest
 
 from elastic_ctr.config.load import dump, settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local.plan import Places, roles
-from elastic_ctr.local.processes import Supervisor
+from elastic_ctr.operate.local.plan import Places, roles
+from elastic_ctr.operate.local.processes import Supervisor
 from pipeline.running import Run, merged, values_for
 from pipeline.test_recovery import adds_up, has_ended
 from pipeline.test_whole_run import synthetic

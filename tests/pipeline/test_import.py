@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import read_yaml
-from elastic_ctr.features.imports.importers import feasign_of
-from elastic_ctr.local.endpoints import predict, predict_rows
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.imports.importers import feasign_of
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.local.endpoints import predict, predict_rows
 from elastic_ctr.store import open_store
-from elastic_ctr.versions.manifest import published_versions, read_version
+from elastic_ctr.store.versions.manifest import published_versions, read_version
 from pipeline.running import SHARED, Run, values_for
 from pipeline.test_whole_run import COMMAND
 

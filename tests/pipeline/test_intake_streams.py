@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from elastic_ctr.local.endpoints import answers
+from elastic_ctr.operate.local.endpoints import answers
 from pipeline.running import Run, open_to_others
 from pipeline.streaming import (
     CHECKPOINT_SECONDS,

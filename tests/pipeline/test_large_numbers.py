@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.config.load import read_yaml
-from elastic_ctr.model.evaluation import weighted_auc
+from elastic_ctr.training.model.evaluation import weighted_auc
 from pipeline.running import TRAINING, Run, values_for
 from pipeline.test_import import imported
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import yaml
 
-from elastic_ctr.local.run_folder import RunFolder, still_running
+from elastic_ctr.operate.local.run_folder import RunFolder, still_running
 from pipeline.running import values_for
 from pipeline.test_bad_input import below
 from pipeline.test_whole_run import COMMAND

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.local.endpoints import predict_rows
+from elastic_ctr.operate.local.endpoints import predict_rows
 from pipeline.running import Run, values_for
 from raw_rows import FEATURES, random_row, write_hour
 

@@ -20,15 +20,15 @@ import pytest
 import yaml
 
 from attacks import attacks, raw_answer
-from elastic_ctr.cli.check import verify_serving
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
-from elastic_ctr.local.plan import Places, ports
-from elastic_ctr.local.run_folder import RunFolder, process_tree, still_running
+from elastic_ctr.operate.cli.check import verify_serving
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, ask, predict
+from elastic_ctr.operate.local.plan import Places, ports
+from elastic_ctr.operate.local.run_folder import RunFolder, process_tree, still_running
 from elastic_ctr.store import open_store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint, read_version
 from manual_metrics import in_the_manual, on_the_page
 from pipeline.forging import change_output_weights, forge, one_column_too_far
 from pipeline.running import TWO_SHARDS, values_for
@@ -328,7 +328,7 @@ def test_the_rows_of_a_pserver_are_those_of_its_checkpoint_wherever_they_are_sho
     files = [each.path for each in read_checkpoint(system.store, checkpoint).files if "/000/" in each.path]
     saved = [system.store.get_bytes(path) for path in files]
     rows = sum(len(gzip.decompress(each).splitlines()) for each in saved)
-    [server] = system.named("elastic_ctr.pserver.process")
+    [server] = system.named("elastic_ctr.training.pserver.process")
 
     status = json.loads(command("status", "--dir", folder, "--json").stdout)["master"]
     text = command("status", "--dir", folder).stdout

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from elastic_ctr.cli.status_text import stages
-from elastic_ctr.local.endpoints import predict
+from elastic_ctr.operate.cli.status_text import stages
+from elastic_ctr.operate.local.endpoints import predict
 from pipeline.running import Run, merged, values_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-network"

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from elastic_ctr.store import open_store
-from elastic_ctr.versions.manifest import published_versions, read_version
+from elastic_ctr.store.versions.manifest import published_versions, read_version
 from pipeline.running import TWO_SHARDS, Run, values_for
 from pipeline.test_whole_run import synthetic
 

@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from elastic_ctr.local.endpoints import ask, explain, predict_rows
+from elastic_ctr.operate.local.endpoints import ask, explain, predict_rows
 from elastic_ctr.serving import open_inference_pb2 as messages
 from pipeline.running import Run, values_for
 from raw_rows import FEATURES, Row, random_row, write_hour

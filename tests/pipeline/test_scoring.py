@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elastic_ctr.local.endpoints import predict_rows
+from elastic_ctr.operate.local.endpoints import predict_rows
 from pipeline.running import Run, values_for
 from raw_rows import FEATURES, Row, random_row, write_hour
 

@@ -13,11 +13,11 @@ from elastic_ctr.config.feature_program import measured_inputs
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.local.session import RoleRefused
+from elastic_ctr.operate.local.session import RoleRefused
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import published_versions, read_version
-from elastic_ctr.versions.pinned_statistics import read_statistics
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import published_versions, read_version
+from elastic_ctr.store.versions.pinned_statistics import read_statistics
 from pipeline.running import TRAINING, Run, values_for
 
 ROWS = 1500

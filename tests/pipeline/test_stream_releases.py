@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic_ctr.local.endpoints import predict
+from elastic_ctr.operate.local.endpoints import predict
 from elastic_ctr.store import open_store
-from elastic_ctr.versions.manifest import read_version
+from elastic_ctr.store.versions.manifest import read_version
 from pipeline.running import Run
 from pipeline.streaming import (
     answers_are_those_of_the_version,

@@ -12,7 +12,7 @@ import pytest
 
 from contract.kafka_world import PASSWORD, READER, SecureBroker, why_not
 from elastic_ctr.store import open_store
-from elastic_ctr.versions.manifest import read_version
+from elastic_ctr.store.versions.manifest import read_version
 from pipeline.running import Run
 from pipeline.streaming import (
     CHECKPOINT_SECONDS,

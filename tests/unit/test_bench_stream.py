@@ -23,7 +23,7 @@ from cube.running import until
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.features.synthetic import PRESETS, Truth
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
+from elastic_ctr.store.versions import layout
 
 
 class Nowhere:

@@ -10,11 +10,11 @@ import pytest
 import typer
 import yaml
 
-from elastic_ctr.cli.main import build
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.own_network import OwnNetwork
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
+from elastic_ctr.operate.cli.main import build
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -9,11 +9,11 @@ import yaml
 from bench.networks import DATA, page, settings_of, tables, verdicts
 
 from elastic_ctr import network as own
-from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, Lr
 from elastic_ctr.config.own_network import OwnNetwork
+from elastic_ctr.operate.cli.local import load_values
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 

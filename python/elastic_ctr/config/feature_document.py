@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.values_file import sentences
-from elastic_ctr.features.missing_words import NO_WORDS, MissingWords
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.transforms.transformer import Transformer
+from elastic_ctr.formats.missing_words import NO_WORDS, MissingWords
 
 FILE = "features.json"
 

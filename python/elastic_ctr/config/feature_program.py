@@ -22,15 +22,15 @@ from elastic_ctr.config.features import (
     TopValues,
     series_of_number,
 )
-from elastic_ctr.features.inputs import Inputs, TextInput
-from elastic_ctr.features.keys import Keys
-from elastic_ctr.features.missing_words import NO_WORDS, MissingWords
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics.document import MOST_DEVIATIONS, NumberStatistics, Statistics, series_of
 from elastic_ctr.features.transforms import formulas
 from elastic_ctr.features.transforms import transformer as t
 from elastic_ctr.features.transforms.formulas import Texts
 from elastic_ctr.features.transforms.transformer import Program, Series, Transformer
+from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.keys import Keys
+from elastic_ctr.formats.missing_words import NO_WORDS, MissingWords
+from elastic_ctr.formats.slots import SlotList
 
 _SCALES = {"standardize": t.STANDARDIZE, "minMax": t.MIN_MAX}
 

@@ -12,9 +12,9 @@ from pydantic.config import JsonDict
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.section import ALTERNATIVE, TEXT_TYPES, Count, Section, text_of
-from elastic_ctr.features.inputs import TextInput
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics.document import LONGEST, TOP, series_of
+from elastic_ctr.formats.inputs import TextInput
+from elastic_ctr.formats.slots import SlotList
 
 MOST_DIGITS = 15
 # Names in a sentence about a name that is none of them.

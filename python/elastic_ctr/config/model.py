@@ -1,18 +1,19 @@
 """`model:` in the values file: trainer, cube and serving must agree on it."""
 
 import hashlib
+import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS, DeepFm, Network, or_a_name
 from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.section import EXACT, Section
-from elastic_ctr.config.start_from import StartFrom
-from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.formats.value_kind import ValueKind
 
 RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam"]
+_STORE = r"^(file:///.|https?://.|(web)?hdfs://.)"
 
 
 class SparseRule(Section):
@@ -107,6 +108,28 @@ class Dense(Section):
     )
 
 
+class StartFrom(Section):
+    """The version whose training goes on, under other slots, features or another network."""
+
+    store: str | None = Field(
+        default=None,
+        description="The store of the other model, with an address as in store.config.url. Absent: this model's own store.",
+        json_schema_extra={"pattern": _STORE},
+    )
+    user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it.")
+    version: Literal["latest"] | Annotated[int, Field(ge=1, le=EXACT)] = Field(
+        default="latest",
+        description="The version to begin with; its checkpoint must still be in the store. latest: the newest that has one.",
+    )
+
+    @field_validator("store")
+    @classmethod
+    def _known(cls, url: str | None) -> str | None:
+        if url is not None and not re.match(_STORE, url):
+            raise ValueError(f"{url!r} is none of file:///dir, http://file-server:8080, hdfs://namenode:9000/dir")
+        return url
+
+
 class Model(Section):
     """The network and its embeddings."""
 
@@ -188,3 +211,16 @@ def digest_of_model(model: Model, given: ModelInput) -> str:
     trained = model.model_dump_json(by_alias=True, exclude={"values", "start_from"})
     text = f"{trained}{list(given.slots)}{given.definition}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digest_of_network(model: Model, given: ModelInput) -> str:
+    """Dense values of models with the same digest have the same names, shapes, meaning and optimizer state."""
+    parts = (
+        model.network.model_dump_json(by_alias=True),
+        model.output,
+        model.embedding_dim,
+        model.dense.adam_d2sum,
+        list(given.slots),
+        list(given.numbers),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

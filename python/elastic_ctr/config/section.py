@@ -44,9 +44,5 @@ class Section(BaseModel):
     """Settings of one domain. A key that is not a field is refused by name."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
-        populate_by_name=True,
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, allow_inf_nan=False
     )

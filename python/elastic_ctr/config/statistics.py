@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from elastic_ctr.config.features import Categorical, Features, Numeric, TopValues, series_of_number
-from elastic_ctr.features.inputs import TextInput
 from elastic_ctr.features.statistics.document import LONGEST, MOST_DEVIATIONS, Statistics, series_of
+from elastic_ctr.formats.inputs import TextInput
 
 # Deviations with and without outliers whose quotient is above this one.
 _RULED = 10.0

@@ -25,7 +25,7 @@ from elastic_ctr.config.roles import (
 )
 from elastic_ctr.config.section import ALTERNATIVE, Count, Section
 from elastic_ctr.config.statistics import StatisticsText, check_statistics
-from elastic_ctr.streams.address import OWN_INTAKE
+from elastic_ctr.config.stream_address import OWN_INTAKE
 
 # Keys of the chart that the program does not read; a test of the chart compares them with its schema.
 _KUBERNETES = frozenset([

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument
-from elastic_ctr.features.keys import shard_of
-from elastic_ctr.versions.manifest import DictionaryManifest, VersionManifest
+from elastic_ctr.formats.keys import shard_of
+from elastic_ctr.store.versions.manifest import DictionaryManifest, VersionManifest
 
 Holders = Mapping[str, Holder]
 

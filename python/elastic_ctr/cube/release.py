@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from elastic_ctr.versions.manifest import Partition, PartitionCount, Record, VersionId, Whole
+from elastic_ctr.store.versions.manifest import Partition, PartitionCount, Record, VersionId, Whole
 
 _LARGEST = 2**63 - 1
 Generation = Annotated[int, Field(ge=1, le=_LARGEST)]

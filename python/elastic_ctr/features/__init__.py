@@ -1,1 +1,1 @@
-"""Slots, lines, keys: what a click log means."""
+"""From cells to keys and numbers: transforms, statistics, quantised values and synthetic rows."""

@@ -26,7 +26,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.formats.value_kind import ValueKind
 
 Values = NDArray[np.float32]
 Stored = NDArray[np.uint8]

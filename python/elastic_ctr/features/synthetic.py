@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.hours import values_text
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.splitmix import GAMMA, mixed
+from elastic_ctr.formats.hours import values_text
+from elastic_ctr.formats.slots import SlotList
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.serving.worker_counters import Histogram
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.manifest import VersionManifest
 
 BOUNDS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)  # fmt: skip
 RECENT_SECONDS = 300.0

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.client_attempts import Addresses, PredictionRefused, Question, ServingUnavailable
 from elastic_ctr.serving.client_connections import (
     Address,
@@ -77,12 +77,7 @@ class _Asker(Generic[C]):
     """What both clients share: addresses, paths, settings, and the inputs of the model once they are known."""
 
     def __init__(
-        self,
-        address: str | Sequence[str],
-        *,
-        model: str = "ctr",
-        timeout_seconds: float = 10.0,
-        retries: int = 2,
+        self, address: str | Sequence[str], *, model: str = "ctr", timeout_seconds: float = 10.0, retries: int = 2
     ) -> None:
         """Nothing is sent before the first request.
 

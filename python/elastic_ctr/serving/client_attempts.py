@@ -75,11 +75,7 @@ class Question:
     """One request until it is answered or given up. Predictions change nothing, so each may be asked again."""
 
     def __init__(
-        self,
-        addresses: Addresses,
-        timeout_seconds: float,
-        retries: int,
-        clock: Callable[[], float] = time.monotonic,
+        self, addresses: Addresses, timeout_seconds: float, retries: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._addresses = addresses
         self._clock = clock

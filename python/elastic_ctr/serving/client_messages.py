@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, Union
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 
 Keys: TypeAlias = npt.NDArray[np.uint64]
 Lengths: TypeAlias = npt.NDArray[np.integer[Any]]

@@ -14,8 +14,8 @@ from urllib.parse import unquote
 
 import orjson
 
-from elastic_ctr.features.json_scan import RowScanner
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.json_scan import RowScanner
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.batching.batcher import Batcher, Done, Parse
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats

@@ -29,9 +29,9 @@ import elastic_ctr
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.json_rows import row_of
-from elastic_ctr.features.line import LineRefused, parse_features
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.json_rows import row_of
+from elastic_ctr.formats.line import LineRefused, parse_features
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime import logging as runtime_logging
 from elastic_ctr.runtime.inline_executor import InlineExecutor
@@ -47,8 +47,8 @@ from elastic_ctr.serving.batching.spare_networks import SpareNetworks
 from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import VersionManifest
 
 if TYPE_CHECKING:
     from elastic_ctr.serving.frontends.grpc import GrpcFrontend
@@ -95,9 +95,7 @@ class Worker:
             max_body_bytes=serving.max_body_bytes,
         )
         self._frontend = HttpFrontend(
-            routes.handle,
-            Limits(max_body_bytes=serving.max_body_bytes),
-            lambda status: routes.count("none", status),
+            routes.handle, Limits(max_body_bytes=serving.max_body_bytes), lambda status: routes.count("none", status)
         )
         # Everyday requests; the frontend above is behind it.
         self._native: NativeHttpFrontend | None = None
@@ -239,11 +237,7 @@ class Worker:
         if loaded is None:
             schema = schema_of(manifest, folder, ignores_unknown=self._config.serving.ignore_unknown)
             network = await asyncio.get_running_loop().run_in_executor(
-                self._paddle,
-                self._networks.load,
-                folder,
-                len(manifest.slots) * manifest.dim,
-                len(manifest.numbers),
+                self._paddle, self._networks.load, folder, len(manifest.slots) * manifest.dim, len(manifest.numbers)
             )
             client = self._client(manifest.dim, manifest.partitions)
             averaged = np.array([slot in manifest.averaged for slot in manifest.slots], np.bool_)

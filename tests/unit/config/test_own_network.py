@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
-from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import ConfigRefused, dump, load, settings
 from elastic_ctr.config.model import Model, ModelInput, digest_of_model
 from elastic_ctr.config.own_network import MAX_SOURCE, OwnNetwork, read_source
 from elastic_ctr.config.role_files import CubeServerFile
 from elastic_ctr.config.roles import CubePodConfig
 from elastic_ctr.config.values_file import Values
+from elastic_ctr.operate.cli.local import load_values
 
 SOURCE = "def logit(inputs, settings):\n    return inputs.pooled[:, :1]\n"
 DATA = {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}

@@ -9,7 +9,7 @@ from elastic_ctr.config.helm_yaml import Loader
 from elastic_ctr.config.load import ConfigRefused, dump, load
 from elastic_ctr.config.role_files import IntakeFile, RoleFile, ScoringFile, TrainerFile
 from elastic_ctr.config.section import EXACT
-from elastic_ctr.local.plan import Places, Role, roles
+from elastic_ctr.operate.local.plan import Places, Role, roles
 
 CLICKS_BY_HTTP = f"data: {{{INTAKE}}}\nintake: {{enabled: true}}"
 ROLES = list(roles(Places(Path("/run/local"), values(CLICKS_BY_HTTP))))

@@ -9,7 +9,7 @@ from elastic_ctr.config.role_files import MasterFile, TrainerFile
 from elastic_ctr.config.statistics import absent_vocabularies, numbers_read_otherwise, short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.local.plan import Places, roles
+from elastic_ctr.operate.local.plan import Places, roles
 
 EMPTY = {
     "rows": 0,

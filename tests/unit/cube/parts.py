@@ -8,7 +8,7 @@ import numpy as np
 from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay
 from elastic_ctr.cube.dictionary.format import Keys, Values
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
-from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.formats.value_kind import ValueKind
 
 MAX_KEY = 2**64 - 1
 SPECIAL_KEYS = (0, 1, 2**63 - 1, 2**63, 2**64 - 2, MAX_KEY)

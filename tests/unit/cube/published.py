@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import announce
-from elastic_ctr.versions.manifest import VersionManifest, publish
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.donefile import announce
+from elastic_ctr.store.versions.manifest import VersionManifest, publish
 
 PARTITIONS = 3
 DIM = 2

@@ -26,7 +26,7 @@ from elastic_ctr.cube.placement import (
     versions_to_delete,
 )
 from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument
-from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, OverlayBelow, VersionManifest
+from elastic_ctr.store.versions.manifest import DictionaryManifest, FileEntry, OverlayBelow, VersionManifest
 
 versions = st.integers(1, 60)
 placements = st.integers(1, 6).flatmap(

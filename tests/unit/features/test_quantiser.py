@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from elastic_ctr.features.quantiser import Values, decode, encode, error_bound, quantised, value_bytes
-from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
+from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
 
 QUANTISED: tuple[ValueKind, ...] = ("float16", "int8")
 LARGEST = (2**24 - 1) * 2**104  # of float32

@@ -1,7 +1,7 @@
 import pytest
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.versions.manifest import Record
+from elastic_ctr.store.versions.manifest import Record
 
 
 class Order(Record):

@@ -24,7 +24,7 @@ from elastic_ctr.runtime.http import (
 )
 from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.runtime.metrics import Metrics
-from elastic_ctr.versions.manifest import Record
+from elastic_ctr.store.versions.manifest import Record
 
 
 class Order(Record):

@@ -41,7 +41,7 @@ def test_an_event_is_one_line_with_utc_time_level_role_and_message() -> None:
 
 
 @pytest.mark.usefixtures("restored")
-@pytest.mark.parametrize("name", ["elastic_ctr.trainer.process", "__main__"])
+@pytest.mark.parametrize("name", ["elastic_ctr.training.trainer.process", "__main__"])
 def test_a_library_that_sets_the_roots_level_does_not_silence_us(name: str) -> None:
     out = io.StringIO()
     configure("trainer", stream=out)

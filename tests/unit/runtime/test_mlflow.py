@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.master.tracking import Tracking, numbers_of, settings_of
 from elastic_ctr.runtime.mlflow import TrackingServer, TrackingUnavailable
-from elastic_ctr.trainer.host_metrics import HostMetrics
+from elastic_ctr.training.master.tracking import Tracking, numbers_of, settings_of
+from elastic_ctr.training.trainer.host_metrics import HostMetrics
 from runtime.tracking_server import Server
 
 PASS = {

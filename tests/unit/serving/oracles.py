@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elastic_ctr.features.keys import PADDING_KEY, keys_of
+from elastic_ctr.formats.keys import PADDING_KEY, keys_of
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats, UniqueKeys
 

@@ -10,8 +10,8 @@ from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.serving.rollout import Rollout
 from elastic_ctr.serving.worker_pool import Worker, WorkerPool
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import VersionManifest, publish
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import VersionManifest, publish
 
 PARTITIONS = 2
 

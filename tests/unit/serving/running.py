@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
-from elastic_ctr.features.keys import Keys
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.keys import Keys
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.instances import Instances, instances_of

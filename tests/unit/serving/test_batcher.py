@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.batching.instances import Instances, instances_of
 from elastic_ctr.serving.batching.pooling import MOST_INLINE, Floats
 from elastic_ctr.serving.batching.schema import Schema

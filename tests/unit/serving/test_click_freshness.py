@@ -3,7 +3,7 @@
 import pytest
 
 from elastic_ctr.serving.click_freshness import RECENT_SECONDS, ClickFreshness
-from elastic_ctr.versions.manifest import Arrival, VersionManifest
+from elastic_ctr.store.versions.manifest import Arrival, VersionManifest
 
 
 def version(*arrivals: tuple[int, float, float, int]) -> VersionManifest:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.client import PredictionRefused, ServingClient, ServingUnavailable, tensor_request
 from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend
 from serving.frontends import HTTP_KINDS, http_standing

@@ -12,10 +12,10 @@ import pytest
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.keys import Keys
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics.document import BUCKETS, NumberStatistics, Statistics, TextStatistics
 from elastic_ctr.features.transforms.formulas import Texts, keys_of_texts
+from elastic_ctr.formats.keys import Keys
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving import health_pb2 as health
 from elastic_ctr.serving import open_inference_pb2 as messages

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.protocols.elasticctr_json import Scanner, parse_inference
 from elastic_ctr.serving.request_error import RequestError

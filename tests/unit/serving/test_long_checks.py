@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.manifest import VersionManifest
 from serving.pods import Pod, pod
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.open_inference import infer_answer, model_metadata, parse_infer, server_metadata

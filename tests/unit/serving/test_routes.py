@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from elastic_ctr.cube.client.reader import CubeUnavailable
-from elastic_ctr.features.keys import Keys
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.keys import Keys
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.model_version import ModelVersion

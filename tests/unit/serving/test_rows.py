@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.json_rows import json_of_row, row_of
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.json_rows import json_of_row, row_of
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.worker_process import SamplesDamaged, compare, read_samples
 

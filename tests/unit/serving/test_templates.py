@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.frontends.http_syntax import RequestHead, read_head
 from elastic_ctr.serving.frontends.templates import (
     END,

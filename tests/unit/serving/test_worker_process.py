@@ -15,7 +15,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
 from elastic_ctr.cube.client.connection import CubeUnavailable
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
 from elastic_ctr.serving import worker_process
 from elastic_ctr.serving.batching.instances import instances_of
@@ -23,7 +23,7 @@ from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.batching.spare_networks import SpareNetworks
 from elastic_ctr.serving.worker_process import Worker
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.manifest import VersionManifest
 from fuzz.model import Sum
 from serving.frontends import Table
 from serving.http_peer import until

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.features.blocks import lines_in_range, open_lines
+from elastic_ctr.formats.blocks import lines_in_range, open_lines
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError
 from elastic_ctr.store.source import Source
 from store.memory import MemoryRemote

@@ -23,7 +23,7 @@ from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.store import NotInStore, Store, StoreError
-from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged
+from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDamaged
 
 log = logging.getLogger(__name__)
 

@@ -49,11 +49,7 @@ def agent_app(agent: CubeAgent, stop: asyncio.Event, access: Access) -> Starlett
 
 
 def run_cube_agent(
-    config: CubeAgentFile,
-    *,
-    pod: str,
-    address: str,
-    grace_seconds: float = LONGEST_DRAIN_SECONDS,
+    config: CubeAgentFile, *, pod: str, address: str, grace_seconds: float = LONGEST_DRAIN_SECONDS
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. `cacheDir` is the folder that the server loads from.
 

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import Store, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import (
     DictionaryManifest,
     FileEntry,
     ManifestDamaged,

@@ -8,7 +8,7 @@ import httpx
 
 from elastic_ctr.cube.agent.drain_client import error_sentence
 from elastic_ctr.runtime.auth import Tokens, bearer
-from elastic_ctr.versions.manifest import Record
+from elastic_ctr.store.versions.manifest import Record
 
 _LAYERS = ("full", "overlay", "recent")
 # Every worker maps and checks the files first.

@@ -49,8 +49,8 @@ from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store import NotInStore, StoreError, open_store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import FileEntry, ManifestDamaged, read_dictionary
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import FileEntry, ManifestDamaged, read_dictionary
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.background_process import background_pool, end_at_once
 from elastic_ctr.runtime.lifecycle import children_without_interrupts
 from elastic_ctr.store import Store, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import DictionaryManifest, FileEntry
 
 log = logging.getLogger(__name__)
 

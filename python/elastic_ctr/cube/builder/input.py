@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.cube.dictionary.format import Keys, Values
+from elastic_ctr.formats.seqfile.file_format import ESCAPE, SYNC_BYTES, Compression, SequenceFileHeader, record_dtype
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u32, load_u64
-from elastic_ctr.seqfile.file_format import ESCAPE, SYNC_BYTES, Compression, SequenceFileHeader, record_dtype
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
 
 BLOCK_KEYS = 1 << 19
 _CHUNK = 1 << 20

@@ -30,12 +30,12 @@ from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.cube.builder.part import MEMORY_BYTES, Identity, PartFile, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, Keys, Values
 from elastic_ctr.cube.placement import unbuilt_chain
-from elastic_ctr.features.keys import partitions_of
+from elastic_ctr.formats.keys import partitions_of
+from elastic_ctr.formats.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.runtime.auth import Tokens
-from elastic_ctr.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, open_store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import (
     DictionaryManifest,
     FileEntry,
     ManifestDamaged,

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from elastic_ctr.cube.builder.job import BuildFailed, Outcome, Plan, Step, plan_build
 from elastic_ctr.store import NotInStore, Store
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions.manifest import (
     DictionaryManifest,
     FileEntry,
     checked_file,

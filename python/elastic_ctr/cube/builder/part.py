@@ -29,10 +29,10 @@ from elastic_ctr.cube.dictionary.format import (
     presence_bits_for,
     stride_for,
 )
-from elastic_ctr.features.keys import partitions_of
 from elastic_ctr.features.quantiser import value_bytes
-from elastic_ctr.features.value_kind import ValueKind
-from elastic_ctr.versions.manifest import digest_of
+from elastic_ctr.formats.keys import partitions_of
+from elastic_ctr.formats.value_kind import ValueKind
+from elastic_ctr.store.versions.manifest import digest_of
 
 MEMORY_BYTES = 512 << 20
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from elastic_ctr.features import quantiser
 from elastic_ctr.features.quantiser import FIRST_AT, LARGEST_BYTE, SCALE_BITS, VECTOR_AT, Stored, Values, value_bytes
-from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.machine_code.compiled import compiled
 
 _BLOCK = 1 << 14  # rows whose copies stay in the cache

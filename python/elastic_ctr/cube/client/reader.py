@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavailable, VersionNotHeld, as_keys
 from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.wire import Kind, Status
-from elastic_ctr.features.keys import PADDING_KEY, partitions_of
+from elastic_ctr.formats.keys import PADDING_KEY, partitions_of
 
 __all__ = ["ClientStats", "CubeClient", "CubeUnavailable", "VersionNotHeld"]
 

@@ -28,10 +28,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from elastic_ctr.features import keys as key_rules
 from elastic_ctr.features import quantiser
 from elastic_ctr.features.quantiser import Stored, value_bytes
-from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
+from elastic_ctr.formats import keys as key_rules
+from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
 
 Kind = Literal["full", "overlay"]
 Keys = key_rules.Keys

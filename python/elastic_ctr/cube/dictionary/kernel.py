@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MIX_1, MIX_2, PILOT_STEP, SEED_STEP, VALUE_CODES
-from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.quantiser import VECTOR_AT
-from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.formats.keys import PADDING_KEY
+from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled, inlined
 from elastic_ctr.machine_code.intrinsics import (
     add_halves,
@@ -82,7 +82,7 @@ def mix(key: Any) -> Any:
 
 @compiled
 def partition_of(key: Any, partitions: Any, reciprocal: Any) -> Any:
-    """As `features.keys.partitions_of`, by multiplication; reciprocal = (2^64 - 1) // partitions."""
+    """As `formats.keys.partitions_of`, by multiplication; reciprocal = (2^64 - 1) // partitions."""
     rest = key - high64(key, reciprocal) * partitions
     # The estimated quotient is exact or one too small.
     return rest - partitions if rest >= partitions else rest

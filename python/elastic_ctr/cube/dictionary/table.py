@@ -12,8 +12,8 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MAX_DIM, DictionaryPart, Flags, Keys, Values, stride_for
-from elastic_ctr.features.keys import PADDING_KEY, partitions_of
-from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.formats.keys import PADDING_KEY, partitions_of
+from elastic_ctr.formats.value_kind import ValueKind
 
 Offsets = NDArray[np.int64]
 

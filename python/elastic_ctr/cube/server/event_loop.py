@@ -21,7 +21,7 @@ from elastic_ctr.cube.dictionary.kernel import FLOAT16, FLOAT32, INT8, look_up, 
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES
 from elastic_ctr.cube.wire_native import greets, magic_number, put_head, put_hello
-from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
+from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled, inlined
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u16, load_u32, load_u64, store_u8, zero_bytes

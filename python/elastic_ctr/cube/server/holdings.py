@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.cube.server.lookup_counters import MAX_VERSIONS
-from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.formats.value_kind import ValueKind
 
 
 class DoesNotFit(ValueError):

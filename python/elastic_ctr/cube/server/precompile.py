@@ -11,7 +11,7 @@ from elastic_ctr.cube.dictionary.table import compiled_lookup
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.event_loop import serve_loop
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.features.value_kind import VALUE_KINDS
+from elastic_ctr.formats.value_kind import VALUE_KINDS
 
 
 def warm(dims: list[int]) -> None:

@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from elastic_ctr.cube.placement import built_alike, unbuilt_chain
 from elastic_ctr.store import NotInStore, Store, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import Donefile, read_donefile
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.donefile import Donefile, read_donefile
+from elastic_ctr.store.versions.manifest import (
     DictionaryManifest,
     ManifestDamaged,
     VersionManifest,

@@ -21,9 +21,6 @@ import datasketches
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.cells import Cells, joined_cells
-from elastic_ctr.features.copied_cells import copied
-from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.statistics.document import (
     BUCKETS,
     LONGEST,
@@ -37,6 +34,9 @@ from elastic_ctr.features.statistics.moments import MOST_NUMBERS, Sums, sums_of
 from elastic_ctr.features.statistics.quantiles import Points, Quantiles
 from elastic_ctr.features.transforms.formulas import Texts
 from elastic_ctr.features.transforms.xxh3 import hashes_of
+from elastic_ctr.formats.cells import Cells, joined_cells
+from elastic_ctr.formats.copied_cells import copied
+from elastic_ctr.formats.inputs import Inputs, TextInput
 from elastic_ctr.machine_code.compiled import compiled
 
 CHUNK_ROWS = 1 << 16

@@ -1,6 +1,6 @@
 """Statistics of the columns of the data, as `statistics.json` has them.
 
-They are pinned for a model's life: the digest of the file is part of the model's. `features.collector` makes them.
+They are pinned for a model's life: the digest of the file is part of the model's. `features.statistics.collector` makes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import Self
 
 if TYPE_CHECKING:
-    from elastic_ctr.features.inputs import TextInput
+    from elastic_ctr.formats.inputs import TextInput
 
 TOP = 4096  # most frequent values that are listed; `vocabulary: {top: n}` allows as many
 LONGEST = 256  # bytes of a value in this list

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.keys import PADDING_KEY, Keys
-from elastic_ctr.features.line import FEASIGN_LIMIT
 from elastic_ctr.features.transforms.xxh3 import Offsets, hashes_of
+from elastic_ctr.formats.keys import PADDING_KEY, Keys
+from elastic_ctr.formats.line import FEASIGN_LIMIT
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled
 from elastic_ctr.machine_code.intrinsics import store_u64, trailing_zeros
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.cells import Cells, without_words
-from elastic_ctr.features.inputs import Inputs
-from elastic_ctr.features.keys import Keys
-from elastic_ctr.features.line import Reason
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms import formulas
 from elastic_ctr.features.transforms.xxh3 import SECRET, hash_of, hash_of_two
+from elastic_ctr.formats.cells import Cells, without_words
+from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.keys import Keys
+from elastic_ctr.formats.line import Reason
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u32, load_u64, store_u8, store_u32, store_u64
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.keys import Keys
+from elastic_ctr.formats.keys import Keys
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import copy_bytes, high64, load_u8, load_u32, load_u64
 

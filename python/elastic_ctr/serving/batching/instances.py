@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.keys import Keys
+from elastic_ctr.formats.keys import Keys
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
 Lengths = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.keys import Keys
+from elastic_ctr.formats.keys import Keys
 from elastic_ctr.serving.batching.pooling import NOT_AVERAGED, Floats
 from elastic_ctr.serving.batching.schema import Schema
 

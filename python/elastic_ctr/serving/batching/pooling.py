@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.cube.dictionary.kernel import mix
-from elastic_ctr.features.keys import PADDING_KEY, Keys, keys_of
+from elastic_ctr.formats.keys import PADDING_KEY, Keys, keys_of
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.serving.batching.instances import Instances, Lengths
 

@@ -18,16 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.model.probability import inside
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.runtime.math_library import choose_code_path
-from elastic_ctr.serving.batching.parameters import (
-    OtherParameters,
-    Shapes,
-    framework_proto,
-    read_parameters,
-    shapes_of,
-)
+from elastic_ctr.serving.batching.parameters import OtherParameters, Shapes, framework_proto, read_parameters, shapes_of
+from elastic_ctr.training.model.probability import inside
 
 Floats = npt.NDArray[np.float32]
 

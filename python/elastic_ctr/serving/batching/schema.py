@@ -7,10 +7,10 @@ from pathlib import Path
 
 from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
 from elastic_ctr.config.feature_document import FeatureDocument, read_features
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms.transformer import Transformer
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.request_error import BadRequest
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.manifest import VersionManifest
 
 
 @dataclass(frozen=True)

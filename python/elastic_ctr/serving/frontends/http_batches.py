@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.features.inputs import Inputs
-from elastic_ctr.features.json_scan import SHORTEST_ROW, CellRoom, Columns, new_cells, scan_instances
+from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.json_scan import SHORTEST_ROW, CellRoom, Columns, new_cells, scan_instances
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, store_f32
 from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, reserve, taken

@@ -23,13 +23,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from elastic_ctr.features.cells import Cells
-from elastic_ctr.features.inputs import Inputs
-from elastic_ctr.features.json_scan import columns_of
 from elastic_ctr.features.transforms.transformer import TooManyKeys
+from elastic_ctr.formats.cells import Cells
+from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.json_scan import columns_of
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
-from elastic_ctr.model.probability import complement
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving.batching.batcher import Batcher
@@ -48,6 +47,7 @@ from elastic_ctr.serving.protocols.rows_json import warm_rows
 from elastic_ctr.serving.request_error import NoProbability, RequestError, request_error_of
 from elastic_ctr.serving.routes import OPEN_INFERENCE, PARSED_INLINE, PREDICTIONS, ROWS, SOURCE_PATH, Routes, error_body
 from elastic_ctr.serving.worker_counters import Counters
+from elastic_ctr.training.model.probability import complement
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_u64
 from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head

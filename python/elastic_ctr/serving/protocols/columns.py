@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.cells import Cells
-from elastic_ctr.features.inputs import TextInput
-from elastic_ctr.features.json_rows import CellRefused, number_cell, text_cell
 from elastic_ctr.features.transforms.transformer import Transformer
+from elastic_ctr.formats.cells import Cells
+from elastic_ctr.formats.inputs import TextInput
+from elastic_ctr.formats.json_rows import CellRefused, number_cell, text_cell
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.json_fields import enough_instances

@@ -24,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
-from elastic_ctr.model.probability import complement
 from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Instances, feasign_array
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object, text
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
+from elastic_ctr.training.model.probability import complement
 
 _INSTANCES = np.frombuffer(b'"instances"', np.uint8)
 _SLOTS = np.frombuffer(b'"slots"', np.uint8)

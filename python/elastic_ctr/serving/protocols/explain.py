@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from elastic_ctr.features.keys import Keys, keys_of
+from elastic_ctr.formats.keys import Keys, keys_of
 from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Floats, Instances, Lengths, too_many_feasigns
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object

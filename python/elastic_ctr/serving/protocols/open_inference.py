@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from elastic_ctr.features.line import LineRefused, parse_features
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.formats.line import LineRefused, parse_features
+from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.batching.instances import (
     MAX_FEASIGNS,
     Instances,

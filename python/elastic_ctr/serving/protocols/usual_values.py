@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.features import Bucketized, Categorical, Feature, Numeric
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.inputs import TextInput
-from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.features.transforms.transformer import Transformer
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.inputs import TextInput
+from elastic_ctr.formats.keys import Keys
 
 MOST_VALUES = 20
 """Of a feature: each is an instance of an explanation. Of text these are the most frequent ones, of numbers quantiles."""

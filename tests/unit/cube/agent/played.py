@@ -20,8 +20,8 @@ from elastic_ctr.cube.release import AgentReport, Placement, ReleaseDocument
 from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.http import RequestRefused, application, serving
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import DictionaryManifest, publish
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import DictionaryManifest, publish
 
 PARTITIONS = 4
 MINE = (0, 2)

@@ -25,8 +25,8 @@ from elastic_ctr.cube.release import Holder, Placement
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import HttpServer
 from elastic_ctr.store import FileStore, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import read_dictionary
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import read_dictionary
 
 
 async def test_what_the_shard_owes_of_the_wanted_versions_is_loaded_live_first(tmp_path: Path, played: Played) -> None:

@@ -10,8 +10,8 @@ from cube.published import RemoteStore
 from elastic_ctr.cube.agent import cache as module
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
 from elastic_ctr.store import FileStore, NotInStore, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged, OverlayBelow, digest_of, publish
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDamaged, OverlayBelow, digest_of, publish
 
 DATA = bytes(range(256)) * 1000
 

@@ -11,9 +11,9 @@ from cube.parts import values_for
 from elastic_ctr.cube.builder import input as builder_input
 from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.cube.dictionary.format import Keys, Values
-from elastic_ctr.seqfile.file_format import SequenceFileDamaged, header_bytes
-from elastic_ctr.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.formats.seqfile.file_format import SequenceFileDamaged, header_bytes
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 
 
 def _written(path: Path, count: int, dim: int, sync_interval: int = 200) -> tuple[Keys, Values]:

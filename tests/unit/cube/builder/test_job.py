@@ -25,10 +25,10 @@ from elastic_ctr.cube.builder.job import (
 from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.features.quantiser import quantised
-from elastic_ctr.features.value_kind import ValueKind
+from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.store import FileStore, NotInStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import (
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import (
     DictionaryManifest,
     FileEntry,
     digest_of,

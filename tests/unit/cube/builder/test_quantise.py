@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from elastic_ctr.cube.builder.quantise import _BLOCK, stored_rows
 from elastic_ctr.features.quantiser import Values, encode
-from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
+from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
 
 LARGEST = float(np.finfo(np.float32).max)
 AWKWARD = (

@@ -18,8 +18,8 @@ from elastic_ctr.cube.release import BuildProgress
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import read_dictionary
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import read_dictionary
 
 MANY = np.arange(1, 301, dtype=np.uint64)
 

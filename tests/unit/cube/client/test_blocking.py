@@ -14,8 +14,6 @@ from typer.testing import CliRunner
 from cube.parts import as_keys, values_for, write_parts
 from cube.running import Running
 from cube_oracles import pack_reply, unpack_request
-from elastic_ctr.cli import cube as command
-from elastic_ctr.cli.data_files import dict_app
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client import blocking
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
@@ -25,6 +23,8 @@ from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.wire import HELLO_BYTES, Hello
+from elastic_ctr.operate.cli import cube as command
+from elastic_ctr.operate.cli.data_files import dict_app
 from ports import free_port
 
 KEYS = np.arange(1, 101, dtype=np.uint64)

@@ -14,7 +14,7 @@ from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay, m
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart, Keys, Values, describe, stride_for
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit, Paths, VersionTable
 from elastic_ctr.features.quantiser import encode, quantised
-from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
+from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
 from elastic_ctr.machine_code.compiled import bounds_checked
 
 QUANTISED: tuple[ValueKind, ...] = ("float16", "int8")

@@ -12,7 +12,7 @@ from cube.running import Running, ServerProcess
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.features.quantiser import quantised
-from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
+from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
 
 DIM = 9
 KEYS = np.arange(1, 1001, dtype=np.uint64)

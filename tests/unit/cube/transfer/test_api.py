@@ -24,8 +24,8 @@ from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import serving
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry
 
 ALL = tuple(range(PARTITIONS))
 

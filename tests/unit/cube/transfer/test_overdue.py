@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.cube.transfer.release_status import overdue_intervals
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.manifest import VersionManifest
 
 HOUR, DAY, BEGIN = 3600, 86_400, 1_780_000_000
 

@@ -30,7 +30,7 @@ from elastic_ctr.cube.transfer.state import (
     state_after_loss,
     state_from_newer,
 )
-from elastic_ctr.versions.manifest import DictionaryManifest
+from elastic_ctr.store.versions.manifest import DictionaryManifest
 
 
 class Release(RuleBasedStateMachine):

@@ -12,8 +12,8 @@ from elastic_ctr.cube.transfer.catalog import (
     followed_by_checkpoints,
 )
 from elastic_ctr.store import FileStore, StoreError
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import ORPHAN_SECONDS, CheckpointManifest, newest_change, published_versions
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import ORPHAN_SECONDS, CheckpointManifest, newest_change, published_versions
 
 
 @pytest.fixture

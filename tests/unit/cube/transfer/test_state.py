@@ -27,7 +27,7 @@ from elastic_ctr.cube.transfer.state import (
     with_scan,
     with_times,
 )
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.manifest import VersionManifest
 
 
 def test_a_built_version_becomes_the_candidate_and_waits_for_holders() -> None:

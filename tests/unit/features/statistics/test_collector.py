@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.features.cells import Cells, cells_of
-from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.statistics import collector as collector_module
 from elastic_ctr.features.statistics.collector import CHUNK_ROWS, Collector, merged, merged_series, part_name, part_of
 from elastic_ctr.features.statistics.document import BUCKETS, LONGEST, Statistics
+from elastic_ctr.formats.cells import Cells, cells_of
+from elastic_ctr.formats.inputs import Inputs, TextInput
 
 Row = tuple[tuple[str, ...], tuple[float, ...]]
 INPUTS = Inputs((TextInput("city", ""), TextInput("tags", "|")), ("price",))

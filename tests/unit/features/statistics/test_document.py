@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.features.inputs import TextInput
 from elastic_ctr.features.statistics.document import BUCKETS, NumberStatistics, Statistics, TextStatistics, series_of
+from elastic_ctr.formats.inputs import TextInput
 
 number = st.floats(allow_nan=False, allow_infinity=False, width=64)
 

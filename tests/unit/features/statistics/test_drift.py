@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from bench.drift import measured
 
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.statistics.drift import Drift, by_chance, compared, population_stability
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.inputs import Inputs, TextInput
 
 NAN = float("nan")
 INPUTS = Inputs((TextInput("city", ""),), ("price",))

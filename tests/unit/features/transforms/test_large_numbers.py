@@ -10,15 +10,15 @@ import pytest
 from elastic_ctr.config.feature_program import measured_inputs, transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.statistics import numbers_out_of_scale
-from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.line import Reason
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.transforms.transformer import MOST_OF_NETWORK, Transformer
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.line import Reason
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.rows_json import parse_rows
 from elastic_ctr.serving.request_error import BadRequest
-from elastic_ctr.trainer.measurement import Measurement
+from elastic_ctr.training.trainer.measurement import Measurement
 
 SIZES = [
     0.0,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.feature_program import NeedsStatistics, OtherStatistics, measured_inputs, transformer_of
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.cells import cells_of
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.transforms.transformer import MOST_KEYS, MOST_OF_COLUMN, MOST_OF_NETWORK, TooManyKeys
+from elastic_ctr.formats.cells import cells_of
 
 GIVEN: dict[str, dict[str, Any]] = {
     "age": {"type": "bucketized", "boundaries": [18, 30, 65]},

@@ -1,0 +1,331 @@
+"""The `features:` that an import proposes: what each column became, and why, by the first rows of any format."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+from elastic_ctr.formats.imports.category_texts import NUMBER, note_of_texts
+from elastic_ctr.formats.imports.event_times import looks_like_time
+from elastic_ctr.formats.imports.feature_names import free_name, names_of_features, yaml_text
+from elastic_ctr.formats.missing_words import USUAL_WORDS
+
+MOST_ROWS = 20_000
+"""So many rows are looked at."""
+
+_NUMBER = re.compile(NUMBER)
+_DIALECTS = (
+    (re.compile(r"[€$£¥]\s?-?[0-9][0-9.,]*|-?[0-9][0-9.,]*\s?[€$£¥]"), "an amount of money"),
+    (re.compile(r"[+-]?[0-9]+([.,][0-9]+)?\s?%"), "a percentage"),
+    (re.compile(r"[+-]?[0-9]{1,3}(\.[0-9]{3})*,[0-9]+"), "a number with a decimal comma"),
+    (re.compile(r"[+-]?[0-9]{1,3}([,' \u00a0\u202f][0-9]{3})+([.][0-9]+)?"), "a number with its thousands set apart"),
+    (re.compile(rf"\s+{NUMBER}\s*|{NUMBER}\s+"), "a number with blanks around it"),
+)
+_TYPE = re.compile(r"\{type: \w+")
+_SKEW = 2.0
+_BUCKETS = 10
+_SEVERAL = 2
+_MOST_TEXTS = 8
+# Fewer values say nothing of a column that has one value alone, or a new one in each row.
+_ENOUGH = 20
+_NEARLY_ALL = 0.95
+_HALF = 0.5
+# From here on a float64 rounds whole numbers: what is written with an exponent was an id.
+_ID = 1e15
+# A number of a larger size is damaged or made up: one alone rules the mean of its column. Whole numbers of 64 bits are below it.
+_LARGEST = 1e20
+_FEW = 0.01
+_CATEGORY = "{type: categorical"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a column became. `settings` is its feature's as YAML, without the column; empty: it is left out, and `why` is a reason."""
+
+    settings: str
+    why: str
+    note: str = ""
+
+
+class ColumnSample:
+    """The first cells of a column as text, counted by kind.
+
+    Args:
+        name: of the column.
+        typed: its format says what is a number and what is text, as JSON and Parquet do.
+    """
+
+    def __init__(self, name: str, *, typed: bool = False) -> None:
+        self._name = name
+        self._typed = typed
+        self._count = 0
+        self._missing: Counter[str] = Counter()
+        self._texts: set[str] = set()
+        self._others: Counter[str] = Counter()
+        self.numbers: list[float] = []
+        self._has_point = self._has_fraction = self._is_float = False
+        self._negatives: set[str] = set()
+        self._times = self._quoted = self._rounded = 0
+        self._unreadable = ""
+
+    def add(self, cell: str, *, quoted: bool = False) -> None:
+        """`quoted`: a format with types says that it is text."""
+        if not cell:
+            return
+        if cell in USUAL_WORDS.numbers:
+            self._missing[cell] += 1
+            if cell in USUAL_WORDS.texts:
+                return
+        self._count += 1
+        self._texts.add(cell)
+        self._times += looks_like_time(cell)
+        number = float(cell) if _NUMBER.fullmatch(cell) else math.inf
+        if quoted:
+            self._quoted += 1
+        if math.isinf(number) or quoted:
+            self._others[cell] += 1
+            return
+        self.numbers.append(number)
+        self._has_point |= "." in cell
+        self._is_float |= "." in cell or "e" in cell.lower()
+        self._has_fraction |= "e" in cell.lower() or not number.is_integer()
+        self._rounded += "e" in cell.lower() and abs(number) >= _ID
+        if cell.startswith("-") and len(self._negatives) < _SEVERAL:
+            self._negatives.add(cell)
+
+    def add_unreadable(self, what: str) -> None:
+        """A value that no feature can have, such as an object."""
+        self._unreadable = what
+
+    def verdict(self, rows: int, *, kept: bool) -> Verdict:
+        """Of so many rows. `kept`: the user named it, so that only what cannot be read is left out."""
+        if not self._name.strip():
+            return Verdict("", "it has no name, which a data frame's index has not either")
+        if self._unreadable:
+            return Verdict("", f"it holds {self._unreadable}")
+        is_number = bool(self.numbers) and self._others.keys() <= set(USUAL_WORDS.numbers)
+        if self._typed and self._is_float and not is_number:
+            return Verdict("", "it holds numbers with a point and texts; write it as one of them")
+        large = [number for number in self.numbers if abs(number) > _LARGEST]
+        if is_number and self._is_like_an_amount and len(large) > _FEW * self._count:
+            return Verdict(
+                "", f"it holds {large[0]:g}, and a number of a size above {_LARGEST:g} is a damaged one; mend such rows"
+            )
+        if not kept and (reason := self._useless(rows, is_number=is_number)):
+            return Verdict("", reason)
+        note = self._note_of_words()
+        if not self._count:
+            return Verdict(f"{_CATEGORY}}}", "no row has a value")
+        if is_number and self._is_like_an_amount:
+            if large:
+                note = f"the column {self._name!r} holds {large[0]:g}; a number of a size above {_LARGEST:g} is a damaged one: mend such rows."
+            return Verdict(self._number(), self._range(), note)
+        if is_number and self._has_point:
+            return Verdict(f"{_CATEGORY}, round: 0}}", "whole numbers with a point, which may be ids", note)
+        why = f"{len(self._texts):,} different values"
+        if is_number:
+            why += ": whole numbers may be ids"
+        return Verdict(f"{_CATEGORY}}}", why, self._note() or note)
+
+    def _useless(self, rows: int, *, is_number: bool) -> str:
+        """Why the column is left out; empty: it is not."""
+        if rows < _ENOUGH:
+            return ""
+        distinct = len(self._texts)
+        if not distinct:
+            return "it is empty in every row"
+        if distinct == 1 and self._count == rows:
+            return f"every row has the same value, {next(iter(self._texts))[:40]!r}"
+        if is_number and self._rounded > _HALF * self._count:
+            return "its numbers are ids that were rounded when they were written with an exponent (1.67687E+18); export it as text"
+        if self._count < _ENOUGH:
+            return ""
+        if self._times == self._count and distinct > _HALF * self._count:
+            return "it holds times; --time names the column of the row's time"
+        if distinct < _NEARLY_ALL * self._count or (is_number and self._is_like_an_amount):
+            return ""
+        way_out = "; if it is an amount, make it numeric" if is_number else self._dialect()
+        return f"{distinct:,} of {self._count:,} values differ, as ids of rows do{way_out or ''}; --fields keeps it"
+
+    def _number(self) -> str:
+        numbers = self.numbers
+        skewed = min(numbers) >= 0 and sum(numbers) / len(numbers) > _SKEW * median(numbers)
+        return f"{{type: numeric{', transform: [log1p, standardize]' if skewed else ''}}}"
+
+    def _range(self) -> str:
+        return f"numbers from {min(self.numbers):g} to {max(self.numbers):g}"
+
+    def _note_of_words(self) -> str:
+        """Of words for a missing value that were found."""
+        words = {word: count for word, count in self._missing.items() if word not in self._texts or self.numbers}
+        if not words or (self._others.keys() - set(USUAL_WORDS.numbers)):
+            words = {word: count for word, count in words.items() if word in USUAL_WORDS.texts}
+        if not words:
+            return ""
+        found = ", ".join(f"'{word}' ({count:,} times)" for word, count in sorted(words.items()))
+        return (
+            f"the column {self._name!r} has {found}, which stands for a missing value; data.missing lists such words."
+        )
+
+    def _note(self) -> str:
+        """A fact about a category that its settings do not show."""
+        if dialect := self._dialect():
+            return f"the column {self._name!r} became a category{dialect}."
+        others = sum(self._others.values())
+        if self.numbers and others and self._is_like_a_number and len(self.numbers) > others:
+            word, _ = self._others.most_common(1)[0]
+            way_out = "leave them empty to make it a number"
+            if len(self._others) == 1:
+                way_out = f"if that word stands for none, list it in data.missing, and make the column numeric; else {way_out}"
+            return (
+                f"the column {self._name!r} became a category because {others:,} of its {self._count:,} values, such as "
+                f"{word!r}, are no numbers; {way_out}."
+            )
+        if len(self._others) == 1 and self.numbers and len(self.numbers) >= others:
+            word = next(iter(self._others))
+            return f"the column {self._name!r} holds numbers but for {word!r}; if that word stands for none, list it in data.missing."
+        if self._typed or not self._others or len(self._texts) > _MOST_TEXTS:
+            return ""
+        return note_of_texts(self._name, sorted(self._texts)) or ""
+
+    def _dialect(self) -> str:
+        """`: its values are percentages, …`, where most are numbers in another way of writing."""
+        if not self._count or self._quoted:
+            return ""
+        for pattern, what in _DIALECTS:
+            found = [text for text in self._others if pattern.fullmatch(text)]
+            if found and sum(self._others[text] for text in found) > _HALF * self._count:
+                return (
+                    f": {found[0]!r} is {what}, which is read as text; write numbers as -1234.5, without signs and blanks, to make it "
+                    "numeric"
+                )
+        return ""
+
+    @property
+    def _is_like_an_amount(self) -> bool:
+        return self._has_fraction or len(self._negatives) >= _SEVERAL
+
+    @property
+    def _is_like_a_number(self) -> bool:
+        return self._is_like_an_amount or self._has_point
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A column, the name of its feature (empty: it is left out), the feature's settings as YAML, and why."""
+
+    column: str
+    feature: str
+    settings: str
+    why: str
+
+    def __str__(self) -> str:
+        """A line for people."""
+        name = self.column or '""'
+        if not self.feature:
+            return f"{name}: left out, {self.why}"
+        return f"{name}: {self.settings.removeprefix('{').removesuffix('}')} ({self.why})"
+
+
+class Proposal:
+    """Takes the cells of rows and says what each column is.
+
+    A column with a fraction, or with several negative numbers, is `numeric`, with log1p where its numbers are skewed to the right.
+    Everything else is `categorical`, whole numbers, too: they may be ids, and one negative number may stand for none. Whole
+    numbers with a point, as pandas writes those of a column with gaps (`7.0`), are read as numbers, so that 7 has their key. A
+    column without a name, with one value, or with a new one in nearly every row is left out.
+
+    Args:
+        columns: by their names.
+        kept: those that the user named, which are not left out.
+        settings: of columns that are known, as YAML.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        kept: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+        *,
+        typed: bool = False,
+    ) -> None:
+        self.rows = 0
+        self._kept = set(kept)
+        self._settings = dict(settings or {})
+        self._separators: dict[str, str] = {}
+        self._typed = typed
+        self.samples = {name: ColumnSample(name, typed=typed) for name in columns}
+
+    def separate(self, column: str, mark: str) -> None:
+        """Say that the values of a list stand in a column, with such a mark between."""
+        self._separators[column] = mark
+
+    @property
+    def full(self) -> bool:
+        return self.rows >= MOST_ROWS
+
+    def sample(self, column: str) -> ColumnSample:
+        """Of a column that may be new."""
+        if column not in self.samples:
+            self.samples[column] = ColumnSample(column, typed=self._typed)
+        return self.samples[column]
+
+    def add(self, cells: Sequence[str]) -> None:
+        """The cells of a row, in the order of the columns."""
+        self.rows += 1
+        for column, cell in zip(self.samples.values(), cells, strict=True):
+            column.add(cell)
+
+    def _verdict(self, name: str) -> Verdict:
+        if name in self._settings:
+            return Verdict(self._settings[name], "as this format has it")
+        found = self.samples[name].verdict(self.rows, kept=name in self._kept)
+        if found.settings and name in self._separators:
+            return Verdict(f"{_CATEGORY}, separator: {yaml_text(self._separators[name])}}}", f"lists of {found.why}")
+        return found
+
+    def columns(self) -> list[Proposed]:
+        """What each column became, in the order of the columns."""
+        found = []
+        for feature, name in zip(names_of_features(list(self.samples)), self.samples, strict=True):
+            verdict = self._verdict(name)
+            of = "" if name == feature else f", column: {yaml_text(name)}"
+            kind = _TYPE.match(verdict.settings)
+            settings = verdict.settings if kind is None else kind[0] + of + verdict.settings[kind.end() :]
+            found.append(Proposed(name, feature if settings else "", settings, verdict.why))
+        return found
+
+    def features(self) -> dict[str, str]:
+        """Each feature with its settings as YAML, in the order of the columns."""
+        found = {each.feature: each.settings for each in self.columns() if each.feature}
+        if found and not any(_CATEGORY in each for each in found.values()):
+            found |= self._buckets()
+        return found
+
+    def notes(self) -> list[str]:
+        """Sentences about columns that are left out, or whose proposal may surprise."""
+        found = []
+        for each in self.columns():
+            if not each.feature:
+                found.append(f"the column {each.column!r} is left out: {each.why}.")
+            elif note := self._verdict(each.column).note:
+                found.append(note)
+            if each.feature.startswith("column_") and not each.column.isascii():
+                found.append(
+                    f"the column {each.column!r} is the feature {each.feature}: names of features are ASCII; requests name the column."
+                )
+        return found
+
+    def _buckets(self) -> dict[str, str]:
+        """A network needs a feature with keys: the first number's ranges."""
+        first = next(each for each in self.columns() if each.feature)
+        numbers = self.samples[first.column].numbers
+        cuts = quantiles(numbers, n=_BUCKETS) if len(numbers) > 1 else numbers
+        ends = sorted({float(f"{each:.6g}") for each in cuts if abs(each) < _LARGEST}) or [0.0]
+        settings = f"type: bucketized, column: {yaml_text(first.column)}, boundaries: {json.dumps(ends)}"
+        return {free_name(f"{first.feature}_range", names_of_features(list(self.samples))): f"{{{settings}}}"}

@@ -1,0 +1,253 @@
+"""Rows that are records of named and typed values, of JSON lines and of Parquet, for hours of JSON lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import chain, islice
+from typing import TypeAlias
+
+import orjson
+
+from elastic_ctr.formats.imports.delimited_files import check_fields
+from elastic_ctr.formats.imports.event_times import utc
+from elastic_ctr.formats.imports.importers import ImportRefused, Row, RowRefused, Rows
+from elastic_ctr.formats.imports.proposal import Proposal, Proposed
+from elastic_ctr.formats.imports.row_answers import Answers
+from elastic_ctr.formats.imports.written_values import WrittenValues, require_same
+
+_LOOKED_AT = 1_000
+_LONGEST_VECTOR = 1_000
+_SEPARATORS = "|,;\x1f"
+_SHOWN_COLUMNS = 100
+
+Given: TypeAlias = "dict[str, object]"
+
+
+@dataclass(frozen=True)
+class RecordFormat(Answers):
+    """Which columns of records are what: as of CsvFormat."""
+
+    fields: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self.fields, self.without, self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A row of a file: its values, and the line that it stands on, where it is one of JSON."""
+
+    number: int
+    values: Given
+    line: bytes = b""
+
+
+class RecordImport:
+    """One import: `added_to` is the values file of hours that the rows are added to."""
+
+    slots = None
+    header = b""
+
+    def __init__(self, form: RecordFormat, added_to: Mapping[str, object] | None = None) -> None:
+        self._form = form
+        self._added_to = added_to
+        self._proposal = Proposal([], form.fields or (), typed=True)
+        self._lists: dict[str, set[str]] = {}
+        self._vectors: dict[str, int] = {}
+        self.rewritten = 0
+        """Rows that were not written as they were read."""
+
+    @property
+    def features(self) -> int:
+        return len(self._proposed().features())
+
+    @property
+    def is_guessed(self) -> bool:
+        return self._proposal.full
+
+    @property
+    def columns(self) -> list[Proposed]:
+        """As CsvImport.columns."""
+        return [] if self._added_to is not None else self._proposed().columns()
+
+    @property
+    def notes(self) -> list[str]:
+        """As CsvImport.notes."""
+        found = [] if self._added_to is not None else self._proposed().notes()
+        found += [
+            f"the column {name!r} holds vectors: its {size} numbers are the columns {name}_0 to {name}_{size - 1}, in requests, too."
+            for name, size in self._vectors.items()
+        ]
+        return found
+
+    def values(self, start: str, end: str, interval: int = 60, splits: int = 1) -> str:
+        """As Importer.values."""
+        if self._added_to is not None:
+            require_same(self._added_to, "jsonl", self._form, None, list(self._proposal.samples))
+            return ""
+        given = WrittenValues("jsonl", self._form, None, interval, splits)
+        return given.text(start, end, self._proposed(), guessed=True)
+
+    def rows(self, records: Iterable[Record | RowRefused], name: str) -> Rows:
+        """Rows of a file, or why they are none. Raises ImportRefused for a file that lacks a column."""
+        coming = iter(records)
+        first = list(islice(coming, _LOOKED_AT))
+        self._look_at([each for each in first if isinstance(each, Record)], name)
+        for each in chain(first, coming):
+            if isinstance(each, RowRefused):
+                yield each
+                continue
+            try:
+                yield self._row(each)
+            except RowRefused as refused:
+                yield RowRefused(refused.reason, f"row {each.number}: {refused}")
+
+    def _proposed(self) -> Proposal:
+        """The proposal, with the settings of lists."""
+        for name, marks in self._lists.items():
+            mark = next((each for each in _SEPARATORS if each not in marks), _SEPARATORS[-1])
+            self._proposal.separate(name, mark)
+        return self._proposal
+
+    def _look_at(self, records: Sequence[Record], name: str) -> None:
+        known = dict.fromkeys(column for each in records for column in each.values)
+        if not records:
+            return
+        for each in (*self._form.names, *self._form.without, *(self._form.fields or ())):
+            if each not in known:
+                shown = ", ".join(islice(known, _SHOWN_COLUMNS))
+                raise ImportRefused(f"{name} has no column {each!r}; its columns are: {shown}.")
+        for column in known:
+            lists = [each.values[column] for each in records if isinstance(each.values.get(column), list)]
+            # A whole number among them says nothing; one with a point makes it a vector.
+            if not any(isinstance(number, (float, Decimal)) for one in lists for number in _items(one)):
+                continue
+            sizes = {len(_items(one)) for one in lists}
+            numbers = all(isinstance(number, (int, float, Decimal)) for one in lists for number in _items(one))
+            if len(sizes) == 1 and numbers and 0 < min(sizes) <= _LONGEST_VECTOR:
+                self._vectors.setdefault(column, min(sizes))
+            elif column not in self._form.names:
+                self._proposal.sample(column).add_unreadable(
+                    "lists of numbers of different lengths; write each number into a column of its own"
+                )
+
+    def _row(self, record: Record) -> Row:
+        """Raises RowRefused."""
+        form = self._form
+        given = record.values
+        show = 1
+        answers: Given
+        if form.label is not None:
+            click = form.clicked(_text(given.get(form.label)))
+            answers = {form.label: click}
+        else:
+            show, click = form.counts(_text(given.get(str(form.show))), _text(given.get(str(form.click))))
+            answers = {str(form.show): show, str(form.click): click}
+        time = None
+        if form.time is not None:
+            found = given.get(form.time)
+            time = utc(found) if isinstance(found, date) else form.time_of(_text(found))
+        row: Given = {}
+        for column, value in given.items():
+            row |= answers if column in answers else self._read(column, value)
+        looked_at = not self._proposal.full
+        if looked_at:
+            self._proposal.rows += 1
+            for column, value in row.items():
+                if self._is_feature(column):
+                    self._sample(column, value)
+        kept = bool(record.line) and all(given[name] == row[name] for name in answers) and not self._vectors
+        self.rewritten += not kept
+        return Row(show, click, time, record.line if kept else orjson.dumps(row))
+
+    def _is_feature(self, column: str) -> bool:
+        form = self._form
+        if column in form.names or column in form.without:
+            return False
+        of = column.rpartition("_")[0]
+        return form.fields is None or column in form.fields or (of in self._vectors and of in form.fields)
+
+    def _read(self, column: str, value: object) -> Given:
+        """What JSON has of a value. Raises RowRefused."""
+        size = self._vectors.get(column)
+        if size is None or value is None:
+            return {column: _plain(value, column)}
+        numbers = _items(value)
+        if len(numbers) != size or not all(isinstance(each, (int, float, Decimal)) for each in numbers):
+            raise RowRefused("vector", f"the column {column!r} is no vector of {size} numbers")
+        return {f"{column}_{place}": _plain(number, column) for place, number in enumerate(numbers)}
+
+    def _sample(self, column: str, value: object) -> None:
+        sample = self._proposal.sample(column)
+        if isinstance(value, dict):
+            sample.add_unreadable("objects; write their values into columns of their own")
+        elif isinstance(value, list):
+            marks = self._lists.setdefault(column, set())
+            for each in value:
+                if isinstance(each, (list, dict, float)):
+                    sample.add_unreadable("lists of lists, of objects or of numbers with a point")
+                else:
+                    text = _text(each)
+                    marks |= set(text) & set(_SEPARATORS)
+                    sample.add(text, quoted=isinstance(each, (str, bool)))
+        else:
+            sample.add(_text(value), quoted=isinstance(value, (str, bool)))
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    """A value as a cell of CSV has it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _plain(value: object, column: str) -> object:
+    """What JSON has of a value of Parquet. Raises RowRefused."""
+    if isinstance(value, Decimal):
+        return int(value) if value.as_tuple().exponent == 0 else _plain(float(value), column)
+    if isinstance(value, float) and not math.isfinite(value):
+        if math.isnan(value):
+            return None
+        raise RowRefused("not_finite", f"the column {column!r} is {value}, which is not finite")
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise RowRefused("not_utf8", f"the column {column!r} is {value[:40]!r}, which is not UTF-8") from None
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, list):
+        return [_plain(each, column) for each in value]
+    return value if value is None or isinstance(value, (str, bool, int, float, dict)) else str(value)
+
+
+def json_records(lines: Iterator[bytes], name: str) -> Iterator[Record | RowRefused]:
+    """Raises ImportRefused for a file that is one document."""
+    for number, line in enumerate(lines, 1):
+        if number == 1 and line.lstrip().startswith(b"["):
+            raise ImportRefused(
+                f"{name} is one list, and JSON lines have an object a line; `jq -c '.[]' {name}` writes them."
+            )
+        try:
+            values = orjson.loads(line)
+        except orjson.JSONDecodeError as wrong:
+            empty = not line.strip()
+            yield RowRefused("empty" if empty else "not_json", f"line {number}: it is not JSON ({wrong})")
+            continue
+        if isinstance(values, dict):
+            yield Record(number, values, line)
+        else:
+            yield RowRefused("not_json", f"line {number}: it is no object, with a value for each column")

@@ -1,0 +1,41 @@
+"""The columns that features read, and how: they decide the cells of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from elastic_ctr.formats.missing_words import NO_WORDS, MissingWords
+
+
+class TextInput(NamedTuple):
+    """A column that is read as text. `separator` is empty, or the one ASCII character between the values of a cell."""
+
+    column: str
+    separator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The columns that features read of a row, in the order of the cells. A column may be read in more ways than one.
+
+    A cell whose text is one of the words `missing` is empty.
+    """
+
+    texts: tuple[TextInput, ...]
+    numbers: tuple[str, ...]
+    missing: MissingWords = NO_WORDS
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is read, once."""
+        return tuple(dict.fromkeys([*(each.column for each in self.texts), *self.numbers]))
+
+    @property
+    def in_both_ways(self) -> tuple[tuple[int, int], ...]:
+        """(text cell, number cell) of each column that is read as text and as a number.
+
+        A request has one value of it, which is both only if it is a whole number below 2^53: readers refuse rows with another.
+        """
+        of_text = {each.column: place for place, each in enumerate(self.texts)}
+        return tuple((of_text[column], place) for place, column in enumerate(self.numbers) if column in of_text)

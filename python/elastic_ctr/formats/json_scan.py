@@ -1,0 +1,508 @@
+"""Rows as JSON objects, in machine code: the everyday ones, straight from their bytes to cells.
+
+An object's columns come in any order, with blanks anywhere. A value is text without a backslash, a number, true, false, null, or a
+list of these for an input with a separator. Whatever else comes, a wrong row above all, is *not read*, and left to `json_rows`, which
+says the same of everything that is read here: it is the oracle of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from elastic_ctr.formats.cells import Bytes, Cells, Numbers, Places
+from elastic_ctr.formats.decimals import MOST_DIGITS, nearest_float
+from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.utf8 import is_utf8
+from elastic_ctr.machine_code.compiled import compiled, compiled_inline
+from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
+
+NOT_READ = -1
+SHORTEST_ROW = len("{},")
+LF = 10
+_KEPT = 256 << 10
+
+_QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _BEGIN, _END, _MINUS, _PLUS, _POINT, _ZERO, _NINE = (
+    ord(sign) for sign in '",:[]{}-+.09'
+)
+_SMALL_E, _LARGE_E, _BACKSLASH, _SPACE, _TAB, _CR = 101, 69, 92, 32, 9, 13
+_INSTANCES, _TRUE, _FALSE, _NULL = (
+    np.frombuffer(word, np.uint8) for word in (b'"instances"', b"true", b"false", b"null")
+)
+# Kinds of values. BIG: a whole number from 2^53 on, or -0.
+_TEXT, _WHOLE, _BIG, _DECIMAL, _YES, _NO, _NOTHING = range(7)
+_EXACT = np.uint64(1 << 53)
+_LEAST = -(2.0**63)
+_TEN, _8, _64 = np.uint64(10), np.uint64(8), np.uint64(64)
+_ENDLESS = 1 << 20
+_LOWS, _HIGHS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+_QUOTES, _BACKSLASHES, _SPACES = (_LOWS * np.uint64(byte) for byte in (_QUOTE, _BACKSLASH, _SPACE))
+
+
+class Columns(NamedTuple):
+    """The inputs of a row, as arrays; and what the last rows were like, which belongs to one thread."""
+
+    names: Bytes  # of the columns, each with the quote behind it, and eight bytes more
+    ends: Places  # [columns + 1], from 0
+    plain: int  # so many come first whose names JSON has as they are
+    uses: Places  # the cells that a column fills: first the places of texts, then those of numbers
+    starts: Places  # [columns + 1]: where the uses of each begin
+    separators: Places  # [texts]: the byte, or -1
+    counts: int  # so many numbers come first and may be true or false
+    skips: bool  # whether a column that is not read may stand there
+    guesses: Places  # [columns + 1]: the column that came after each, and first
+    seen: Places  # [columns + 1]: the row that had it last; and the row's own number
+
+
+class CellRoom(NamedTuple):
+    """Cells that rows are read into, and the byte of the data behind what lists have written there."""
+
+    begins: Places  # [rows, texts]
+    ends: Places
+    numbers: Numbers  # [rows, numbers]
+    written: Places  # [1]
+
+
+def columns_of(inputs: Inputs, *, counts: tuple[str, ...] = (), skips: bool = False) -> Columns:
+    """Numbers are `counts`, then those of `inputs`."""
+    numbers = (*counts, *inputs.numbers)
+    of_texts = [each.column for each in inputs.texts]
+    given = dict.fromkeys([*inputs.columns, *counts])
+    escaped = [name for name in given if json.dumps(name, ensure_ascii=False) != f'"{name}"']
+    names = [*(name for name in given if name not in escaped), *escaped]
+    uses = [[place for place, column in enumerate((*of_texts, *numbers)) if column == name] for name in names]
+    encoded = [name.encode() + b'"' for name in names]
+    return Columns(
+        np.frombuffer(bytearray(b"".join(encoded) + bytes(8)), np.uint8),
+        np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+        len(names) - len(escaped),
+        np.array([place for places in uses for place in places], np.int64),
+        np.cumsum([0, *map(len, uses)], dtype=np.int64),
+        np.array([ord(each.separator) if each.separator else -1 for each in inputs.texts], np.int64),
+        len(counts),
+        skips,
+        np.roll(np.arange(len(names) + 1, dtype=np.int64), -1) if names else np.zeros(1, np.int64),
+        np.zeros(len(names) + 1, np.int64),
+    )
+
+
+def new_cells(rows: int, inputs: Inputs, counts: int = 0) -> CellRoom:
+    texts = len(inputs.texts)
+    return CellRoom(
+        np.empty((rows, texts), np.int64),
+        np.empty((rows, texts), np.int64),
+        np.empty((rows, counts + len(inputs.numbers)), np.float64),
+        np.zeros(1, np.int64),
+    )
+
+
+class RowScanner:
+    """For one model and one thread: what it reads small bodies into is used again."""
+
+    def __init__(self, inputs: Inputs, max_rows: int, *, skips: bool) -> None:
+        self._inputs = inputs
+        self._max_rows = max_rows
+        self._columns = columns_of(inputs, skips=skips)
+        self._data: Bytes = np.empty(0, np.uint8)
+        self._cells = new_cells(0, inputs)
+
+    def read(self, body: bytes) -> Cells | None:
+        """The rows of `{"instances": […]}`, to be used before the next are read; None: the body is not an everyday one."""
+        size = len(body)
+        rows = min(body.count(b"{") - 1, self._max_rows)
+        if rows < 1:
+            return None
+        data, cells = self._data, self._cells
+        if data.size < 2 * size:
+            data = np.empty(2 * max(size, 1024), np.uint8)
+        if len(cells.begins) < rows:
+            cells = new_cells(max(rows, 16), self._inputs)
+        if size <= _KEPT:
+            self._data, self._cells = data, cells
+        data[:size] = np.frombuffer(body, np.uint8)
+        cells.written[0] = size
+        found = scan_instances(data, 0, size, self._columns, cells, 0, rows)
+        if found < 0:
+            return None
+        return Cells(data, cells.begins[:found], cells.ends[:found], cells.numbers[:found])
+
+
+# -- in machine code
+
+
+@compiled_inline
+def _blanks(data: Any, at: Any, end: Any, line_end: Any) -> Any:
+    while at < end and (data[at] == _SPACE or data[at] == line_end or data[at] == _CR or data[at] == _TAB):
+        at += 1
+    return at
+
+
+@compiled_inline
+def _sign(data: Any, at: Any, end: Any, line_end: Any, sign: Any) -> Any:
+    """Past the sign and the blanks before it; -1 when something else is there, or before."""
+    if at < 0:
+        return at
+    at = _blanks(data, at, end, line_end)
+    return at + 1 if at < end and data[at] == sign else np.int64(NOT_READ)
+
+
+@compiled_inline
+def _word(data: Any, at: Any, end: Any, word: Any) -> Any:
+    """Past the word; -1 when something else is there."""
+    if at + word.size > end:
+        return np.int64(NOT_READ)
+    for i in range(word.size):
+        if data[at + i] != word[i]:
+            return np.int64(NOT_READ)
+    return at + word.size
+
+
+@compiled
+def _text(data: Any, at: Any, end: Any) -> Any:
+    """Where the quote stands that ends the text that begins there; -1 when it has a backslash, or is none."""
+    begin = at
+    base = np.uint64(data.ctypes.data)
+    above = np.uint64(0)
+    while at + 8 <= end:
+        word = load_u64(base + np.uint64(at))
+        quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
+        # The lowest mark is right, and those above it do not matter.
+        found = ((quotes - _LOWS) & ~quotes | (backslashes - _LOWS) & ~backslashes | (word - _SPACES) & ~word) & _HIGHS
+        if found != 0:
+            place = trailing_zeros(found) >> np.uint64(3)
+            above |= word & _HIGHS & ((np.uint64(1) << (place * _8)) - np.uint64(1))
+            at += np.int64(place)
+            break
+        above |= word & _HIGHS
+        at += 8
+    while at < end and data[at] != _QUOTE and data[at] != _BACKSLASH and data[at] >= _SPACE:
+        above |= np.uint64(data[at] & 0x80)
+        at += 1
+    if at >= end or data[at] != _QUOTE or (above != 0 and not is_utf8(data, begin, at)):
+        return np.int64(NOT_READ)
+    return at
+
+
+@compiled_inline
+def _number(data: Any, at: Any, end: Any) -> Any:
+    """(Past a number, what it is, its value); (-1, …) when it is none, or not to be known here."""
+    nothing = np.int64(NOT_READ), np.int64(_BIG), 0.0
+    negative = at < end and data[at] == _MINUS
+    if negative:
+        at += 1
+    begin = at
+    mantissa = np.uint64(0)
+    while at < end and _ZERO <= data[at] <= _NINE:
+        mantissa = mantissa * _TEN + np.uint64(data[at] - np.uint8(_ZERO))
+        at += 1
+    digits = at - begin
+    if digits == 0 or digits > MOST_DIGITS or (digits > 1 and data[begin] == _ZERO):
+        return nothing
+    if mantissa == 0:
+        digits = 0
+    power = np.int64(0)
+    kind = np.int64(_WHOLE)
+    if at < end and data[at] == _POINT:
+        at += 1
+        begin = at
+        kind = np.int64(_DECIMAL)
+        while at < end and _ZERO <= data[at] <= _NINE:
+            mantissa = mantissa * _TEN + np.uint64(data[at] - np.uint8(_ZERO))
+            if mantissa > 0:
+                # Past the nineteenth the mantissa may be zero again, but is not used.
+                digits += 1
+            at += 1
+        power = begin - at
+        if power == 0 or digits > MOST_DIGITS:
+            return nothing
+    if at < end and (data[at] == _SMALL_E or data[at] == _LARGE_E):
+        at += 1
+        kind = np.int64(_DECIMAL)
+        lower = at < end and data[at] == _MINUS
+        if at < end and (lower or data[at] == _PLUS):
+            at += 1
+        begin = at
+        shift = 0
+        while at < end and _ZERO <= data[at] <= _NINE:
+            shift = min(shift * 10 + int(data[at] - np.uint8(_ZERO)), _ENDLESS)
+            at += 1
+        if at == begin:
+            return nothing
+        power += -shift if lower else shift
+    value, known = nearest_float(mantissa, power)
+    if not known:
+        return nothing
+    if kind == _WHOLE and (mantissa >= _EXACT or (negative and mantissa == 0)):
+        kind = np.int64(_BIG)
+    return at, kind, -value if negative else value
+
+
+@compiled_inline
+def _scalar(data: Any, at: Any, end: Any) -> Any:
+    """(Past a value, what it is, where its text begins and ends, its number); (-1, …) when it is not read."""
+    number = np.nan
+    if at >= end:
+        return np.int64(NOT_READ), np.int64(_NOTHING), at, at, number
+    byte = data[at]
+    if byte == _QUOTE:
+        stop = _text(data, at + 1, end)
+        return (stop + 1 if stop >= 0 else stop), np.int64(_TEXT), at + 1, stop, number
+    if byte == _MINUS or _ZERO <= byte <= _NINE:
+        stop, kind, number = _number(data, at, end)
+        # Floats have another zero below zero, whole numbers have none: which one the sentence says is not known here.
+        if kind == _BIG and number == 0:
+            stop = np.int64(NOT_READ)
+        return stop, kind, at, stop, number
+    if byte == _TRUE[0]:
+        stop = _word(data, at, end, _TRUE)
+        return stop, np.int64(_YES), at, stop, number
+    if byte == _FALSE[0]:
+        stop = _word(data, at, end, _FALSE)
+        return stop, np.int64(_NO), at, stop, number
+    stop = _word(data, at, end, _NULL)
+    return stop, np.int64(_NOTHING), at, at, number
+
+
+@compiled_inline
+def _next(data: Any, at: Any, end: Any, line_end: Any, close: Any) -> Any:
+    """After an element: (past the comma or the closing sign, whether it is closed); -1 as above."""
+    if at < 0:
+        return at, True
+    at = _blanks(data, at, end, line_end)
+    if at < end and data[at] == _COMMA:
+        return at + 1, False
+    if at < end and data[at] == close:
+        return at + 1, True
+    return np.int64(NOT_READ), True
+
+
+@compiled_inline
+def _list(data: Any, at: Any, end: Any, line_end: Any, separator: Any, cells: Any) -> Any:
+    """(Past a list, where its text begins and ends); -1 as above. Without a separator nothing is written."""
+    begin = to = cells.written[0]
+    at = _blanks(data, at + 1, end, line_end)
+    if at < end and data[at] == _CLOSE:
+        return at + 1, begin, to
+    closed = False
+    while not closed:
+        at, kind, first, last, _ = _scalar(data, _blanks(data, at, end, line_end), end)
+        if at < 0:
+            return at, begin, to
+        if separator >= 0 and kind != _NOTHING:
+            if kind in (_BIG, _DECIMAL) or to + 1 + last - first > data.size:
+                return np.int64(NOT_READ), begin, to
+            if last > first and to > begin:
+                data[to] = separator
+                to += 1
+            for place in range(first, last):
+                byte = data[place]
+                if byte == separator:
+                    return np.int64(NOT_READ), begin, to
+                data[to] = byte
+                to += 1
+        at, closed = _next(data, at, end, line_end, _CLOSE)
+    if at >= 0:
+        cells.written[0] = to
+    return at, begin, to
+
+
+@compiled_inline
+def _is_name(data: Any, at: Any, end: Any, columns: Any, column: Any) -> Any:
+    """Whether the column's name and a quote stand there."""
+    begin = columns.ends[column]
+    size = columns.ends[column + 1] - begin
+    if at + size > end:
+        return False
+    one = np.uint64(data.ctypes.data) + np.uint64(at)
+    other = np.uint64(columns.names.ctypes.data) + np.uint64(begin)
+    if size < 8 and at + 8 <= end:
+        return (load_u64(one) ^ load_u64(other)) << (_64 - _8 * np.uint64(size)) == 0
+    if size >= 8:
+        for word in range(size // 8):
+            step = np.uint64(8 * word)
+            if load_u64(one + step) != load_u64(other + step):
+                return False
+        step = np.uint64(size - 8)
+        return load_u64(one + step) == load_u64(other + step)
+    same = True
+    for i in range(size):
+        same = same and data[at + i] == columns.names[begin + i]
+    return same
+
+
+@compiled_inline
+def _name(data: Any, at: Any, end: Any, columns: Any, last: Any) -> Any:
+    """(Past the name and its quote, the column; -1 for one that is not read), after the column `last`; (-1, 0) as above."""
+    column = columns.guesses[last]
+    if column < columns.plain and _is_name(data, at, end, columns, column):
+        return at + columns.ends[column + 1] - columns.ends[column], column
+    for column in range(columns.plain):
+        if _is_name(data, at, end, columns, column):
+            columns.guesses[last] = column
+            return at + columns.ends[column + 1] - columns.ends[column], np.int64(column)
+    # A name with escapes may be that of a column.
+    stop = _text(data, at, end)
+    if stop < 0 or not columns.skips:
+        return np.int64(NOT_READ), np.int64(0)
+    return stop + 1, np.int64(-1)
+
+
+@compiled_inline
+def _fill(data: Any, at: Any, end: Any, line_end: Any, columns: Any, column: Any, cells: Any, row: Any) -> Any:
+    """Past a column's value, which stands in its cells then; -1 as above."""
+    texts = columns.separators.size
+    first, last = columns.starts[column], columns.starts[column + 1]
+    if at < end and data[at] == _OPEN:
+        # One that is read with two separators would be written twice.
+        place = columns.uses[first]
+        if last - first != 1 or place >= texts or columns.separators[place] < 0:
+            return np.int64(NOT_READ)
+        at, begin, stop = _list(data, at, end, line_end, columns.separators[place], cells)
+        cells.begins[row, place] = begin
+        cells.ends[row, place] = stop
+        return at
+    at, kind, begin, stop, number = _scalar(data, at, end)
+    if at < 0:
+        return at
+    for use in range(first, last):
+        place = columns.uses[use]
+        if place < texts:
+            # Below -2^63 parsers give float64; and a column that is read as a number, too, has whole numbers below 2^53.
+            if kind == _DECIMAL or (kind == _BIG and (number <= _LEAST or columns.uses[last - 1] >= texts)):
+                return np.int64(NOT_READ)
+            cells.begins[row, place] = begin
+            cells.ends[row, place] = stop
+            continue
+        place -= texts
+        if kind in (_YES, _NO):
+            if place >= columns.counts:
+                return np.int64(NOT_READ)
+            number = 1.0 if kind == _YES else 0.0
+        elif kind == _TEXT:
+            return np.int64(NOT_READ)
+        cells.numbers[row, place] = number
+    return at
+
+
+@compiled_inline
+def _skip(data: Any, at: Any, end: Any, line_end: Any, cells: Any) -> Any:
+    """Past a value that no column needs; -1 as above."""
+    if at < end and data[at] == _OPEN:
+        at, _, _ = _list(data, at, end, line_end, np.int64(-1), cells)
+        return at
+    at, _, _, _, _ = _scalar(data, at, end)
+    return at
+
+
+@compiled
+def scan_row(data: Any, at: Any, end: Any, line_end: Any, columns: Any, cells: Any, row: Any) -> Any:
+    """Past the object, which stands in the row's cells then; -1 as above. `line_end` is a blank."""
+    at = _sign(data, at, end, line_end, _BEGIN)
+    if at < 0:
+        return at
+    most = columns.seen.size - 1
+    number = columns.seen[most] + 1
+    columns.seen[most] = number
+    found = np.int64(0)
+    last = most
+    empty = _blanks(data, at, end, line_end)
+    closed = empty < end and data[empty] == _END
+    if closed:
+        at = empty + 1
+    while not closed:
+        at = _sign(data, at, end, line_end, _QUOTE)
+        if at < 0:
+            return at
+        at, column = _name(data, at, end, columns, last)
+        at = _sign(data, at, end, line_end, _COLON)
+        if at < 0:
+            return at
+        at = _blanks(data, at, end, line_end)
+        if column < 0:
+            at = _skip(data, at, end, line_end, cells)
+        else:
+            if columns.seen[column] == number:
+                # Which of its values counts is not said: `json_rows` refuses it.
+                return np.int64(NOT_READ)
+            columns.seen[column] = number
+            found += 1
+            last = column
+            at = _fill(data, at, end, line_end, columns, column, cells, row)
+        at, closed = _next(data, at, end, line_end, _END)
+    if at >= 0 and found < most:
+        texts = columns.separators.size
+        for column in range(most):
+            if columns.seen[column] != number:
+                for use in range(columns.starts[column], columns.starts[column + 1]):
+                    place = columns.uses[use]
+                    if place < texts:
+                        cells.begins[row, place] = 0
+                        cells.ends[row, place] = 0
+                    else:
+                        cells.numbers[row, place - texts] = np.nan
+    return at
+
+
+@compiled
+def scan_instances(data: Any, begin: Any, end: Any, columns: Any, cells: Any, first: Any, max_rows: Any) -> Any:
+    """How many rows of `data[begin:end]` stand in the cells from `first` on; -1 when it is not read, or does not fit.
+
+    Lists are written to the data behind `cells.written[0]`, and take no more room than the body does.
+    """
+    at = _sign(data, begin, end, LF, _BEGIN)
+    if at < 0:
+        return at
+    at = _word(data, _blanks(data, at, end, LF), end, _INSTANCES)
+    at = _sign(data, _sign(data, at, end, LF, _COLON), end, LF, _OPEN)
+    rows = np.int64(0)
+    closed = False
+    while not closed:
+        if at < 0 or rows == max_rows:
+            return np.int64(NOT_READ)
+        at = scan_row(data, at, end, LF, columns, cells, first + rows)
+        rows += 1
+        at, closed = _next(data, at, end, LF, _CLOSE)
+    at = _sign(data, at, end, LF, _END)
+    if at < 0 or _blanks(data, at, end, LF) != end:
+        return np.int64(NOT_READ)
+    return rows
+
+
+@compiled
+def scan_lines(
+    data: Any, begin: Any, end: Any, columns: Any, cells: Any, max_line_bytes: Any, lines: Any, codes: Any
+) -> Any:
+    """Read the lines of `data[begin:end]` until all are done or there is no room for more; (how many, where the next begins).
+
+    Args:
+        data: u8; lists are written to it as `scan_instances` does.
+        begin: where the first line begins.
+        end: of the last.
+        columns: what is read.
+        cells: get the rows.
+        max_line_bytes: a longer line is not read.
+        lines: i64[rows, 2], get where each line begins, and ends without its LF.
+        codes: get 1 for a line that is not read, else 0.
+    """
+    at = begin
+    row = 0
+    while row < codes.size and at < end:
+        lines[row, 0] = at
+        written = cells.written[0]
+        # A line end is no blank here, and no text has one.
+        stop = scan_row(data, at, end, _SPACE, columns, cells, row)
+        if stop >= 0:
+            stop = _blanks(data, stop, end, _SPACE)
+        codes[row] = 0
+        if stop < 0 or (stop < end and data[stop] != LF) or stop - at > max_line_bytes:
+            codes[row] = 1
+            cells.written[0] = written
+            stop = at
+            while stop < end and data[stop] != LF:
+                stop += 1
+        lines[row, 1] = stop
+        at = stop + 1
+        row += 1
+    return row, at

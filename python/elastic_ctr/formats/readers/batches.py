@@ -1,0 +1,106 @@
+"""The questions to readers, and their answers: columns in, batches of rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from elastic_ctr.formats.cells import Cells, Places
+from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.line import Reason
+
+MOST_ROWS = 1 << 11
+MOST_BYTES = 8 << 20
+_MOST_NAMES = 60
+
+Kind: TypeAlias = Literal["csv", "tsv", "jsonl", "parquet", "reader"]
+
+
+class ColumnsRefused(ValueError):
+    """A file whose columns are not those that are wanted; one sentence that names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The kind of the files. `columns` names those of text without a header line; None: the first line of each file names them.
+
+    A `reader` is a function of the user's own, `package.module:function`; see `own_reader`.
+    """
+
+    kind: Kind
+    columns: tuple[str, ...] | None = None
+    reader: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The columns that are read of each row.
+
+    A label alone is 0 or 1 and its show is 1. With `shows` both are counts: whole numbers below 2^31, shows of at least 1,
+    label of at most shows; with `late_clicks`, shows may be 0 where the label is not. Rows without label, as those to predict, have
+    show 1 and click 0.
+    """
+
+    inputs: Inputs
+    label: str | None = None
+    shows: str | None = None
+    late_clicks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shows is not None and self.label is None:
+            raise ValueError(f"shows {self.shows!r} stands without a label; name the column of the clicks, too.")
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The columns of label and shows, as far as they are read."""
+        return tuple(column for column in (self.label, self.shows) if column is not None)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is read, once."""
+        return tuple(dict.fromkeys([*self.counts, *self.inputs.columns]))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row beside its texts."""
+        return 16 * len(self.inputs.texts) + 8 * len(self.inputs.numbers) + 24
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that was left out.
+
+    `place` is the offset of its first byte in the text (decompressed), or its number in the file from 0 on where rows have
+    no offset. `detail` is a sentence that names the column, its value and what is allowed; `excerpt` the row's first bytes.
+    """
+
+    place: int
+    reason: Reason
+    detail: str
+    excerpt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Some rows in their order: `shows`, `clicks` and `places` (as in RefusedRow) are i64[n] of the n rows of `cells`; `refused`
+    are those that lay among them.
+    """
+
+    cells: Cells
+    shows: Places
+    clicks: Places
+    places: Places
+    refused: list[RefusedRow]
+
+
+def find_columns(wanted: Sequence[str], names: Sequence[str], path: str) -> list[int]:
+    """The place of each wanted column among the names of a file. Raises ColumnsRefused."""
+    for column in wanted:
+        times = names.count(column)
+        if times > 1:
+            raise ColumnsRefused(f"{path} has {times} columns with the name {column!r}; give each a name of its own.")
+        if not times:
+            known = ", ".join(map(repr, names[:_MOST_NAMES])) + (" …" if len(names) > _MOST_NAMES else "")
+            raise ColumnsRefused(f"{path} lacks the column {column!r}; it has {known or 'none'}.")
+    return [names.index(column) for column in wanted]

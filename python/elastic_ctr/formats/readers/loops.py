@@ -1,0 +1,345 @@
+"""The compiled loops of the readers: lines to cells, texts to numbers, and the check of UTF-8.
+
+A CSV reader that is handed whole blocks lets a quote that is never closed swallow good rows and takes a bare CR for the end of
+a row; here a row is a line. Cells stay where they are in the block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from elastic_ctr.formats.decimals import MOST_DIGITS, nearest_float
+from elastic_ctr.formats.readers import refusals
+from elastic_ctr.formats.utf8 import is_utf8
+from elastic_ctr.machine_code.compiled import compiled, compiled_inline
+from elastic_ctr.machine_code.intrinsics import equal_bytes, load_u64, trailing_zeros
+
+_FINE, _TOO_LONG, _EMPTY, _OPEN_QUOTE, _AFTER_QUOTE, _WRONG_COLUMNS, _NOT_A_NUMBER, _NOT_UTF8, _NOT_BOTH = (
+    refusals.FINE,
+    refusals.TOO_LONG,
+    refusals.EMPTY,
+    refusals.OPEN_QUOTE,
+    refusals.AFTER_QUOTE,
+    refusals.WRONG_COLUMNS,
+    refusals.NOT_A_NUMBER,
+    refusals.NOT_UTF8,
+    refusals.NOT_BOTH,
+)
+HARD = 255
+"""The code of a number that `read_numbers` leaves to a slower and exact way."""
+
+_LF, _CR, _QUOTE, _PLUS, _MINUS, _POINT, _SMALL_E, _LARGE_E, _ZERO = 10, 13, 34, 43, 45, 46, 101, 69, 48
+_TEN = np.uint64(10)
+_ENDLESS = 1 << 20
+_EXACT = 2.0**53  # from here on JSON programs round whole numbers
+_0, _1, _8, _16, _32, _64 = (np.uint64(number) for number in (0, 1, 8, 16, 32, 64))
+_WINDOW = 64
+_ZEROS, _TO_HIGH, _HIGHS = (np.uint64(byte * 0x0101010101010101) for byte in (_ZERO, 0x76, 0x80))
+_PAIRS = np.uint64(0x000000FF000000FF)
+_MILLION_AND_HUNDRED, _TEN_THOUSAND_AND_ONE = np.uint64((10**6 << 32) + 100), np.uint64((10**4 << 32) + 1)
+
+
+@compiled_inline
+def _stops(block: Any, at: Any, separator: Any) -> Any:
+    """A bit for each of the 64 bytes from `at` on that ends a cell; behind the block there are none."""
+    if at + _WINDOW <= block.size:
+        address = np.uint64(block.ctypes.data) + np.uint64(at)
+        return equal_bytes(address, np.uint8(separator)) | equal_bytes(address, np.uint8(_LF))
+    found = _0
+    for place in range(at, block.size):
+        if block[place] == separator or block[place] == _LF:
+            found |= _1 << np.uint64(place - at)
+    return found
+
+
+@compiled
+def split_lines(
+    block: Any,
+    at: Any,
+    separator: Any,
+    quoted: Any,
+    max_line_bytes: Any,
+    starts: Any,
+    slots: Any,
+    begins: Any,
+    ends: Any,
+    spans: Any,
+    lines: Any,
+    codes: Any,
+    details: Any,
+) -> Any:
+    """Find the cells of lines until all are done or there is no room for more; returns the rows and where it stopped.
+
+    Args:
+        block: u8 of whole lines. Doubled quotes inside of quotes become one, in place: what follows in the cell moves up.
+        at: where the first line begins.
+        separator: of cells.
+        quoted: whether a cell may stand in quotes.
+        max_line_bytes: a longer line is refused.
+        starts: column c of the file is read as the slots `slots[starts[c]:starts[c + 1]]`.
+        slots: first the texts, then the rest.
+        begins: i64[rows, texts], get where each text begins
+        ends: and ends.
+        spans: i64[rows, rest, 2], get begin and end of each other cell.
+        lines: i64[rows, 2], get where each line begins, and ends without its LF.
+        codes: get the code of each line.
+        details: get the column of a bad quote, or the number of columns if it is wrong.
+    """
+    size, texts, columns = block.size, begins.shape[1], starts.size - 1
+    row = 0
+    window, stops = at - _WINDOW, _0
+    while row < codes.size and at < size:
+        line = at
+        column = 0
+        code = _FINE
+        while True:
+            begin = at
+            if quoted and at < size and block[at] == _QUOTE:
+                at += 1
+                begin = finish = at
+                code = _OPEN_QUOTE
+                while at < size and block[at] != _LF:
+                    if block[at] == _QUOTE:
+                        if at + 1 == size or block[at + 1] != _QUOTE:
+                            code = _FINE
+                            at += 1
+                            break
+                        at += 1
+                    if finish != at:
+                        block[finish] = block[at]
+                    finish += 1
+                    at += 1
+                if code == _FINE and at < size and block[at] == _CR and (at + 1 == size or block[at + 1] == _LF):
+                    at += 1
+                if code == _FINE and at < size and block[at] != separator and block[at] != _LF:
+                    code = _AFTER_QUOTE
+                if code != _FINE:
+                    details[row] = column
+                    while at < size and block[at] != _LF:
+                        at += 1
+            else:
+                if at - window >= _WINDOW:
+                    window, stops = at, _stops(block, at, separator)
+                # Those within cells in quotes are passed over.
+                stops &= ~_0 << np.uint64(at - window)
+                while stops == 0 and window + _WINDOW < size:
+                    window += _WINDOW
+                    stops = _stops(block, window, separator)
+                at = size if stops == 0 else window + np.int64(trailing_zeros(stops))
+                finish = at
+                if finish > begin and block[finish - 1] == _CR and (at == size or block[at] == _LF):
+                    finish -= 1
+            if column < columns:
+                for place in range(starts[column], starts[column + 1]):
+                    slot = slots[place]
+                    if slot < texts:
+                        begins[row, slot] = begin
+                        ends[row, slot] = finish
+                    else:
+                        spans[row, slot - texts, 0] = begin
+                        spans[row, slot - texts, 1] = finish
+            column += 1
+            if at >= size or block[at] == _LF:
+                break
+            at += 1
+        if at - line > max_line_bytes:
+            code = _TOO_LONG
+        elif code == _FINE and column != columns:
+            # The cell of an empty line is the last that was found; a CR does not count.
+            code = _EMPTY if column == 1 and begin == line and finish == line else _WRONG_COLUMNS
+            details[row] = column
+        lines[row, 0] = line
+        lines[row, 1] = at
+        codes[row] = code
+        row += 1
+        at += 1
+    return row, at
+
+
+@compiled_inline
+def _short_whole(data: Any, at: Any, size: Any) -> Any:
+    """(The number, True) of one to eight digits; (0, False) of any other text, and at the end of the data. All digits at once."""
+    if size > 8 or at + 8 > data.size:
+        return _0, False
+    # The last digit highest, and zeros in front.
+    word = load_u64(np.uint64(data.ctypes.data) + np.uint64(at)) << (_64 - _8 * np.uint64(size))
+    digits = (word | ((_ZEROS >> _8) >> (_8 * np.uint64(size - 1)))) ^ _ZEROS
+    if ((digits + _TO_HIGH) | digits) & _HIGHS != 0:
+        return _0, False
+    digits = digits * _TEN + (digits >> _8)
+    found = (digits & _PAIRS) * _MILLION_AND_HUNDRED + ((digits >> _16) & _PAIRS) * _TEN_THOUSAND_AND_ONE
+    return found >> _32, True
+
+
+@compiled_inline
+def _digits(data: Any, at: Any, end: Any, mantissa: Any, digits: Any) -> Any:
+    """(Past decimal digits, the mantissa with them behind it, how many digits it has but for zeros in front)."""
+    while at < end:
+        digit = np.uint64(data[at]) - np.uint64(_ZERO)  # wraps below the zero
+        if digit >= _TEN:
+            break
+        mantissa = mantissa * _TEN + digit
+        if digits > 0 or digit > 0:
+            digits += 1
+        at += 1
+    return at, mantissa, digits
+
+
+@compiled
+def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) -> Any:
+    """Read decimal numbers, `[+-]digits[.digits][e[+-]digits]`; returns how many are not fine.
+
+    Digits may be lacking on one side of the point, as R and SAS write numbers.
+
+    Args:
+        data: u8
+        spans: i64[rows, numbers, 2], begin and end of each in data. An empty one is NaN.
+        codes: of the rows; the numbers of those that are not fine are NaN.
+        numbers: f64[rows, numbers], get them, correctly rounded.
+        cells: get the code of each: FINE, NOT_A_NUMBER or HARD.
+    """
+    odd = 0
+    for row in range(codes.size):
+        for place in range(numbers.shape[1]):
+            numbers[row, place] = np.nan
+            cells[row, place] = _FINE
+            if codes[row] != _FINE:
+                continue
+            at, end = spans[row, place, 0], spans[row, place, 1]
+            if at == end:
+                continue
+            short, known = _short_whole(data, at, end - at)
+            if known:
+                numbers[row, place] = np.float64(short)
+                continue
+            negative = data[at] == _MINUS
+            if negative or data[at] == _PLUS:
+                at += 1
+            first = at
+            at, mantissa, digits = _digits(data, at, end, np.uint64(0), 0)
+            right = at > first
+            power = 0
+            if at < end and data[at] == _POINT:
+                first = at + 1
+                at, mantissa, digits = _digits(data, first, end, mantissa, digits)
+                right = right or at > first
+                power = first - at
+            if at < end and (data[at] == _SMALL_E or data[at] == _LARGE_E):
+                at += 1
+                lower = at < end and data[at] == _MINUS
+                if at < end and (lower or data[at] == _PLUS):
+                    at += 1
+                first = at
+                shift = 0
+                while at < end:
+                    digit = np.uint64(data[at]) - np.uint64(_ZERO)
+                    if digit >= _TEN:
+                        break
+                    shift = min(shift * 10 + int(digit), _ENDLESS)
+                    at += 1
+                right = right and at > first
+                power += -shift if lower else shift
+            if not right or at < end:
+                cells[row, place] = _NOT_A_NUMBER
+                odd += 1
+                continue
+            value, known = nearest_float(mantissa, power)
+            if digits > MOST_DIGITS or not known:
+                cells[row, place] = HARD
+                odd += 1
+            numbers[row, place] = -value if negative else value
+    return odd
+
+
+@compiled
+def copy_spans(data: Any, spans: Any, out: Any) -> None:
+    """The bytes of each [begin, end) in turn."""
+    to = 0
+    for place in range(spans.shape[0]):
+        for at in range(spans[place, 0], spans[place, 1]):
+            out[to] = data[at]
+            to += 1
+
+
+@compiled
+def check_utf8(data: Any, begins: Any, ends: Any, codes: Any, details: Any) -> None:
+    """Give fine rows NOT_UTF8 and the text that is not UTF-8."""
+    for row in range(codes.size):
+        for place in range(begins.shape[1]):
+            if codes[row] == _FINE and not is_utf8(data, begins[row, place], ends[row, place]):
+                codes[row] = _NOT_UTF8
+                details[row] = place
+
+
+@compiled_inline
+def _is_whole(data: Any, at: Any, end: Any) -> Any:
+    """Whether a text is a whole number as JSON and Python write it: no `+7`, `007`, `-0`, `7.0` or `1e2`."""
+    negative = at < end and data[at] == _MINUS
+    at += negative
+    if at == end or (data[at] == _ZERO and (negative or at + 1 < end)):
+        return False
+    while at < end and _ZERO <= data[at] < _ZERO + 10:
+        at += 1
+    return at == end
+
+
+@compiled
+def check_both(
+    data: Any, begins: Any, ends: Any, text: Any, numbers: Any, number: Any, codes: Any, details: Any
+) -> None:
+    """Give fine rows NOT_BOTH and the number where a text that is read as a number, too, is neither missing nor a whole number.
+
+    Args:
+        data: u8
+        begins: i64[rows, texts], where each text begins in data
+        ends: and ends.
+        text: which of the texts.
+        numbers: f64[rows, numbers]
+        number: which of the numbers is read of the same column.
+        codes: of the rows.
+        details: of the rows.
+    """
+    for row in range(codes.size):
+        begin, end = begins[row, text], ends[row, text]
+        if (
+            codes[row] == _FINE
+            and begin < end
+            and not np.isnan(numbers[row, number])
+            and not (abs(numbers[row, number]) < _EXACT and _is_whole(data, begin, end))
+        ):
+            codes[row] = _NOT_BOTH
+            details[row] = number
+
+
+@compiled
+def join_values(
+    data: Any, begins: Any, ends: Any, last_values: Any, separator: Any, out: Any, out_ends: Any, bad: Any
+) -> None:
+    """Join the values of lists; empty ones are left out.
+
+    Args:
+        data: u8
+        begins: i64, where each value begins in data
+        ends: and ends.
+        last_values: i64[lists], the value after the last of each list.
+        separator: between the values of a list.
+        out: gets the texts, one after the other.
+        out_ends: i64[lists], gets where each ends.
+        bad: gets True for a list with a value that holds the separator.
+    """
+    to = value = 0
+    for row in range(last_values.size):
+        first = to
+        while value < last_values[row]:
+            if to > first and ends[value] > begins[value]:
+                out[to] = separator
+                to += 1
+            for at in range(begins[value], ends[value]):
+                out[to] = data[at]
+                to += 1
+                if data[at] == separator:
+                    bad[row] = True
+            value += 1
+        out_ends[row] = to

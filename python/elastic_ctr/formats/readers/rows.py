@@ -1,0 +1,54 @@
+"""Rows of a part of a file as cells, whatever the kind of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from elastic_ctr.formats.line import MAX_LINE_BYTES
+from elastic_ctr.formats.readers.batches import Format, RowBatch, Wanted
+
+
+def rows_in_range(
+    stream: BinaryIO,
+    path: str,
+    format: Format,  # noqa: A002 (the name of the key in the values file)
+    wanted: Wanted,
+    start: int = 0,
+    end: int | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+) -> Iterator[RowBatch]:
+    """The rows of a file that lie in [start, end), in batches of at most 2,048 rows.
+
+    Whatever the cut points, every row is in exactly one range: a line in that of its first byte, a row of a Parquet file in
+    that of the first data byte of its row group. Memory is bounded by a few batches, however large the file is.
+
+    Args:
+        stream: the file as it is stored.
+        path: its name, for sentences; text whose name ends in .gz or .zst is decompressed and can only be read whole.
+        format: of the file.
+        wanted: of each row.
+        start: the first byte of the range.
+        end: the byte after the range; None is the end of the file.
+        max_line_bytes: a longer line, or a row with more bytes of text, is refused.
+
+    Raises:
+        ColumnsRefused: the file lacks a column or has one that cannot be read.
+        DamagedFile: it is cut off.
+        ValueError: `start` is not 0 and the file is compressed.
+    """
+    if format.kind == "parquet":
+        from elastic_ctr.formats.readers.parquet import rows_of_parquet
+
+        return rows_of_parquet(stream, path, wanted, start, end, max_line_bytes)
+    if format.kind == "reader":
+        from elastic_ctr.formats.readers.own_reader import rows_of_reader
+
+        return rows_of_reader(format.reader, stream, path, wanted, start, end, max_line_bytes)
+    if format.kind == "jsonl":
+        from elastic_ctr.formats.readers.jsonl import rows_of_json_lines
+
+        return rows_of_json_lines(stream, path, wanted, start, end, max_line_bytes)
+    from elastic_ctr.formats.readers.text import rows_of_text
+
+    return rows_of_text(stream, path, format, wanted, start, end, max_line_bytes)

@@ -1,0 +1,178 @@
+"""Rows of CSV and TSV: a row is a line.
+
+CSV has commas, and quotes (`"`) around a cell with commas or quotes in it, which are then doubled; TSV has tabs and no quotes. Cells are
+taken as they are, blanks included. A BOM at the beginning of a file and a CR at the end of a line are dropped.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+
+from elastic_ctr.formats.blocks import lines_in_range, open_lines
+from elastic_ctr.formats.cells import Bytes, Cells, Places
+from elastic_ctr.formats.convert import EXCERPT_BYTES
+from elastic_ctr.formats.readers import refusals
+from elastic_ctr.formats.readers.batches import (
+    MOST_BYTES,
+    MOST_ROWS,
+    ColumnsRefused,
+    Format,
+    RefusedRow,
+    RowBatch,
+    Wanted,
+    find_columns,
+)
+from elastic_ctr.formats.readers.loops import check_both, check_utf8, split_lines
+from elastic_ctr.formats.readers.number_texts import numbers_of_texts
+from elastic_ctr.formats.readers.refusals import Codes, judge_counts, refusal, refuse, shown, shown_bytes
+
+_SEPARATORS = {"csv": ",", "tsv": "\t"}
+
+
+def rows_of_text(
+    stream: BinaryIO, path: str, form: Format, wanted: Wanted, start: int, end: int | None, max_line_bytes: int
+) -> Iterator[RowBatch]:
+    """As `rows.rows_in_range`."""
+    lines = open_lines(stream, path)
+    columns = form.columns
+    if columns is None and start:
+        first = next(lines_in_range(lines, 0, 1, max_line_bytes, chunk=_HEADER_CHUNK), (0, b""))[1]
+        first = first.removeprefix(codecs.BOM_UTF8)
+        columns = header_of(first, path, form, max_line_bytes) if first else None
+    splitter = None if columns is None else _Splitter(columns, path, form, wanted, max_line_bytes)
+    for offset, block in lines_in_range(lines, start, end, max_line_bytes):
+        at = len(codecs.BOM_UTF8) if offset == 0 and block.startswith(codecs.BOM_UTF8) else 0
+        if offset == 0 and form.columns is None and at < len(block):
+            stop = block.find(b"\n", at) + 1 or len(block)
+            splitter = _Splitter(
+                header_of(block[at:stop], path, form, max_line_bytes), path, form, wanted, max_line_bytes
+            )
+            at = stop
+        if splitter is not None:  # None: the file holds nothing but a BOM
+            yield from splitter.batches(offset, block, at)
+
+
+_HEADER_CHUNK = 64 << 10
+
+
+def header_of(line: bytes, path: str, form: Format, max_line_bytes: int) -> tuple[str, ...]:
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    if len(line) > max_line_bytes:
+        raise ColumnsRefused(f"the header line of {path} has more than {max_line_bytes} bytes; is it a header?")
+    try:
+        text = line.decode()
+        return tuple(next(csv.reader([text], strict=True), []) or [""] if form.kind == "csv" else text.split("\t"))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ColumnsRefused(
+            f"the header line of {path} cannot be read ({error}); give the columns' names if it has no header."
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Lines that were split: see `loops.split_lines`."""
+
+    begins: Places
+    ends: Places
+    spans: Places
+    lines: Places
+    codes: Codes
+    details: Places
+
+
+class _Splitter:
+    """Splits the lines of one file."""
+
+    def __init__(self, columns: Sequence[str], path: str, form: Format, wanted: Wanted, max_line_bytes: int) -> None:
+        self._columns = columns
+        self._wanted = wanted
+        self._separator = _SEPARATORS[form.kind]
+        self._quoted = form.kind == "csv"
+        self._max_line_bytes = max_line_bytes
+        inputs = wanted.inputs
+        self._names = (*(text.column for text in inputs.texts), *wanted.counts, *inputs.numbers)
+        places = np.array(find_columns(self._names, columns, path), np.int64)
+        self._slots = np.argsort(places, kind="stable")
+        self._starts = np.searchsorted(places[self._slots], np.arange(len(columns) + 1))
+        self._most_rows = min(max(MOST_BYTES // wanted.row_bytes, 1), MOST_ROWS)
+
+    def batches(self, offset: int, block: bytes, at: int) -> Iterator[RowBatch]:
+        """Those of the lines of a block from `at` on; `offset` is where it begins in the file."""
+        given = np.frombuffer(block, np.uint8)
+        data = given.copy()  # doubled quotes become one in it
+        plain = given.max(initial=0) < 0x80
+        while at < len(data):
+            found, at = self._split(data, at)
+            yield self._batch(offset, block, data, plain, found)
+
+    def _split(self, data: Bytes, at: int) -> tuple[_Found, int]:
+        texts = len(self._wanted.inputs.texts)
+        most = min(self._most_rows, len(data) - at)
+        begins, ends = np.empty((most, texts), np.int64), np.empty((most, texts), np.int64)
+        spans = np.empty((most, len(self._names) - texts, 2), np.int64)
+        lines, details = np.empty((most, 2), np.int64), np.zeros(most, np.int64)
+        codes = np.empty(most, np.uint8)
+        rows, at = split_lines(
+            data, at, ord(self._separator), self._quoted, self._max_line_bytes, self._starts, self._slots,
+            begins, ends, spans, lines, codes, details,
+        )  # fmt: skip
+        return _Found(begins[:rows], ends[:rows], spans[:rows], lines[:rows], codes[:rows], details[:rows]), at
+
+    def _batch(self, offset: int, block: bytes, data: Bytes, plain: bool, found: _Found) -> RowBatch:
+        codes, details = found.codes, found.details
+        counted = len(self._wanted.counts)
+        numbers, cells = numbers_of_texts(data, found.spans, codes, self._wanted.inputs.missing.numbers)
+        none_bad = np.zeros((1, counted), np.uint8) if cells is None else cells[:, :counted]
+        shows, clicks = judge_counts(self._wanted, numbers[:, :counted], none_bad, codes, details)
+        if cells is not None and cells[:, counted:].any():
+            bad = cells[:, counted:]
+            first = bad.argmax(axis=1)
+            for code in (refusals.NOT_A_NUMBER, refusals.NOT_FINITE):
+                refuse(code, bad[np.arange(len(bad)), first] == code, first + counted, codes, details)
+        for text, number in self._wanted.inputs.in_both_ways:
+            check_both(data, found.begins, found.ends, text, numbers, counted + number, codes, details)
+        if not plain:
+            check_utf8(data, found.begins, found.ends, codes, details)
+        places = offset + found.lines[:, 0]
+        if offset == 0 and block.startswith(codecs.BOM_UTF8) and places[0] == len(codecs.BOM_UTF8):
+            places[0] = 0
+        kept = codes == refusals.FINE
+        if kept.all():
+            rows = Cells(data, found.begins, found.ends, np.ascontiguousarray(numbers[:, counted:]))
+            return RowBatch(rows, shows, clicks, places, [])
+        rows = Cells(data, found.begins[kept], found.ends[kept], np.ascontiguousarray(numbers[kept, counted:]))
+        refused = [self._refused(int(places[row]), row, block, data, found) for row in np.flatnonzero(~kept).tolist()]
+        return RowBatch(rows, shows[kept], clicks[kept], places[kept], refused)
+
+    def _refused(self, place: int, row: int, block: bytes, data: Bytes, found: _Found) -> RefusedRow:
+        code, detail = int(found.codes[row]), int(found.details[row])
+        begin, end = found.lines[row].tolist()
+        facts: dict[str, object]
+        if code in (refusals.OPEN_QUOTE, refusals.AFTER_QUOTE):
+            # A row may have more columns than the file.
+            column = self._columns[detail] if detail < len(self._columns) else f"number {detail + 1}"
+            facts = {"column": column}
+        elif code in (refusals.TOO_LONG, refusals.EMPTY):
+            facts = {"limit": self._max_line_bytes}
+        elif code == refusals.WRONG_COLUMNS:
+            facts = {"found": detail, "limit": len(self._columns)}
+        elif code == refusals.NOT_UTF8:
+            value = data[found.begins[row, detail] : found.ends[row, detail]].tobytes()
+            facts = {"column": self._names[detail], "value": shown_bytes(value)}
+        else:
+            column = self._names[len(self._wanted.inputs.texts) + detail]
+            facts = {"column": column, "value": self._number(data, found, row, detail)}
+            if code == refusals.ABOVE_SHOWS:
+                facts |= {"shows": self._wanted.shows, "limit": self._number(data, found, row, 1)}
+        return RefusedRow(place, *refusal(code, **facts), block[begin : min(end, begin + EXCERPT_BYTES)])
+
+    @staticmethod
+    def _number(data: Bytes, found: _Found, row: int, place: int) -> str:
+        begin, end = found.spans[row, place]
+        return shown(data[begin:end].tobytes())

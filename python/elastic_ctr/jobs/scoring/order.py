@@ -1,0 +1,119 @@
+"""An order to score hours or files: commands make it, and the pods of a Job get it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.load import settings
+from elastic_ctr.jobs.scoring.dumps import Dump
+from elastic_ctr.jobs.scoring.listing import Listing, complete_hours, given_files
+from elastic_ctr.jobs.scoring.run import Given, how_read
+from elastic_ctr.jobs.scoring.scoring_job import Options, OutputFormat, OutputRefused
+from elastic_ctr.jobs.scoring.version import LATEST
+from elastic_ctr.jobs.scoring.worker import Place
+from elastic_ctr.store import open_source
+from elastic_ctr.store.address import lies_in, tokens_for
+from elastic_ctr.store.versions.manifest import Record
+
+
+class Order(Record):
+    """`output` is the address of a store, or a folder in the one with the versions; None goes with the command. `files` are of this
+    machine; without them hours of data.source are scored, from `first` to `last`.
+    """
+
+    deed: Literal["predict", "evaluate"]
+    output: str | None = None
+    version: str = LATEST
+    first: str | None = None
+    last: str | None = None
+    files: tuple[str, ...] = ()
+    no_clicks: bool = False
+    form: OutputFormat = "csv"
+    copied: tuple[str, ...] = ()
+    dumps: tuple[Dump, ...] = ()
+
+    def given(
+        self,
+        data: Data,
+        models: Place,
+        *,
+        live: Callable[[], int | None],
+        told: Callable[[str], None],
+        processes: int,
+        scratch: Path,
+        tokens_given: bool = False,
+    ) -> Given:
+        """`told` hears of hours that are left out. The tokens of `models` are sent to an output elsewhere only if it was `tokens_given`.
+
+        Raises ConfigRefused, OutputRefused, NothingToRead, OSError, ValueError.
+        """
+        data = self._at_hours(data)
+        url = self._output_at(models, scratch)
+        self._refuse_input(url, data)
+        listed = given_files([Path(file) for file in self.files]) if self.files else None
+        source = Place("file:///") if self.files else Place(data.source.url, data.source.user)
+        return Given(
+            options=Options(
+                deed=self.deed,
+                version=self.version,
+                source=source.url,
+                data=how_read(data),
+                hours="" if self.files else f"{data.start}..{data.end or ''}",
+                files=() if listed is None else tuple(sorted(listed.files)),
+                no_clicks=self.no_clicks,
+                form=self.form,
+                copied=self.copied,
+                dumps=self.dumps,
+            ),
+            data=data,
+            models=models,
+            folder=models._replace(
+                url=url, tokens=models.tokens if tokens_given else tokens_for(url, models.url, models.tokens)
+            ),
+            source=source,
+            listing=lambda: listed or self._hours(data, told),
+            live=live,
+            processes=processes,
+            scratch=scratch,
+        )
+
+    def _output_at(self, models: Place, scratch: Path) -> str:
+        if self.output is None:
+            return (scratch / "job").as_uri()
+        return self.output if "://" in self.output else f"{models.url.rstrip('/')}/{self.output.strip('/')}"
+
+    def _refuse_input(self, url: str, data: Data) -> None:
+        """Raises OutputRefused for an output among the files that are read."""
+        # Counts in the store of the versions are no rows, and that store may share a file system with the hours.
+        if self.output is None or (self.deed == "evaluate" and "://" not in self.output):
+            return
+        hours = f"{data.source.url.rstrip('/')}/{quote(data.path.strip('/'))}"
+        if lies_in(url, hours) or lies_in(hours, url):
+            raise OutputRefused(
+                f"--output {url} overlaps {hours}, where the hours are: a training would read the output as its input; give a "
+                "folder that neither holds the hours nor lies among them"
+            )
+        for file in self.files:
+            # A folder below that of a file, such as one in the working directory, holds none of the files.
+            folder = Path(file).resolve().parent
+            if lies_in(folder.as_uri(), url):
+                raise OutputRefused(
+                    f"--output {url} is a folder with input in it: {file}; give one that is not above the files"
+                )
+
+    def _at_hours(self, data: Data) -> Data:
+        """Raises ConfigRefused."""
+        told = {name: split for name, split in (("start", self.first), ("end", self.last)) if split is not None}
+        if not told:
+            return data
+        return settings(Data, {**data.model_dump(by_alias=True, exclude_defaults=True), **told}, "--from, --to")
+
+    def _hours(self, data: Data, told: Callable[[str], None]) -> Listing:
+        source = open_source(data.source.url, data.source.user)
+        # Hours that were named are looked for one by one; without a last one there would be no end of them.
+        found = complete_hours(source, data, chosen=self.first is not None and data.end is not None)
+        for split in found.waiting:
+            told(f"{split} has no {data.donefile} yet and is left out")
+        return found

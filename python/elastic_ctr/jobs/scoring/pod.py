@@ -1,0 +1,47 @@
+"""One pod of a Job that scores: its progress in the log."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from elastic_ctr.config.role_files import ScoringFile
+from elastic_ctr.jobs.scoring.job_report import Report
+from elastic_ctr.jobs.scoring.order import Order
+from elastic_ctr.jobs.scoring.run import Progress, run_job
+from elastic_ctr.jobs.scoring.scoring_job import Job
+from elastic_ctr.jobs.scoring.worker import Place
+
+log = logging.getLogger(__name__)
+
+
+class _Logged(Progress):
+    def __init__(self) -> None:
+        self._done = 0
+
+    def begun(self, job: Job, done: set[int], *, again: bool) -> None:
+        how = "goes on" if again else "begins"
+        log.info("the job %s with version %d: %d of %d tasks are done", how, job.version, len(done), len(job.tasks))
+        self._done = len(done)
+
+    def done(self, job: Job, tasks: set[int]) -> None:
+        self._done += len(tasks)
+        if tasks:
+            log.info("%d of %d tasks are done", self._done, len(job.tasks))
+
+    def noted(self, sentence: str) -> None:
+        log.warning("%s", sentence)
+
+
+def run_order(order: Order, settings: ScoringFile, models: Place, live: Callable[[], int | None]) -> Report:
+    """Do the part of this pod, and wait for the others. Raises what `run_job` raises, and ConfigRefused."""
+    scratch = Path(settings.scoring.scratch_dir)
+    scratch.mkdir(parents=True, exist_ok=True)
+    given = order.given(
+        settings.data,
+        models,
+        live=live,
+        told=lambda sentence: log.warning("%s", sentence),
+        processes=settings.scoring.processes,
+        scratch=scratch,
+    )
+    return run_job(given, _Logged())

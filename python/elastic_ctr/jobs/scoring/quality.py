@@ -1,0 +1,118 @@
+"""The quality of scores: sums over impressions while rows are scored, and what they say."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.jobs.scoring.scoring_job import Outcome, QualitySums
+from elastic_ctr.training.model.evaluation import BUCKETS, auc_of_histogram, bucket_of, inside
+
+Counts = npt.NDArray[np.int64]
+
+
+class QualityCounter:
+    """Of the rows of a task."""
+
+    def __init__(self) -> None:
+        self._positives, self._negatives = np.zeros(BUCKETS), np.zeros(BUCKETS)
+        self._sums = np.zeros(4)
+
+    def add(self, probabilities: npt.NDArray[np.float32], shows: Counts, clicks: Counts) -> None:
+        """Rows of `shows` impressions of which `clicks` were clicked."""
+        if not len(probabilities):
+            return
+        p = inside(probabilities)
+        positives, negatives = clicks.astype(np.float64), (shows - clicks).astype(np.float64)
+        for_click, against = np.log(p), np.log1p(-p)
+        bucket = bucket_of(for_click - against)
+        self._positives += np.bincount(bucket, positives, BUCKETS)
+        self._negatives += np.bincount(bucket, negatives, BUCKETS)
+        self._sums += (
+            p @ shows,
+            -(positives @ for_click + negatives @ against),
+            positives @ (1 - p) + negatives @ p,
+            positives @ (1 - p) ** 2 + negatives @ p**2,
+        )
+
+    def quality(self) -> QualitySums:
+        predicted, loss, absolute, squared = (max(float(each), 0.0) for each in self._sums)
+        return QualitySums(
+            predicted=predicted,
+            loss=loss,
+            absolute=absolute,
+            squared=squared,
+            positives=_sparse(self._positives),
+            negatives=_sparse(self._negatives),
+        )
+
+
+def _sparse(counts: npt.NDArray[np.float64]) -> dict[int, int]:
+    return {int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}
+
+
+def total(outcomes: Iterable[Outcome]) -> Outcome:
+    """The outcome of all of them as one."""
+    rows = shows = clicks = 0
+    refused: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    sums, labelled = np.zeros(4), False
+    positives: Counter[int] = Counter()
+    negatives: Counter[int] = Counter()
+    for each in outcomes:
+        rows, shows, clicks = rows + each.rows, shows + each.shows, clicks + each.clicks
+        refused.update(each.refused)
+        examples = {**each.examples, **examples}
+        if each.quality is not None:
+            labelled = True
+            quality = each.quality
+            sums += (quality.predicted, quality.loss, quality.absolute, quality.squared)
+            positives.update(quality.positives)
+            negatives.update(quality.negatives)
+    predicted, loss, absolute, squared = sums.tolist()
+    found = QualitySums(
+        predicted=predicted,
+        loss=loss,
+        absolute=absolute,
+        squared=squared,
+        positives=dict(positives),
+        negatives=dict(negatives),
+    )
+    return Outcome(
+        rows=rows,
+        refused=dict(refused),
+        examples=examples,
+        shows=shows,
+        clicks=clicks,
+        quality=found if labelled else None,
+    )
+
+
+def measures(outcome: Outcome) -> dict[str, Any]:
+    """Rows and refused rows; of labelled ones the measures of their impressions, None where there are too few to tell.
+
+    `calibration` is predicted ÷ observed CTR.
+    """
+    found: dict[str, Any] = {"rows": outcome.rows, "refused": sum(outcome.refused.values())}
+    quality, shows, clicks = outcome.quality, outcome.shows, outcome.clicks
+    if quality is None:
+        return found
+    found |= {"shows": shows, "clicks": clicks, "auc": None, "logloss": None, "calibration": None, "observedCtr": None}
+    found |= {"predictedCtr": None, "mae": None, "rmse": None}
+    if shows:
+        found["auc"] = auc_of_histogram(_dense(quality.positives), _dense(quality.negatives))
+        found["logloss"] = quality.loss / shows
+        found["observedCtr"], found["predictedCtr"] = clicks / shows, quality.predicted / shows
+        found["calibration"] = quality.predicted / clicks if clicks else None
+        found["mae"], found["rmse"] = quality.absolute / shows, (quality.squared / shows) ** 0.5
+    return found
+
+
+def _dense(counts: Mapping[int, int]) -> npt.NDArray[np.float64]:
+    found = np.zeros(BUCKETS)
+    for bucket, count in counts.items():
+        if 0 <= bucket < BUCKETS:
+            found[bucket] = count
+    return found

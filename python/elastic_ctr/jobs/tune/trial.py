@@ -1,0 +1,268 @@
+"""The process of a trial: it trains the passes as a training would, beside one parameter server, and predicts what validates.
+
+    python -m elastic_ctr.jobs.tune.trial SPEC.json
+
+Every line that it prints is a JSON object: `{"step": …, "logloss": …, "auc": …}` after a pass or an epoch, at the end
+`{"found": {…}}`, or `{"failed": SENTENCE}`. The parameter server ends with it.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.section import Section
+from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
+from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.store.versions.manifest import Quality
+from elastic_ctr.training.control.server_call import ping
+from elastic_ctr.training.control.server_sockets import address_on_this_machine, link_sockets, socket_name
+from elastic_ctr.training.master.passes import learning
+from elastic_ctr.training.model.evaluation import BUCKETS, Histograms, quality_of_histogram
+from elastic_ctr.training.model.program import prepare_environment
+from elastic_ctr.training.trainer.engine import Engine, EngineBroken
+from elastic_ctr.training.trainer.held_out import parts_of
+
+_START_SECONDS = 120
+
+
+class TrialSpec(Section):
+    """The task of a trial.
+
+    Attributes:
+        slots, averaged, numbers: the network's inputs.
+        evaluates: each pass is predicted when it is trained.
+        holds_out: data.holdout is above 0.
+        hours: the file of `Hours`, whose pieces lie beside it.
+        folder: scratch of the trial alone.
+    """
+
+    model: Model
+    trainer: TrainerConfig
+    slots: tuple[str, ...]
+    averaged: tuple[str, ...]
+    numbers: tuple[str, ...]
+    evaluates: bool
+    holds_out: bool
+    hours: str
+    folder: str
+
+
+class TrialFailed(RuntimeError):
+    """A trial cannot go on: a sentence."""
+
+
+class Training:
+    """Follows `training.master.passes.epochs`: the same batches, epochs, offset and shift."""
+
+    def __init__(self, engine: Engine, spec: TrialSpec, hours: Hours, say: Any) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._hours = hours
+        self._folder = Path(spec.hours).parent
+        self._say = say
+        self._offset: float | None = None
+        self._shift = 0.0
+        self._steps = 0
+
+    def run(self) -> Quality:
+        by_epoch = len(self._hours.passes) == 1
+        for one in self._hours.passes:
+            self._train(one, by_epoch=by_epoch)
+            found = self._validated()
+            if not by_epoch:
+                self._tell(found)
+        return found
+
+    def _train(self, one: TrainedPass, *, by_epoch: bool) -> None:
+        trainer, stops_by_held_out = self._spec.trainer, self._spec.holds_out and self._spec.trainer.epochs == "auto"
+        before = None
+        if stops_by_held_out:
+            found = self._quality(self._predicted(one.pieces, "held", self._shift))
+            before = None if found is None else found.logloss
+        if self._offset is None:
+            self._offset = learning.log_odds(one.clicks, one.shows)
+        losses: list[float | None] = [before]
+        after: Histograms | None = None
+        while learning.goes_on(trainer, one.records, losses, clicks=one.clicks):
+            size = learning.batch_size(trainer, one.records, len(losses), clicks=one.clicks)
+            for dataset in self._loaded(one.pieces, "trained", size):
+                self._engine.set_offset(self._offset)
+                self._engine.train(dataset)
+                dataset.release_memory()
+            self._engine.flush()
+            if by_epoch:
+                self._tell(self._validated(calibrated_by_itself=True))
+            after = self._predicted(one.pieces, "held", 0.0) if stops_by_held_out else None
+            judged = None
+            if after is not None and after[0].sum() + after[1].sum():
+                judged = self._quality(after, learning.calibrating_shift(*after, before=self._shift))
+            losses.append(None if judged is None else judged.logloss)
+        if self._spec.evaluates or self._spec.holds_out:
+            histograms = after or self._predicted(one.pieces, "held" if self._spec.holds_out else "all", 0.0)
+            if histograms[0].sum() + histograms[1].sum():
+                self._shift = learning.calibrating_shift(*histograms, before=self._shift)
+        if one.ends_day:
+            self._engine.shrink()
+
+    def _validated(self, *, calibrated_by_itself: bool = False) -> Quality:
+        """Of the version that there would be now; between epochs there is no shift yet, so the best one stands for it."""
+        histograms = self._predicted(self._hours.validation, "all", 0.0)
+        shift = learning.calibrating_shift(*histograms) if calibrated_by_itself else self._shift
+        found = self._quality(histograms, shift)
+        if found is None or not math.isfinite(found.logloss):
+            raise TrialFailed("the training diverged: a prediction is not a number")
+        return found
+
+    def _tell(self, found: Quality) -> None:
+        self._steps += 1
+        self._say({"step": self._steps, "logloss": found.logloss, "auc": found.auc})
+
+    def _quality(self, histograms: Histograms, shift: float = 0.0) -> Quality | None:
+        return quality_of_histogram(*histograms, shift=shift)
+
+    def _predicted(self, pieces: Sequence[Piece], part: str, shift: float) -> Histograms:
+        positives, negatives = np.zeros(BUCKETS), np.zeros(BUCKETS)
+        for dataset in self._loaded(pieces, part, 512):
+            self._engine.set_offset((self._offset or 0.0) + shift)
+            found = self._engine.predict(dataset)
+            dataset.release_memory()
+            positives, negatives = positives + found[0], negatives + found[1]
+        return positives, negatives
+
+    def _loaded(self, pieces: Sequence[Piece], part: str, batch_size: int) -> Iterator[Any]:
+        """The datasets of pieces that have records; the next one is read while one is used."""
+        waiting: list[tuple[Any, int]] = []
+        for piece in pieces:
+            file, records = self._part_of(piece, part)
+            if records:
+                waiting.append((self._engine.preload(file, batch_size), records))
+            if len(waiting) == 2:
+                yield self._engine.ready(*waiting.pop(0))
+        for each in waiting:
+            yield self._engine.ready(*each)
+
+    def _part_of(self, piece: Piece, part: str) -> tuple[Path, int]:
+        file = self._folder / piece.file
+        if part == "all" or not self._spec.holds_out:
+            return file, piece.records
+        parts = parts_of(file)
+        return (parts.held_out, piece.held_out) if part == "held" else (parts.trained, piece.records - piece.held_out)
+
+
+class Pserver:
+    """The parameter server of a trial. It starts while this process imports Paddle."""
+
+    def __init__(self, spec: TrialSpec, folder: Path) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._log = folder / "pserver.log"
+        self._start()
+
+    def _start(self) -> None:
+        scratch = self._folder / "pserver"
+        self.socket = (scratch / socket_name(0)).absolute()
+        told = {
+            "model": self._spec.model.model_dump(mode="json", by_alias=True), "input": asdict(input_of(self._spec)),
+            "servers": 1, "index": 0, "scratch": str(scratch),
+        }  # fmt: skip
+        (self._folder / "pserver.json").write_text(json.dumps(told))
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "elastic_ctr.training.pserver.process", str(self._folder / "pserver.json")],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
+            )  # fmt: skip
+
+    def wait_until_it_answers(self) -> None:
+        """Raises TrialFailed."""
+        ends = time.monotonic() + _START_SECONDS
+        while self._process.poll() is None and time.monotonic() < ends:
+            if _answers(self.socket):
+                return
+            time.sleep(0.05)
+        self._process.kill()
+        self._process.wait()
+        raise TrialFailed(f"the parameter server does not start: {last_line(self._log)}")
+
+    def wait_until_it_ends(self) -> str:
+        """The sentence that says so."""
+        self._process.wait()
+        return f"the parameter server has ended: {last_line(self._log)}"
+
+
+def input_of(spec: TrialSpec) -> ModelInput:
+    return ModelInput(spec.slots, spec.averaged, spec.numbers)
+
+
+def _answers(server: Path) -> bool:
+    try:
+        ping(server)
+    except OSError:
+        return False
+    return True
+
+
+def last_line(file: Path) -> str:
+    """Of a log: the last one that names an error, else the last one. Behind Paddle's error come an advice and a signal."""
+    lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    named = [line for line in lines if "Error: " in line]
+    return (named or lines or ["it says nothing"])[-1][:300]
+
+
+def main() -> None:
+    """Does not return."""
+    spec = TrialSpec.model_validate_json(Path(sys.argv[1]).read_text())
+    # Paddle prints to stdout at every dataset run.
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def say(line: dict[str, Any]) -> None:
+        out.write(json.dumps(line) + "\n")
+
+    code = 1
+    try:
+        folder = Path(spec.folder)
+        server = Pserver(spec, folder)
+        prepare_environment(folder / "engine")
+        import paddle  # noqa: F401 (both processes import it at the same time)
+
+        server.wait_until_it_answers()
+        link_sockets([address_on_this_machine(server.socket)], Path())
+
+        def watch() -> None:
+            # Without its server Paddle waits for minutes, and then learns garbage.
+            say({"failed": server.wait_until_it_ends()})
+            os._exit(1)
+
+        threading.Thread(target=watch, daemon=True).start()
+        engine = Engine(
+            spec.model, input_of(spec), 1,
+            threads=spec.trainer.threads, gradient_merge=spec.trainer.gradient_merge,
+        )  # fmt: skip
+        engine.connect(1)
+        engine.initialise()
+        found = Training(engine, spec, Hours.model_validate_json(Path(spec.hours).read_text()), say).run()
+        figures = {name: getattr(found, name) for name in ("logloss", "auc", "calibration", "shows", "clicks")}
+        say({"found": figures})
+        code = 0
+    except Exception as failed:  # noqa: BLE001 (whatever ends a trial is its result)
+        known = isinstance(failed, TrialFailed | EngineBroken)
+        say({"failed": f"{failed}" if known else f"{type(failed).__name__}: {failed}"[:500]})
+    # Paddle's threads crash in an orderly interpreter shutdown.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""`elastic-ctr analyze`: the statistics of the columns of hours, read without a cluster."""
+
+import json
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.feature_program import measured_inputs
+from elastic_ctr.config.features import Features
+from elastic_ctr.config.load import ConfigRefused, settings
+from elastic_ctr.config.statistics import absent_vocabularies, numbers_out_of_scale, short_vocabularies
+from elastic_ctr.config.values_file import Values
+from elastic_ctr.features.statistics.collector import merged, part_name
+from elastic_ctr.features.statistics.document import Statistics, series_of
+from elastic_ctr.formats.imports.category_texts import note_of_texts
+from elastic_ctr.jobs.scoring.listing import complete_hours
+from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
+from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
+from elastic_ctr.operate.cli.progress import progress_of
+from elastic_ctr.operate.cli.statistics_text import plot, statistics_table
+from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent, end_pool
+from elastic_ctr.store import StoreError, open_source
+from elastic_ctr.store.source import Source
+from elastic_ctr.store.temporary import appearing
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.calendar.schedule import ranges
+from elastic_ctr.training.trainer.conversions import reader_of
+
+_STOPPED = 130
+_PIPE_WIDTH = 200
+
+Part = tuple[str, int, int]  # a file, its first byte and the byte after the last; 0: to the end
+
+
+class AnalysisRefused(ValueError):
+    """The hours cannot be analyzed: a sentence."""
+
+
+@dataclass
+class Analysis:
+    """Rows that were read so far."""
+
+    parts: dict[str, bytes] = field(default_factory=dict)
+    records: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, part: Part, result: control.TaskResult) -> None:
+        path, start, _ = part
+        self.parts[part_name(path, start)] = result.statistics
+        self.records += result.records
+        for each in result.refused:
+            self.refused[each.reason] += each.lines
+            self.examples.setdefault(each.reason, f"{path}: {next(iter(each.examples), '')}")
+
+    def refusals(self) -> str:
+        """A sentence; empty where no row was refused."""
+        if not self.refused:
+            return ""
+        reasons = ", ".join(
+            f"{reason} {count:,} (such as {self.examples[reason]})" for reason, count in self.refused.most_common()
+        )
+        return f"{self.refused.total():,} of {self.refused.total() + self.records:,} rows were refused: {reasons}"
+
+
+def analyze(
+    values: ValuesFile,
+    set_file: SetFile = None,
+    hours: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST..LAST",
+            help="Such as 20200401/00..20200401/05, or one hour. All between data.start and data.end that are there if it is not "
+            "given.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write statistics.json there, for --set-file statistics=FILE.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print statistics.json instead of the table.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the columns; it needs matplotlib.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="How many read at once.", show_default="one a core")
+    ] = None,
+) -> None:
+    """Read hours of rows and print the statistics of every column that a feature reads: no cluster is needed.
+
+    Numeric features without `transform`, and those with standardize, minMax, quantiles or a vocabulary of the most frequent values need them. A training without
+    `statistics` makes its own of its first pass; these may be of more hours, and can be looked at before.
+
+    Exit codes: 0 done; 1 the data cannot be read, or has too many refused rows; 2 the values or options are wrong; 130 stopped.
+    """
+    if picture is not None and find_spec("matplotlib") is None:
+        refuse("--plot needs matplotlib, which is not installed: pip install matplotlib, or leave --plot out")
+    try:
+        given = load_values(values, set_file)
+        data = _at_hours(given.data, hours)
+    except ConfigRefused as wrong:
+        refuse(str(wrong))
+    if given.features is None:
+        refuse("there are no features: `data.format: clicks` holds feasigns, whose columns are not known")
+    try:
+        source = open_source(data.source.url, data.source.user)
+        names, files = _files(source, data, chosen=hours is not None)
+        found = _read(given, files, processes or len(os.sched_getaffinity(0)))
+        statistics = _checked(found, data)
+        _write(statistics, output, picture)
+    except (AnalysisRefused, OSError, ValueError) as failed:
+        refuse(reason_of(failed), 1)
+    except KeyboardInterrupt:
+        refuse("stopped; nothing was written", _STOPPED)
+    if as_json:
+        typer.echo(statistics.to_json())
+    else:
+        # A pipe has no width.
+        Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(statistics_table(statistics))
+    typer.echo(f"{found.records:,} rows of {len(names)} hours, {names[0]} to {names[-1]}", err=True)
+    if refusals := found.refusals():
+        typer.echo(refusals, err=True)
+    vocabularies = (*short_vocabularies(given.features, statistics), *absent_vocabularies(given.features, statistics))
+    scales = numbers_out_of_scale(given.features, statistics)
+    for note in (*_notes(given.features, data, statistics), *vocabularies, *scales):
+        typer.echo(f"note: {note}", err=True)
+    if output is not None:
+        typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)
+
+
+def _at_hours(data: Data, hours: str | None) -> Data:
+    """Raises ConfigRefused."""
+    if hours is None:
+        return data
+    first, dots, last = hours.partition("..")
+    told = {"start": first, "end": last if dots else first}
+    return settings(Data, {**data.model_dump(by_alias=True, exclude_defaults=True), **told}, f"--hours {hours}")
+
+
+def _files(source: Source, data: Data, *, chosen: bool) -> tuple[list[str], dict[str, int]]:
+    """The complete hours and their files with their bytes. Raises NothingToRead, StoreError."""
+    found = complete_hours(source, data, chosen=chosen)
+    for split in found.waiting:
+        typer.echo(f"{split} has no {data.donefile} yet and is left out", err=True)
+    return list(found.hours), found.files
+
+
+def _read(values: Values, files: dict[str, int], processes: int) -> Analysis:
+    parts = ranges(files, values.data.task_bytes)
+    sizes = {(path, start, stop): (stop or files[path]) - start for path, start, stop in parts}
+    found = Analysis()
+    with progress_of(sum(sizes.values()), "the first rows are read") as report:
+        for part, result in _results(values, parts, min(processes, max(len(parts), 1))):
+            found.add(part, result)
+            report(sizes[part], f"{found.records:,} rows, {found.refused.total():,} refused")
+    return found
+
+
+def _results(values: Values, parts: Sequence[Part], processes: int) -> Iterator[tuple[Part, control.TaskResult]]:
+    """In any order. Raises AnalysisRefused."""
+    if processes == 1:
+        reader = PartReader(values)
+        for part in parts:
+            yield part, _result_of(reader.read(part))
+        return
+    # Spawned: a fork of a process with threads may hang.
+    spawned = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, spawned, _begin, (values.model_dump_json(by_alias=True), os.getpid()))
+    try:
+        # The pool starts its processes while it is given work.
+        with children_without_interrupts():
+            running = {pool.submit(_read_part, part): part for part in parts}
+        for done in as_completed(running):
+            yield running.pop(done), _result_of(done.result())
+    except BrokenProcessPool as lost:
+        raise AnalysisRefused(
+            "a process that read was ended; is there too little memory? Give fewer --processes"
+        ) from lost
+    finally:
+        end_pool(pool)
+
+
+def _result_of(answer: bytes | str) -> control.TaskResult:
+    if isinstance(answer, str):
+        raise AnalysisRefused(answer)
+    return control.TaskResult.FromString(answer)
+
+
+class PartReader:
+    """Reads parts of files as a trainer does."""
+
+    def __init__(self, values: Values) -> None:
+        if values.features is None:
+            raise AssertionError("there is nothing to read")
+        self._source = open_source(values.data.source.url, values.data.source.user)
+        self._reader = reader_of(values.data, values.features)
+
+    def read(self, part: Part) -> bytes | str:
+        """A TaskResult, or the sentence of a failure: errors of libraries do not all cross from process to process."""
+        path, start, stop = part
+        try:
+            result, _ = self._reader.analyze(self._source, control.Task(path=path, start=start, end=stop))
+        except (StoreError, OSError, ValueError) as failed:
+            sentence = reason_of(failed)
+            return sentence if path in sentence else f"{path}: {sentence}"
+        return bytes(result.SerializeToString())
+
+
+_reader: PartReader | None = None
+
+
+def _begin(values: str, parent: int) -> None:
+    """In a process of the pool."""
+    die_with_parent(parent)
+    global _reader  # noqa: PLW0603 (a pool hands nothing from its initializer to its calls)
+    _reader = PartReader(Values.model_validate(json.loads(values)))
+
+
+def _read_part(part: Part) -> bytes | str:
+    if _reader is None:
+        raise AssertionError("the process has not begun")
+    return _reader.read(part)
+
+
+def _checked(found: Analysis, data: Data) -> Statistics:
+    """Raises AnalysisRefused."""
+    rows = found.records + found.refused.total()
+    if rows and found.refused.total() / rows > data.max_refused_share:
+        raise AnalysisRefused(
+            f"{found.refusals()}. That is more than data.maxRefusedShare {data.max_refused_share:g}, so a training would stop: mend "
+            "the rows or raise the share"
+        )
+    if not found.records and rows:
+        raise AnalysisRefused(
+            f"every row was refused, so there is nothing to make statistics of: {found.refusals()}; mend the rows"
+        )
+    if not found.records:
+        raise AnalysisRefused("the hours have no row; there is nothing to make statistics of")
+    return merged(found.parts)
+
+
+def _notes(features: Features, data: Data, statistics: Statistics) -> Iterator[str]:
+    """About columns whose texts JSON programs would send as something else: other formats say themselves what is text."""
+    if data.format not in {"csv", "tsv"}:
+        return
+    for text in measured_inputs(features)[0].texts:
+        note = note_of_texts(text.column, (value for value, _ in statistics.texts[series_of(text)].top))
+        if note is not None:
+            yield note
+
+
+def _write(statistics: Statistics, output: Path | None, picture: Path | None) -> None:
+    if output is not None:
+        with appearing(output) as out:
+            out.write(statistics.to_json().encode())
+    if picture is not None:
+        plot(statistics, picture)

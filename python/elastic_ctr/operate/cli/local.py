@@ -1,0 +1,418 @@
+"""elastic-ctr local: the whole pipeline as processes of one machine."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from elastic_ctr.config.data import split_time
+from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
+from elastic_ctr.config.own_network import read_source
+from elastic_ctr.config.values_file import Values
+from elastic_ctr.operate.cli.check import SETTLE_SECONDS, CheckFailed, verify_serving
+from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
+from elastic_ctr.operate.cli.first_file import check_columns
+from elastic_ctr.operate.cli.next_step import dir_option, each_of, print_next, shown
+from elastic_ctr.operate.cli.status import status
+from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.report import learned, table
+from elastic_ctr.operate.local.run_data import RunData
+from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running, write_json
+from elastic_ctr.operate.local.run_view import following, stage
+from elastic_ctr.operate.local.session import (
+    RoleRefused,
+    RunFailed,
+    Session,
+    failure,
+    find_ports_free,
+    has_come_to_its_end,
+    status_and_release,
+    troubles,
+)
+from elastic_ctr.runtime.lifecycle import stop_on_signal
+from elastic_ctr.runtime.logging import configure
+from elastic_ctr.store import StoreError
+
+app = typer.Typer(
+    help="Run everything on this machine, from the values file that a cluster takes.", no_args_is_help=True
+)
+
+ValuesFile = Annotated[list[Path], typer.Option("--values", "-f", help="A values file; of several the later one wins.")]
+Folder = Annotated[Path, typer.Option("--dir", help="Where state, logs and published versions are kept.")]
+SetFile = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-file",
+        help="KEY=FILE: the file's text as a value, as helm takes it; for data.slots=slot.conf and model.network.source=my_network.py.",
+    ),
+]
+Last = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="YYYYMMDD/HH",
+        show_default="data.end",
+        help="The last hour to train: later ones are held back, to see how well they are predicted.",
+    ),
+]
+_GRACE_SECONDS = 30
+# Of `--set-file`: more than etcd, and so the chart, takes.
+_MOST_OF_A_FILE = 16 << 20
+_MLFLOW_URL = "http://127.0.0.1:5000"
+_STARTED_BY_UP = "ELASTIC_CTR_STARTED_BY_UP"
+_GO_ON = b"\n"
+# For configs and the first words of each log.
+_LEAST_ROOM = 1 << 20
+
+
+def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
+    """Later files win key by key, as in Helm. A null takes the value of a file before it away: the default is left. Helm does so for keys of
+    the chart's own values alone, and leaves the null in others, such as a network's layers, where the chart refuses it.
+    """
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        if value is None and key in result:
+            del result[key]
+        else:
+            result[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
+
+
+def _read_values(file: Path) -> dict[str, object]:
+    """The values in a file. Paths count from its folder: that of a `data.source.url` such as `file:.`, and `model.network.file`,
+    whose text becomes `model.network.source`.
+    """
+    values = read_yaml(file)
+    match values:
+        case {"model": {"network": {"file": str(name)} as network}} if "source" not in network:
+            try:
+                network["source"] = read_source(file.resolve().parent / name)
+            except (OSError, ValueError) as failed:
+                raise ConfigRefused(f"{file}: model.network.file {name!r}: {reason_of(failed)}") from failed
+            del network["file"]
+    match values:
+        case {"data": {"source": {"url": str(url)} as source}} if re.match("file:(?!/)", url):
+            path, mark, query = url.removeprefix("file:").partition("?")
+            source["url"] = (file.resolve().parent / path).resolve().as_uri() + mark + query
+    return values
+
+
+def _read_text(file: Path) -> str:
+    """Of a file whose text becomes a value. Raises OSError, ValueError."""
+    with file.open("rb") as opened:
+        found = opened.read(_MOST_OF_A_FILE + 1)
+    if len(found) > _MOST_OF_A_FILE:
+        raise ValueError(f"it has more than {_MOST_OF_A_FILE >> 20} MiB, which no value may have")
+    return found.decode("utf-8")
+
+
+def load_values(files: list[Path], set_files: list[str] | None, end: str | None = None) -> Values:
+    """`end`: instead of data.end. Raises ConfigRefused."""
+    parts: dict[str, dict[str, object]] = {str(file): _read_values(file) for file in files}
+    for each in set_files or []:
+        key, equals, file_name = each.partition("=")
+        if not equals:
+            raise ConfigRefused(f"--set-file {each!r} is not KEY=FILE")
+        try:
+            value: object = _read_text(Path(file_name))
+        except (OSError, ValueError) as failed:
+            raise ConfigRefused(f"--set-file {each!r}: {reason_of(failed)}") from failed
+        *steps, last = key.split(".")
+        part: dict[str, object] = {last: value}
+        for step in reversed(steps):
+            part = {step: part}
+        parts[f"--set-file {each}"] = part
+    if end is not None:
+        parts["--to"] = {"data": {"end": end}}
+    given: dict[str, object] = {}
+    for part in parts.values():
+        given = _merged(given, part)
+    tracking, local = given.get("tracking"), given.get("local")
+    if isinstance(tracking, dict) and tracking.get("enabled") is True and isinstance(local or {}, dict):
+        # The chart brings an MLflow server of its own; on this machine the user's is taken, at its default port.
+        given = _merged({"local": {"trackingUrl": _MLFLOW_URL}}, given)
+    return settings(Values, given, " + ".join(map(str, files)), parts)
+
+
+def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: str | None) -> Places:
+    """Ends with a sentence for each thing wrong with the values, or with the folder."""
+    try:
+        values = load_values(files, set_files, last)
+        check_columns(values)
+        places = Places(folder.resolve(), values)
+        RunFolder(places.folder).create()
+    except ConfigRefused as wrong:
+        refuse(str(wrong))
+    except OSError as failed:
+        refuse(f"--dir {folder} cannot be used: {reason_of(failed)}")
+    if not os.access(places.folder, os.W_OK):
+        refuse(f"--dir {folder} cannot be used: {places.folder} may not be written by this user")
+    try:
+        _try_to_write(places.folder)
+    except OSError as full:
+        refuse(
+            f"--dir {folder} cannot be used: {places.folder}: {full.strerror}; make room there, or name another folder by --dir"
+        )
+    return places
+
+
+def _try_to_write(folder: Path) -> None:
+    """A full disk takes a folder and the name of a log, and no word of it. Raises OSError."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(bytes(_LEAST_ROOM))
+        probe.flush()
+        os.fsync(probe.fileno())
+
+
+@app.command()
+def run(
+    values: ValuesFile,
+    folder: Folder = DEFAULT_FOLDER,
+    report: Annotated[Path | None, typer.Option("--report", help="Write the report here as JSON.")] = None,
+    set_file: SetFile = None,
+    last: Last = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Go on serving, also after the last hour and with problems, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Train, publish and serve until data.end is live; then stop everything and write the report.
+
+    Without --keep the run ends when it cannot reach its end. With it every problem is named and everything else goes on.
+
+    Exit codes: 0 the last version is live; 1 the run cannot reach its end (the reason is printed); 2 the values or this
+    machine do not allow it; 130 stopped by Ctrl-C.
+    """
+    places = _places(values, set_file, folder, last)
+    configure("local", "WARNING")
+    console = Console(stderr=True)
+    try:
+        session = Session(places)
+        with stop_on_signal() as stop, session.running():
+            if os.environ.pop(_STARTED_BY_UP, None):
+                threading.Thread(target=_stop_without_up, args=(stop,), daemon=True).start()
+            code = 0
+            try:
+                with following(console) as show:
+                    done = session.wait(stop, show, keep=keep)
+                    _tell_report(session, report)
+                    if not done:
+                        code = 130
+                    elif keep:
+                        console.print(f"serving on http://{places.serving}; Ctrl-C ends it")
+                        while not stop.wait(1):
+                            session.look()
+                            show(session)
+                    else:
+                        session.end_reason = f"version {session.live} is live, which is the last one"
+            except RunFailed as failed:
+                _tell_report(session, report)
+                console.print(str(failed), style="red", highlight=False)
+                session.end_reason = str(failed)
+                code = 2 if isinstance(failed, RoleRefused) else 1
+    except (OSError, StoreError, ValueError) as failed:
+        refuse(reason_of(failed))
+    if code == 0 and not keep:
+        again = (
+            "local",
+            "up",
+            *each_of("-f", values),
+            *each_of("--set-file", set_file or []),
+            *each_of("--to", filter(None, [last])),
+        )
+        print_next(*again, *dir_option(folder), why="answer predictions with what was trained")
+    raise typer.Exit(code)
+
+
+def _tell_report(session: Session, file: Path | None) -> None:
+    if session.status is None:
+        return
+    if file is not None:
+        write_json(file, session.report())
+    out = Console()
+    # A table squeezed into 80 columns says nothing; a pipe has no width of its own.
+    (out if out.is_terminal else Console(width=160)).print(table(session.report()))
+    if how := learned(session.report()):
+        out.print(f"learned: {how}", highlight=False, soft_wrap=True)
+
+
+def _stop_without_up(stop: threading.Event) -> None:
+    """A run in the background ends with the `local up` that starts it, until that says that all is started."""
+    if os.read(sys.stdin.fileno(), 1) != _GO_ON:
+        stop.set()
+
+
+@app.command()
+def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = None, last: Last = None) -> None:
+    """Start everything in the background and return once predictions are answered; with --to, once that hour is in them.
+
+    Exit codes: 0 serving answers with the live version; 1 predictions or training do not go on until the problem that is printed
+    is mended, and everything else does; 2 nothing runs (the reason is printed).
+    """
+    places = _places(values, set_file, folder, last)
+    run_folder = RunFolder(places.folder)
+    if run_folder.runner() is not None:
+        refuse(f"{places.folder} is up already; `elastic-ctr local down --dir {folder}` ends it")
+    try:
+        find_ports_free(places)
+        process = _started(values, set_file, last, run_folder)
+        try:
+            _follow_start(process, places, run_folder, last)
+        except KeyboardInterrupt:
+            if process.stdin is not None and not process.stdin.closed:
+                process.stdin.close()
+                process.wait()
+                refuse("stopped; everything that was started has ended", 130)
+            refuse(f"it goes on in the background; `elastic-ctr local down --dir {places.folder}` ends it", 130)
+    except OSError as failed:
+        refuse(reason_of(failed))
+
+
+def _started(
+    values: list[Path], set_file: list[str] | None, last: str | None, run_folder: RunFolder
+) -> "subprocess.Popen[bytes]":
+    """The runner in the background. It ends with this process until it is told to go on."""
+    program = str(Path(sys.executable).parent / "elastic-ctr")
+    command = [program, "local", "run", "--keep", "--dir", str(run_folder.path)]
+    for file in values:
+        command += ["--values", str(file.resolve())]
+    for each in set_file or []:
+        key, _, name = each.partition("=")
+        command += ["--set-file", f"{key}={Path(name).resolve()}"]
+    command += each_of("--to", filter(None, [last]))
+    environment = {**os.environ, _STARTED_BY_UP: "1"}
+    with run_folder.private(), run_folder.runner_log.open("ab") as out:
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, env=environment
+        )
+
+
+def _go_on(process: "subprocess.Popen[bytes]") -> None:
+    """From here on the runner outlives this process."""
+    assert process.stdin is not None
+    if not process.stdin.closed:
+        with suppress(BrokenPipeError):
+            process.stdin.write(_GO_ON)
+            process.stdin.close()
+
+
+def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder: RunFolder, last: str | None) -> None:
+    """Until predictions are answered, by the version of the hour `last` where there is one, or cannot be."""
+    console, said = Console(stderr=True), list[str]()
+    model, predictions = places.info.model, places.info.predictions
+    wrong_since: float | None = None
+
+    def say(sentence: str) -> None:
+        if sentence.partition(" (")[0] not in said:
+            said.append(sentence.partition(" (")[0])
+            console.print(sentence, highlight=False)
+
+    while process.poll() is None:
+        status_, release = status_and_release(places)
+        if status_ is not None:
+            _go_on(process)
+        say(stage(status_, None if release is None else release.candidate))
+        info = run_folder.read()
+        problems = [] if info is None else list(info.problems)
+        if (stands_still := failure(status_, release)) and stands_still not in problems:
+            problems.append(stands_still)
+        for each in problems:
+            say(each)
+        # What is tried again is waited for.
+        problems = [each for each in problems if each not in troubles(status_)]
+        if release is None:
+            # A version may be live while training stands still, and cube-transfer does not answer yet: only processes end it.
+            problems = [each for each in problems if each.startswith("ctr-")]
+        waits = last is not None and status_ is not None and not problems and not has_come_to_its_end(status_, release)
+        live = None if release is None or waits else release.live
+        # A master may refuse an old folder while the version in it is answered already.
+        if live is not None and (status_ is not None or problems):
+            stays = [each for each in problems if each.startswith("ctr-master-") and " cannot run: " in each]
+            # A role that holds up predictions is one of these.
+            problems = [each for each in problems if each.startswith(("ctr-serving", "ctr-cube"))]
+            unanswered = _unanswered(predictions, model, live)
+            if unanswered is None:
+                console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
+                if stays:
+                    _go_on(process)
+                    refuse(
+                        f"training does not go on until this is mended (`elastic-ctr local down --dir {places.folder}` ends all)",
+                        1,
+                    )
+                _print_next_of_up(places)
+                return
+            say(str(unanswered))
+            wrong_since = (wrong_since or time.monotonic()) if unanswered.is_wrong else None
+            if wrong_since is not None and time.monotonic() - wrong_since >= SETTLE_SECONDS:
+                problems.append(str(unanswered))
+        if problems:
+            _go_on(process)
+            refuse(
+                "no prediction is answered until this is mended; everything else goes on "
+                f"(`elastic-ctr local status --dir {places.folder}`, `elastic-ctr local down --dir {places.folder}`)",
+                1,
+            )
+        time.sleep(0.5)
+    refuse(run_folder.absence())
+
+
+def _print_next_of_up(places: Places) -> None:
+    where = dir_option(places.folder)
+    data = RunData(places.data, places.store)
+    if (newest := data.newest_split()) is not None:
+        held_back = places.data.end is not None and split_time(newest) > split_time(places.data.end)
+        rows = "rows of an hour that was held back" if held_back else "rows that it was trained on"
+        print_next("predict", shown(Path(data.folder or "", newest)), *where, why=f"probabilities and AUC of {rows}")
+    print_next("status", "--watch", *where, why="passes, versions, freshness")
+    print_next("local", "down", *where, why="end it; versions stay")
+
+
+def _unanswered(predictions: list[str], model: str, live: int) -> CheckFailed | None:
+    """Why not every serving answers with the live version."""
+    try:
+        versions = [verify_serving(each, model).facts["version"] for each in predictions]
+    except CheckFailed as failed:
+        return failed
+    if all(version == live for version in versions):
+        return None
+    return CheckFailed(
+        f"serving answers with version {min(versions)}, and {live} is live; waiting until it has changed"
+    )
+
+
+@app.command()
+def down(folder: Folder = DEFAULT_FOLDER) -> None:
+    """End the processes that `up` or `run` started in this folder, and return when all have ended. Published versions stay.
+
+    Exit codes: 0 nothing runs any more; 2 a process does not end, or the run is another user's.
+    """
+    run_folder = RunFolder(folder)
+    pid = run_folder.runner()
+    if pid is None:
+        if run_folder.stranger() is not None:
+            refuse(run_folder.absence())
+        typer.echo(run_folder.absence())
+        return
+    processes = process_tree(pid)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    ends = time.monotonic() + _GRACE_SECONDS
+    while (running := still_running(processes)) and time.monotonic() < ends:
+        time.sleep(0.1)
+    if running:
+        names = ", ".join(str(each.pid) for each in running)
+        refuse(f"{len(running)} of {len(processes)} processes have not ended ({names}); {run_folder.logs} says why")
+    typer.echo(f"{len(processes)} processes of {run_folder.path} have ended")
+
+
+app.command("status")(status)

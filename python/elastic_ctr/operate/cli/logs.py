@@ -1,0 +1,152 @@
+"""elastic-ctr logs: of the pods of a release, or of the processes of a run on this machine."""
+
+import json
+import re
+import subprocess
+import time
+from collections import deque
+from contextlib import ExitStack, suppress
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from elastic_ctr.operate.cli.cluster import Cluster, Target, target_of
+from elastic_ctr.operate.cli.entrypoint import refuse
+from elastic_ctr.operate.cli.kubectl import KubectlFailed, end, ending_in_order
+from elastic_ctr.operate.cli.shared_options import Where, grouped
+from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER, RunFolder
+
+_PREFIX = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?")
+# More pods than any release has; kubectl's own limit is 5.
+_MOST_FOLLOWED = 1000
+_FOLLOW_SECONDS = 0.5
+# Containers that share a pod with another one: the component of the pod.
+_PODS = {"cube-server": "cube", "cube-agent": "cube", "cube-transfer": "cube-transfer", "cube-builder": "cube-transfer"}
+
+
+class Role(str, Enum):
+    """A component, or one container of its pods."""
+
+    MASTER = "master"
+    TRAINER = "trainer"
+    PSERVER = "pserver"
+    FILE_SERVER = "file-server"
+    CUBE = "cube"
+    CUBE_SERVER = "cube-server"
+    CUBE_AGENT = "cube-agent"
+    CUBE_TRANSFER = "cube-transfer"
+    CUBE_BUILDER = "cube-builder"
+    INTAKE = "intake"
+    SERVING = "serving"
+    SCORING = "scoring"
+    TRACKING = "tracking"
+
+    @property
+    def component(self) -> str:
+        return _PODS.get(self.value, self.value)
+
+    @property
+    def container(self) -> str | None:
+        """None: all of them."""
+        return self.value if self.value in _PODS else None
+
+
+@grouped
+def logs(
+    role: Annotated[Role | None, typer.Argument(help="Only this role.", show_default=False)] = None,
+    where: Where = Where(),
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on, until Ctrl-C; pods that start later are not in it.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="DURATION", help="Only lines younger than this, such as 10m or 2h.")
+    ] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", min=0, help="The last lines of each container.", show_default="100, all with --since"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, with pod, container and line.")
+    ] = False,
+) -> None:
+    """Print the logs of a release or run, or of one of its roles, each line with its pod.
+
+    Exit codes: 0 printed (or ended by Ctrl-C); 2 kubectl refuses, or there is no such pod or run.
+    """
+    target = target_of(where, {})
+    cluster, component = target.cluster, None if role is None else role.component
+    if cluster is None:
+        _print_files(target, role, follow=follow, since=since, tail=tail, as_json=as_json)
+        return
+    try:
+        if not cluster.pods(component):
+            # kubectl itself would print that with exit code 0.
+            refuse(f"release {cluster.release} has no pod of {component} just now")
+        # -1: all of them.
+        lines = tail if tail is not None else 100 if since is None else -1
+        words = ["logs", "--selector", cluster.selector_of(component), "--prefix", "--ignore-errors", f"--tail={lines}"]
+        words += ["--all-containers"] if role is None or role.container is None else ["--container", role.container]
+        words += [] if since is None else [f"--since={since}"]
+        words += ["--follow", f"--max-log-requests={_MOST_FOLLOWED}"] if follow else []
+        with ending_in_order():
+            code = _printed(cluster, words, as_json=as_json)
+    except KubectlFailed as failed:
+        refuse(str(failed))
+    if code != 0:
+        # kubectl has printed the reason.
+        raise typer.Exit(2)
+
+
+def _print_files(
+    target: Target, role: Role | None, *, follow: bool, since: str | None, tail: int | None, as_json: bool
+) -> None:
+    """The files of a run on this machine, each of which is one process."""
+    run = target.run or RunFolder(DEFAULT_FOLDER)
+    if since is not None:
+        refuse("--since needs --namespace: on this machine say --tail")
+    of_cube = {Role.CUBE: "ctr-cube-s*", Role.CUBE_SERVER: "ctr-cube-s*.server", Role.CUBE_AGENT: "ctr-cube-s*.agent"}
+    pattern = "*" if role is None else of_cube.get(role, f"ctr-{role.value}-*")
+    files = sorted(run.logs.glob(f"{pattern}.log"))
+    if not files:
+        refuse(f"{run.logs} has no log of {'a run' if role is None else role.value}; --dir names another run")
+    with ExitStack() as stack, suppress(KeyboardInterrupt):
+        streams = [(each.stem, stack.enter_context(each.open(errors="replace"))) for each in files]
+        lines = 100 if tail is None else tail
+        for name, stream in streams:
+            for line in deque(stream, maxlen=lines):
+                _print_line(name, line, as_json=as_json)
+        while follow:
+            new = [(name, line) for name, stream in streams for line in stream]
+            for name, line in new:
+                _print_line(name, line, as_json=as_json)
+            if not new:
+                time.sleep(_FOLLOW_SECONDS)
+
+
+def _print_line(name: str, line: str, *, as_json: bool) -> None:
+    pod, _, container = name.partition(".")
+    text = line.removesuffix("\n")
+    typer.echo(_object(pod, container or None, text) if as_json else f"[{name}] {text}")
+
+
+def _object(pod: str | None, container: str | None, line: str) -> str:
+    return json.dumps({"pod": pod, "container": container, "line": line})
+
+
+def _printed(cluster: Cluster, words: list[str], *, as_json: bool) -> int:
+    """The exit code of kubectl; 0 when it was ended by Ctrl-C."""
+    process = cluster.kubectl.started(*words, **({"stdout": subprocess.PIPE} if as_json else {}))
+    try:
+        for line in process.stdout or ():
+            text = line.removesuffix("\n")
+            match = _PREFIX.match(text)
+            pod, container = (None, None) if match is None else match.groups()
+            typer.echo(_object(pod, container, text[match.end() :] if match else text))
+        return process.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        end(process)
+        if process.stdout is not None:
+            process.stdout.close()

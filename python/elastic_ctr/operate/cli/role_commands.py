@@ -1,0 +1,296 @@
+"""The commands of the roles: each is one process, until SIGTERM or SIGINT.
+
+A role's own modules are imported in its function: a machine may start a dozen roles at once.
+"""
+
+import json
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from elastic_ctr.config.load import ConfigRefused, load
+from elastic_ctr.config.role_files import (
+    CubeAgentFile,
+    CubeBuilderFile,
+    CubeServerFile,
+    CubeTransferFile,
+    IntakeFile,
+    MasterFile,
+    PserverFile,
+    ScoringFile,
+    ServingFile,
+    TrainerFile,
+)
+from elastic_ctr.config.section import Section
+from elastic_ctr.operate.cli.entrypoint import checked, reason_of, refuse
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
+from elastic_ctr.runtime.lifecycle import stop_on_signal
+from elastic_ctr.runtime.logging import configure_from_environment
+
+_AWAY_SECONDS = 2.0
+
+ConfigFile = Annotated[
+    Path,
+    typer.Option(
+        "--config", "-c", help="The role's config.yaml, as the chart renders it.", envvar="ELASTIC_CTR_CONFIG"
+    ),
+]
+S = TypeVar("S", bound=Section)
+
+
+def master(config: ConfigFile) -> None:
+    """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
+    from elastic_ctr.config.stream_address import OWN_INTAKE
+    from elastic_ctr.sources.streams.open import open_stream
+    from elastic_ctr.store import open_source, open_store
+    from elastic_ctr.training.master.ledger.sqlite_file import naming_damage
+    from elastic_ctr.training.master.server import LEDGER, Master
+
+    settings = _settings_of(MasterFile, config, "master")
+    checked(settings.auth)
+
+    def run(stop: threading.Event) -> int:
+        given = settings.data.source
+        own = settings.intake_address is not None and given.url == f"{OWN_INTAKE}{settings.intake_address}"
+        source = (
+            open_stream(given.url, given.kafka.properties, given.tokens(), own=own)
+            if settings.data.is_stream
+            else open_source(given.url, given.user)
+        )
+        store = open_store(settings.store.url, user=settings.store.user, tokens=settings.auth.internal())
+        with naming_damage(Path(settings.master.state_dir) / LEDGER):
+            return Master(settings, source=source, store=store).run(stop)
+
+    _run_until_signal(run)
+
+
+def trainer(config: ConfigFile) -> None:
+    """Lease tasks from the master, convert and check them, train them against the parameter servers."""
+    from elastic_ctr.runtime.mlflow import TrackingServer
+    from elastic_ctr.training.trainer.host_metrics import HostMetrics
+    from elastic_ctr.training.trainer.supervisor import TrainerSupervisor
+
+    settings = _settings_of(TrainerFile, config, "trainer")
+    # The training process reads them again.
+    checked(settings.auth)
+    with _exit_on_config_error():
+        settings.data.source.kafka.properties()
+        settings.data.source.tokens()
+    name = _pod_name("trainer-0")
+
+    def run(stop: threading.Event) -> int:
+        supervisor = TrainerSupervisor(name, settings)
+        with ExitStack() as ends:
+            if (tracked := settings.tracking) is not None:
+                server = TrackingServer(tracked.url)
+                ends.callback(HostMetrics(server, name, settings.training, tracked.experiment).start().stop)
+            ends.enter_context(_health_server("trainer", supervisor.status, settings.host, settings.trainer.admin_port))
+            return supervisor.run(stop)
+
+    _run_until_signal(run)
+
+
+def pserver(config: ConfigFile) -> None:
+    """Run one of Paddle's parameter servers: start it, watch it, upload its saves."""
+    from elastic_ctr.store import open_store
+    from elastic_ctr.training.control.channel import MasterClient
+    from elastic_ctr.training.pserver.supervisor import PserverSupervisor
+
+    settings = _settings_of(PserverFile, config, "pserver")
+    pod = _pod_name("pserver-0")
+    match = re.search(r"(\d+)$", pod)
+    if match is None:
+        refuse(f"POD_NAME {pod!r} does not end in a number; set it to <name>-<index>")
+    index = int(match[1])
+    if index >= settings.pservers:
+        refuse(f"pserver {index} is not one of {settings.pservers}; pserver.replicas and the pod's name must agree")
+    tokens = checked(settings.auth).internal()
+
+    def run(stop: threading.Event) -> int:
+        supervisor = PserverSupervisor(
+            index,
+            settings,
+            host=_advertised_host(settings),
+            client=MasterClient(settings.master_address, tokens),
+            store=open_store(settings.store.url, user=settings.store.user, tokens=tokens),
+        )
+        with _health_server("pserver", supervisor.status, settings.host, settings.pserver.admin_port):
+            return supervisor.run(stop)
+
+    _run_until_signal(run)
+
+
+def intake(config: ConfigFile) -> None:
+    """Take clicks over HTTP into a log, which master and trainers read as a stream."""
+    from elastic_ctr.sources.intake.intake_api import run_intake
+
+    settings = _settings_of(IntakeFile, config, "intake")
+    with _exit_on_config_error():
+        checked(settings.auth)
+        run_intake(settings)
+
+
+def cube_transfer(config: ConfigFile) -> None:
+    """Say which versions cube must hold and which one is live."""
+    from elastic_ctr.cube.transfer.transfer_api import run_cube_transfer
+
+    settings = _settings_of(CubeTransferFile, config, "cube-transfer")
+    with _exit_on_config_error():
+        checked(settings.auth)
+        run_cube_transfer(settings)
+
+
+def cube_builder(config: ConfigFile) -> None:
+    """Build dictionary parts from SequenceFiles when cube-transfer asks for a version."""
+    from elastic_ctr.cube.builder.build_server import run_cube_builder
+
+    settings = _settings_of(CubeBuilderFile, config, "cube-builder")
+    with _exit_on_config_error():
+        checked(settings.auth)
+        run_cube_builder(settings)
+
+
+def cube_agent(config: ConfigFile) -> None:
+    """Fetch, verify and load what this pod's shard owes; report what its server answers."""
+    from elastic_ctr.cube.agent.agent_api import run_cube_agent
+
+    settings = _settings_of(CubeAgentFile, config, "cube-agent")
+    address = f"{_advertised_host(settings)}:{settings.cube.port}"
+    with _exit_on_config_error():
+        checked(settings.auth)
+        run_cube_agent(settings, pod=_pod_name("cube-s0-0"), address=address)
+
+
+def cube_server(config: ConfigFile) -> None:
+    """Answer lookups from the dictionary parts that the agent gives it."""
+    from elastic_ctr.cube.server.lookup_server import CubeServer
+    from elastic_ctr.runtime.process_pool import CannotWork
+
+    settings = _settings_of(CubeServerFile, config, "cube-server")
+    try:
+        with _exit_on_config_error():
+            server = CubeServer(settings.cube, settings.host, checked(settings.auth))
+        server.run()
+    except CannotWork as failed:
+        refuse(str(failed))
+
+
+def serving(config: ConfigFile) -> None:
+    """Answer predictions: one lookup, one dense network, one version."""
+    from elastic_ctr.serving.app import run_serving
+    from elastic_ctr.store import StoreError, open_store
+
+    settings = _settings_of(ServingFile, config, "serving")
+    tokens = checked(settings.auth).internal()
+    try:
+        store = open_store(settings.store.url, user=settings.store.user, tokens=tokens)
+        run_serving(settings, store, _pod_name("serving-0"), tokens)
+    except (StoreError, OSError) as failed:
+        refuse(reason_of(failed))
+
+
+def scoring(
+    config: ConfigFile,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            "--order", help="What to score, as JSON: `elastic-ctr evaluate` and `elastic-ctr predict` write it."
+        ),
+    ] = None,
+) -> None:
+    """Score hours with a version in the store, together with the other pods of the Job; print the report as JSON."""
+    from elastic_ctr.cube.builder.job import BuildFailed
+    from elastic_ctr.jobs.scoring.listing import NothingToRead
+    from elastic_ctr.jobs.scoring.order import Order
+    from elastic_ctr.jobs.scoring.pod import run_order
+    from elastic_ctr.jobs.scoring.run import JobFailed
+    from elastic_ctr.jobs.scoring.scoring_job import OutputRefused
+    from elastic_ctr.jobs.scoring.version import VersionUnusable
+    from elastic_ctr.jobs.scoring.worker import Place
+    from elastic_ctr.operate.cli.kubectl import ending_in_order
+    from elastic_ctr.operate.local.endpoints import release_document
+
+    settings = _settings_of(ScoringFile, config, "scoring")
+    if order is None:
+        refuse(
+            "this pod has no --order; `elastic-ctr evaluate --pods N` and `elastic-ctr predict --output DIR --pods N` create Jobs "
+            "that have one"
+        )
+    models = Place(settings.store.url, settings.store.user, checked(settings.auth).internal())
+    try:
+        wanted = read_document(Order, order)
+    except DocumentDamaged as wrong:
+        refuse(f"--order is not what the commands of this release write: {wrong}")
+    try:
+        with ending_in_order():
+            report = run_order(wanted, settings, models, lambda: release_document(settings.transfer_address).live)
+    except (ConfigRefused, NothingToRead, OutputRefused, VersionUnusable) as wrong:
+        refuse(str(wrong))
+    except (BuildFailed, JobFailed, OSError, ValueError) as failed:
+        # Another pod may do better: the store may be back by then.
+        refuse(reason_of(failed), 1)
+    typer.echo(json.dumps(report.document()))
+
+
+def _settings_of(kind: type[S], config: Path, role: str) -> S:
+    """Set up logging and load the role's settings, or end with one sentence for each thing wrong."""
+    configure_from_environment(role)
+    try:
+        return load(kind, config)
+    except ConfigRefused as wrong:
+        refuse(str(wrong))
+
+
+def _pod_name(default: str) -> str:
+    return os.environ.get("POD_NAME", default)
+
+
+def _advertised_host(settings: PserverFile | CubeAgentFile) -> str:
+    """The host that others call: the pod's name in its domain, or the host that this process listens on."""
+    return settings.host if settings.pod_domain is None else f"{_pod_name('')}.{settings.pod_domain}"
+
+
+@contextmanager
+def _exit_on_config_error() -> Iterator[None]:
+    """An error of settings or machine becomes one sentence and exit code 2."""
+    try:
+        yield
+    except (OSError, ValueError) as failed:
+        logging.getLogger(__name__).debug("ended", exc_info=True)
+        refuse(reason_of(failed))
+
+
+@contextmanager
+def _health_server(role: str, status: Callable[[], dict[str, Any]], host: str, port: int) -> Iterator[None]:
+    """Health, metrics and status of a role that has no other HTTP server."""
+    from elastic_ctr.runtime.http import HttpThread, application
+    from elastic_ctr.runtime.metrics import Metrics
+
+    page = HttpThread(application([], status=status, metrics=Metrics(role)), host, port).start()
+    try:
+        yield
+    finally:
+        page.stop()
+
+
+def _run_until_signal(run: Callable[[threading.Event], int]) -> NoReturn:
+    """SIGTERM and SIGINT end a role in order. A role that needs its store to begin waits while the store is unavailable."""
+    from elastic_ctr.store import StoreUnavailable
+
+    code = 0
+    with stop_on_signal() as stop, _exit_on_config_error():
+        while not stop.is_set():
+            try:
+                code = run(stop)
+                break
+            except StoreUnavailable as away:
+                logging.getLogger(__name__).warning("%s; the role begins once the store answers", away)
+                stop.wait(_AWAY_SECONDS)
+    raise typer.Exit(code)

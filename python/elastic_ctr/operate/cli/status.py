@@ -1,0 +1,154 @@
+"""elastic-ctr status: passes, tasks, recoveries, versions, shards, the live version and its freshness."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from elastic_ctr.operate.cli.cluster import PortForwards, Target, port_forwards, target_of
+from elastic_ctr.operate.cli.kubectl import KubectlFailed, ending_in_order
+from elastic_ctr.operate.cli.next_step import dir_option, print_next
+from elastic_ctr.operate.cli.shared_options import (
+    MASTER_STATUS,
+    SERVING_ADMIN,
+    TRANSFER,
+    Endpoint,
+    MasterAddress,
+    ServingAdminAddress,
+    TransferAddress,
+    Where,
+    grouped,
+)
+from elastic_ctr.operate.cli.status_text import screen, stages
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, role_status
+from elastic_ctr.operate.local.session import troubles
+
+WATCH_SECONDS = 2.0
+_ENDPOINTS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
+
+
+class Snapshot(NamedTuple):
+    """One look: the roles' own answers, of a cluster also its `pods`, and a sentence for each that did not answer."""
+
+    answers: dict[str, Any]
+    errors: dict[str, str]
+
+
+Look = Callable[[], Snapshot]
+
+
+@grouped
+def status(
+    master: MasterAddress = None,
+    transfer: TransferAddress = None,
+    serving: ServingAdminAddress = None,
+    where: Where = Where(),
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The roles' own answers, by role; with --watch one object a line.")
+    ] = False,
+) -> None:
+    """Show the state of training, versions and serving.
+
+    Exit codes: 0 all roles of the release or run answer (with --watch: it was ended), 1 some do, 2 none does.
+    """
+    given = {"--address": master, "--transfer": transfer, "--serving": serving}
+    target = target_of(where, given)
+    addresses = {role: address for role, address in zip(_ENDPOINTS, given.values(), strict=True) if address is not None}
+    with ending_in_order(), ExitStack() as stack:
+        look: Look = partial(local_snapshot, target, addresses)
+        if target.cluster is not None:
+            look = partial(cluster_snapshot, stack.enter_context(port_forwards(target.cluster)))
+        if watch:
+            with suppress(KeyboardInterrupt):
+                _watch(look, as_json=as_json)
+            return
+        seen = look()
+    if as_json:
+        typer.echo(_json(seen))
+    else:
+        _console().print(stages(*seen), highlight=False)
+        if target.run is not None and (seen.answers.get("run") or {}).get("problems"):
+            print_next("logs", "--tail", "20", *dir_option(target.run.path), why="what the roles say of it")
+    some = seen.answers.keys() & _ENDPOINTS.keys()
+    raise typer.Exit(0 if not seen.errors else 1 if some else 2)
+
+
+def local_snapshot(
+    target: Target, addresses: dict[str, str], endpoints: Mapping[str, Endpoint] = _ENDPOINTS
+) -> Snapshot:
+    """The run of a folder, or the roles at addresses."""
+    seen = Snapshot({}, {})
+    info = None
+    if target.run is not None and not addresses:
+        info = target.run.read()
+        if target.run.runner() is None:
+            seen.errors["run"] = target.run.absence()
+            return seen
+    for role, endpoint in endpoints.items():
+        try:
+            seen.answers[role] = role_status(role, addresses.get(role) or target.address(endpoint))
+        except EndpointUnavailable as closed:  # noqa: PERF203 (the others may answer)
+            seen.errors[role] = str(closed)
+    if info is not None:
+        # The master's own stand in its lines.
+        told = troubles(seen.answers.get("master"))
+        others = [each for each in info.problems if each not in told]
+        seen.answers["run"] = {"folder": str(target.run and target.run.path), "problems": others}
+    return seen
+
+
+def cluster_snapshot(forwards: PortForwards, endpoints: Mapping[str, Endpoint] = _ENDPOINTS) -> Snapshot:
+    """A release in a cluster. Pods come first: they explain why a role does not answer."""
+    seen = Snapshot({}, {})
+    cluster = forwards.cluster
+    try:
+        pods = [each for each in cluster.pods() if each.component != "client"]
+    except KubectlFailed as failed:
+        seen.errors["pods"] = str(failed)
+        return seen
+    seen.answers["pods"] = [each.as_dict() for each in pods]
+    with_pods = {each.component for each in pods}
+    for role, endpoint in endpoints.items():
+        try:
+            if endpoint.component in with_pods or cluster.has(endpoint.component):
+                seen.answers[role] = role_status(role, forwards.address(endpoint))
+        except KubectlFailed as failed:  # noqa: PERF203 (the others may answer)
+            seen.errors[role] = str(failed)
+        except EndpointUnavailable as closed:
+            forwards.forget(endpoint)
+            seen.errors[role] = f"{endpoint.component}: {closed}"
+    return seen
+
+
+def _watch(look: Look, *, as_json: bool) -> NoReturn:
+    console = _console()
+    if as_json or not console.is_terminal:
+        while True:
+            seen = look()
+            if as_json:
+                typer.echo(_json(seen))
+            else:
+                console.print(stages(*seen), highlight=False)
+                console.print()
+            time.sleep(WATCH_SECONDS)
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            live.update(screen(*look(), console), refresh=True)
+            time.sleep(WATCH_SECONDS)
+
+
+def _json(seen: Snapshot) -> str:
+    return json.dumps({**seen.answers, "errors": seen.errors})
+
+
+def _console() -> Console:
+    out = Console()
+    # A pipe has no width of its own; sentences in it stay on one line.
+    return out if out.is_terminal else Console(width=1000)

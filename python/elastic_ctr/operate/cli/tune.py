@@ -1,0 +1,350 @@
+"""`elastic-ctr tune`: a search for better values on hours that are there, without a cluster."""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from elastic_ctr.config.features import input_of
+from elastic_ctr.config.load import ConfigRefused
+from elastic_ctr.config.networks import NETWORKS
+from elastic_ctr.config.values_file import Values
+from elastic_ctr.jobs.scoring.listing import Listing, NothingToRead, complete_hours
+from elastic_ctr.jobs.tune.hours import HoursReader, HoursRefused, at_hours, divided
+from elastic_ctr.jobs.tune.passes import Hours, SearchFailed
+from elastic_ctr.jobs.tune.scratch import OtherSearch, Scratch
+from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, is_kept, usable_networks
+from elastic_ctr.jobs.tune.trial import TrialSpec
+from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
+from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
+from elastic_ctr.operate.cli.next_step import each_of, print_next
+from elastic_ctr.operate.cli.progress import progress_of
+from elastic_ctr.runtime.lock import StateInUse, StateLock
+from elastic_ctr.store import StoreError, open_source
+from elastic_ctr.store.source import Source
+from elastic_ctr.store.temporary import appearing
+
+if TYPE_CHECKING:
+    from elastic_ctr.jobs.tune.search import Found
+
+_STOPPED = 130
+_PIPE_WIDTH = 200
+_DEFAULT_SCRATCH = Path("elastic-ctr-tune")
+_RECORDS = 200_000
+_TRIALS = 30
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The options that decide what a search is."""
+
+    hours: str | None
+    validate: str | None
+    records: int
+    networks: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def tune(
+    values: ValuesFile,
+    set_file: SetFile = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the values to add there, to be given as the last -f.")
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many trials, the present values included.",
+            show_default=f"{_TRIALS}, or with --minutes as many as there is time for",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="Begin no trial that would end later; the best ones are then trained once more."),
+    ] = None,
+    hours: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST..LAST",
+            help="Hours to train with, such as 20200401/00..20200401/05, or one hour. All but those that validate if not given.",
+        ),
+    ] = None,
+    validate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST..LAST",
+            help="Hours to validate with. The last fifth if not given; of a single hour a fifth of the records, by their features.",
+        ),
+    ] = None,
+    records: Annotated[
+        int, typer.Option(min=100, help="Train and validate with about so many records at most, by their features.")
+    ] = _RECORDS,
+    networks: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Networks to try.", show_default=",".join(DEFAULT_NETWORKS))
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="KEY", help="A value that stays, or all below it, such as model.embeddingDim."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Trials at the same time.", show_default="one for two cores")
+    ] = None,
+    trial_minutes: Annotated[float, typer.Option(min=0.01, help="A trial that takes longer has failed.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the choice of trials.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    scratch: Annotated[
+        Path, typer.Option("--scratch", help="Where records and trials are kept until the search ends.")
+    ] = _DEFAULT_SCRATCH,
+    keep_scratch: Annotated[
+        bool, typer.Option("--keep-scratch", help="Keep them; the same command with more --trials then goes on.")
+    ] = False,
+) -> None:
+    """Search network, dimensions, learning rates, regularisation, batch size and epochs for better values on hours that are there.
+
+    Each trial trains the hours as a training would, in a process beside one parameter server, and predicts the hours after them. The
+    first trial has the present values. The best three are trained once more with another seed; the values that are written were better
+    than the present ones in the mean of both. Interrupted, the same command goes on.
+
+    Exit codes: 0 done, also where nothing was better; 1 the data cannot be read or the present values cannot be trained; 2 the values
+    or options are wrong; 130 stopped by Ctrl-C, and what was found so far is written.
+    """
+    if find_spec("optuna") is None:
+        refuse(
+            "tune needs Optuna, which is not installed: pip install 'elastic-ctr[tune]', or tools/setup tune in a checkout"
+        )
+    kept = tuple(keep or ())
+    _check_keys(kept)
+    try:
+        given = load_values(values, set_file)
+        _check_set_files(set_file or (), kept)
+        ask = Ask(hours, validate, records, _networks(given, networks), kept)
+        source = open_source(given.data.source.url, given.data.source.user)
+        listing, trained, validated = _hours_of(source, given, ask)
+        with StateLock(scratch):
+            folder = Scratch(scratch)
+            folder.begin(_digest(given, ask, seed, listing, trained, validated))
+            read = folder.hours() or _read(given, source, listing, folder, trained, validated, records)
+            places = jobs or max(1, len(os.sched_getaffinity(0)) // 2)
+            deadline = None if minutes is None else time.monotonic() + minutes * 60
+            enough = _TRIALS if trials is None and minutes is None else trials
+            found, base = _search(
+                given, ask, read, folder, (enough, places, seed), deadline, trial_minutes, keep=keep_scratch
+            )
+            _tell(base, found, read, as_json=as_json)
+            if output is not None:
+                _write(output, base, found, read, values, set_file)
+            if found.interrupted:
+                refuse(f"stopped; the same command goes on with {scratch}", _STOPPED)
+            if not keep_scratch:
+                folder.remove()
+    except (ConfigRefused, StateInUse, OtherSearch, NothingToRead) as wrong:
+        refuse(str(wrong))
+    except (HoursRefused, SearchFailed, StoreError, OSError, ValueError) as failed:
+        refuse(reason_of(failed), 1)
+    except KeyboardInterrupt:
+        refuse("stopped before the first trial; nothing was written", _STOPPED)
+
+
+def _check_keys(kept: Sequence[str]) -> None:
+    for each in kept:
+        if each != "model.network" and not any(key == each or key.startswith(f"{each}.") for key in KEYS):
+            refuse(f"--keep {each} is no value that is searched, which are model.network, {', '.join(KEYS)}")
+
+
+def _check_set_files(set_files: Sequence[str], kept: Sequence[str]) -> None:
+    """The values that are written stand below --set-file. Raises ConfigRefused for one that would hide them."""
+    for each in set_files:
+        given = each.partition("=")[0]
+        for key in ("model.network", *KEYS):
+            if f"{given}.".startswith(f"{key}.") or key.startswith(f"{given}."):
+                if is_kept(key, kept):
+                    continue
+                instead = (
+                    "give model.network.file in the values file"
+                    if key == "model.network"
+                    else "give it in a values file"
+                )
+                raise ConfigRefused(
+                    f"--set-file {given} wins over every values file, so another {key} could not be written to one; {instead}, or "
+                    f"--keep {key}"
+                )
+
+
+def _networks(values: Values, told: str | None) -> tuple[str, ...]:
+    """Raises ConfigRefused."""
+    present = getattr(values.model.network, "name", "")
+    names = [name.strip() for name in told.split(",")] if told is not None else [*DEFAULT_NETWORKS]
+    if unknown := [name for name in names if name not in NETWORKS]:
+        raise ConfigRefused(f"--networks: there is no network {unknown[0]!r}; the networks are {', '.join(NETWORKS)}")
+    if told is None and present in NETWORKS and present not in names:
+        names.append(present)
+    usable, refused = usable_networks(_base(values), names)
+    for sentence in refused:
+        typer.echo(f"note: {sentence}", err=True)
+    if not usable:
+        raise ConfigRefused("--networks has no network that goes with the rest of the values")
+    return usable
+
+
+def _base(values: Values) -> Candidate:
+    return Candidate(values.model, values.trainer.config)
+
+
+def _hours_of(source: Source, values: Values, ask: Ask) -> tuple[Listing, list[str], list[str]]:
+    """The files, and the hours to train and to validate with. Raises ConfigRefused, NothingToRead, StoreError."""
+    data = values.data
+    listing = complete_hours(source, data, chosen=False) if ask.hours is None or ask.validate is None else None
+    chosen: dict[str, list[str]] = {}
+    for option, told in (("--hours", ask.hours), ("--validate", ask.validate)):
+        if told is None:
+            continue
+        found = complete_hours(source, at_hours(data, told, option), chosen=True)
+        if found.waiting:
+            raise NothingToRead(
+                f"{option} {told}: {found.waiting[0]} has no {data.donefile} yet; wait, or leave it out"
+            )
+        chosen[option] = list(found.hours)
+        listing = found if listing is None else _joined(listing, found)
+    assert listing is not None
+    if "--validate" in chosen:
+        validated = chosen["--validate"]
+        trained = chosen.get("--hours", [hour for hour in listing.hours if hour < validated[0]])
+    else:
+        trained, validated = divided(listing.hours, chosen.get("--hours"))
+    if both := sorted({*trained} & {*validated}):
+        raise NothingToRead(f"{both[0]} would be trained and validate, too; give other --hours or --validate")
+    if not trained:
+        raise NothingToRead(f"there is no complete hour before {validated[0]} to train with; give --hours")
+    return listing, trained, validated
+
+
+def _joined(one: Listing, other: Listing) -> Listing:
+    hours = tuple(sorted({*one.hours, *other.hours}))
+    return Listing(
+        {**one.files, **other.files}, {**one.splits, **other.splits}, {**one.names, **other.names}, hours, one.waiting
+    )
+
+
+def _digest(values: Values, ask: Ask, seed: int, listing: Listing, trained: list[str], validated: list[str]) -> str:
+    """Of all that decides what trials give, and what they are compared with."""
+    given = {
+        "data": values.data.model_dump(mode="json", exclude={"end", "sleep_seconds"}),
+        "features": None if values.features is None else values.features.model_dump_json(by_alias=True),
+        "statistics": values.statistics,
+        "model": values.model.model_dump(mode="json"),
+        "trainer": values.trainer.config.model_dump(mode="json", exclude={"admin_port", "scratch_dir"}),
+        "evaluate": values.master.config.evaluate,
+        "search": [ask.records, ask.networks, ask.kept, seed],
+        "hours": [trained, validated],
+        "files": sorted((path, size) for path, size in listing.files.items() if listing.splits[path] in {*trained, *validated}),
+    }  # fmt: skip
+    return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read(
+    values: Values,
+    source: Source,
+    listing: Listing,
+    folder: Scratch,
+    trained: list[str],
+    validated: list[str],
+    records: int,
+) -> Hours:
+    wanted = {*trained, *validated}
+    size = sum(bytes_ for path, bytes_ in listing.files.items() if listing.splits[path] in wanted)
+    with progress_of(size, "the first records are read") as report:
+        reader = HoursReader(values, source, listing, folder.data, report)
+        return folder.keep_hours(reader.read(trained, validated, records))
+
+
+def _search(
+    values: Values, ask: Ask, hours: Hours, folder: Scratch, counts: tuple[int | None, int, int], deadline: float | None,
+    trial_minutes: float, *, keep: bool,
+) -> "tuple[Found, Candidate]":  # fmt: skip
+    # Optuna is imported where it is known to be there.
+    from elastic_ctr.jobs.tune.outcome import described
+    from elastic_ctr.jobs.tune.pool import TrialPool
+    from elastic_ctr.jobs.tune.search import Search
+    from elastic_ctr.jobs.tune.study import Study
+
+    trials, places, seed = counts
+    base, data, given = _base(values), values.data, input_of(values.data, values.features)
+    whole = hours.share >= 1
+    stops = bool(data.holdout) and values.trainer.config.epochs == "auto"
+    space = Space(base, ask.networks, ask.kept, max(each.records for each in hours.passes), whole, stops)
+    template = TrialSpec(
+        model=base.model, trainer=base.trainer, slots=given.slots, averaged=given.averaged, numbers=given.numbers,
+        evaluates=values.master.config.evaluate, holds_out=data.holdout > 0, hours=str(folder.hours_file), folder="",
+    )  # fmt: skip
+    _say_what(hours, places, starts_from=base.model.start_from is not None)
+    study = Study(folder.journal, space, seed, by_epoch=len(hours.passes) == 1)
+    if before := len(study.results()):
+        _say(f"goes on after {before} trials that {folder.path} has")
+    with TrialPool(template, folder.trials, places, trial_minutes * 60, keep=keep) as pool:
+        search = Search(study, pool, trials, deadline, places, _say, lambda candidate: described(base, candidate))
+        return search.run(), base
+
+
+def _say(sentence: str) -> None:
+    typer.echo(sentence, err=True)
+
+
+def _say_what(hours: Hours, places: int, *, starts_from: bool) -> None:
+    _say(
+        f"trains with {hours.records:,} records, {hours.trained}; validates with {hours.validation_records:,}, {hours.validated}; "
+        f"{places} {'trial' if places == 1 else 'trials'} at a time"
+    )
+    if starts_from:
+        _say(
+            "note: model.startFrom keeps model.embeddingDim and the names of the rules in model.table as they are; trials begin from nothing, "
+            "so their figures are not those of a model that begins with the other one's checkpoint"
+        )
+    if hours.share < 1:
+        _say(
+            f"note: these are {hours.share:.1%} of the records, chosen by their features; batch size and epochs of a pass depend on its size, "
+            "so they stay as they are: give fewer --hours, or more --records, to search them, too"
+        )
+
+
+def _tell(base: Candidate, found: "Found", hours: Hours, *, as_json: bool) -> None:
+    from elastic_ctr.jobs.tune.outcome import document, leaderboard, verdict
+
+    if as_json:
+        typer.echo(json.dumps(document(base, found, hours)))
+    else:
+        # A pipe has no width.
+        Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(leaderboard(base, found))
+    _say(verdict(found))
+
+
+def _write(
+    output: Path, base: Candidate, found: "Found", hours: Hours, files: list[Path], set_files: list[str] | None
+) -> None:
+    """Write the values to add, and read them back behind the others. Raises ConfigRefused, ValueError, OSError."""
+    from elastic_ctr.jobs.tune.outcome import tuned_yaml
+
+    winner = found.winner
+    if winner is None:
+        _say(f"{output} is not written")
+        return
+    with appearing(output) as out:
+        out.write(tuned_yaml(base, found, hours).encode())
+    read = _base(load_values([*files, output], set_files))
+    wanted = winner.result.candidate
+    if (read.model.model_dump(), read.trainer.model_dump()) != (wanted.model.model_dump(), wanted.trainer.model_dump()):
+        raise ValueError(
+            f"{output} is written, but the values files before it are not those of the search any more; put them back and call again"
+        )
+    _say(f"{output} is written; give it as the last -f")
+    given = (*each_of("-f", [*files, output]), *each_of("--set-file", set_files or []))
+    print_next("local", "up", *given, "--dir", "elastic-ctr-tuned", why="another model needs a folder of its own")

@@ -1,0 +1,82 @@
+"""A run whose processes have ended: what master and cube-transfer would answer, as far as their files have it."""
+
+import shutil
+import sqlite3
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from elastic_ctr.cube.transfer.state import ReleaseState
+from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
+from elastic_ctr.operate.local.run_folder import RunFolder
+from elastic_ctr.runtime.documents import DOCUMENT_LIMIT, DocumentDamaged, read_document
+from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.training_status import status_of_ledger
+
+_LEDGER = "ledger.db"
+
+
+class RunUnreadable(ValueError):
+    """The files of a run cannot be read: which, why, and the way out."""
+
+
+def answers_of_finished(run: RunFolder) -> dict[str, Any]:
+    """`master` and, if it ever had a state, `transfer`; nothing in the folder changes. Raises RunUnreadable."""
+    state = run.path / "state"
+    answers = {"master": _ledger_of(state / "master", run)}
+    if (release := _release_of(state / "cube-transfer")) is not None:
+        answers["transfer"] = release
+    return answers
+
+
+def _ledger_of(folder: Path, run: RunFolder) -> dict[str, Any]:
+    """From a copy: SQLite would write beside the file, and the ledger of an earlier release gets its new tables."""
+    if not (folder / _LEDGER).exists():
+        raise RunUnreadable(f"{run.path} has no ledger: the master of that run never started; {run.logs} says why")
+    try:
+        with tempfile.TemporaryDirectory(prefix="elastic-ctr-report-") as copies:
+            for name in (_LEDGER, f"{_LEDGER}-wal"):
+                if (folder / name).exists():
+                    shutil.copyfile(folder / name, Path(copies, name))
+            if StateLock(folder).owner() is not None:
+                raise RunUnreadable(f"{run.path} has just been started again; ask once more")
+            ledger = Ledger(Path(copies, _LEDGER))
+            try:
+                return status_of_ledger(ledger)
+            finally:
+                ledger.close()
+    except (sqlite3.Error, ValidationError) as wrong:
+        raise RunUnreadable(f"{folder / _LEDGER} cannot be read as a ledger: {_sentence(wrong)}") from wrong
+    except OSError as failed:
+        raise RunUnreadable(f"{folder / _LEDGER} cannot be read: {failed.strerror or failed}") from failed
+
+
+def _sentence(wrong: Exception) -> str:
+    return wrong.errors()[0]["msg"] if isinstance(wrong, ValidationError) else str(wrong)
+
+
+def _release_of(folder: Path) -> dict[str, Any] | None:
+    path = StateFile(folder).path
+    try:
+        with path.open("rb") as file:
+            state = read_document(PersistedState, file.read(DOCUMENT_LIMIT + 1)).state
+    except FileNotFoundError:
+        return None
+    except OSError as failed:
+        raise RunUnreadable(f"{path} cannot be read: {failed.strerror or failed}") from failed
+    except DocumentDamaged as wrong:
+        raise RunUnreadable(f"{path} is damaged: {wrong}; move it away to have the report without it") from wrong
+    return _release(state)
+
+
+def _release(state: ReleaseState) -> dict[str, Any]:
+    return {
+        "live": state.live,
+        "previous": state.previous,
+        "promotionPaused": state.promotion_paused,
+        "refused": {str(version): reason for version, reason in sorted(state.refused.items())},
+        "versions": {str(version): {"secondsToLive": each.seconds_to_live} for version, each in state.times.items()},
+    }

@@ -1,0 +1,122 @@
+"""Tries a network of the user's own as a training and serving would: one batch, one export, one comparison."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from elastic_ctr.config.features import input_of
+from elastic_ctr.config.roles import MAX_ABS_DIFF
+from elastic_ctr.config.values_file import Values
+from elastic_ctr.operate.local import network_trial
+from elastic_ctr.operate.local.network_trial import SERVER
+from elastic_ctr.runtime.lifecycle import dies_with_this_process, stop_on_signal
+
+_SECONDS = 600.0
+_POLL_SECONDS = 0.1
+_BATCH = 512
+"""Records of the batch where `trainer.config.batchSize` is auto."""
+
+
+class CheckRefused(ValueError):
+    """The network cannot be used: one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The result of a check. Microseconds are of one record on one thread: trained beside a parameter server, and predicted by serving."""
+
+    parameters: list[dict[str, Any]]
+    unchanged: list[str]
+    records: int
+    training_microseconds: float
+    max_abs_diff: float
+    prediction_microseconds: float
+
+    @property
+    def values(self) -> int:
+        return sum(each["values"] for each in self.parameters)
+
+
+def try_network(values: Values) -> Trial:
+    """Only in the main thread. Raises CheckRefused, OSError, and KeyboardInterrupt at SIGINT and SIGTERM."""
+    with stop_on_signal() as stop, TemporaryDirectory(prefix="elastic-ctr-network-") as name:
+        folder = Path(name)
+        spec = {
+            "model": values.model.model_dump(mode="json", by_alias=True),
+            "input": asdict(input_of(values.data, values.features)),
+            "servers": 1,
+        }
+        with ExitStack() as ends:
+            pserver = _start(
+                "pserver",
+                ["elastic_ctr.training.pserver.process"],
+                {**spec, "index": 0, "scratch": f"{folder}/{SERVER}"},
+                folder,
+            )
+            ends.callback(pserver.wait)
+            ends.callback(pserver.kill)
+            size = values.trainer.config.batch_size
+            given = {**spec, "scratch": str(folder), "batchSize": _BATCH if size == "auto" else size}
+            trained = _answer("train", given, folder, stop)
+            found = _answer("serve", given, folder, stop)
+    if found["maxAbsDiff"] > MAX_ABS_DIFF:
+        raise CheckRefused(
+            f"serving scores rows by {found['maxAbsDiff']:.1e} otherwise than training, above {MAX_ABS_DIFF:g}; the network must compute "
+            "the same in both"
+        )
+    return Trial(
+        parameters=trained["parameters"],
+        unchanged=trained["unchanged"],
+        records=trained["records"],
+        training_microseconds=trained["trainingMicroseconds"],
+        max_abs_diff=found["maxAbsDiff"],
+        prediction_microseconds=found["predictionMicroseconds"],
+    )
+
+
+def _start(name: str, command: list[str], spec: dict[str, Any], folder: Path) -> "subprocess.Popen[bytes]":
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(spec))
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", *command, str(file)],
+            stdin=subprocess.DEVNULL,
+            # Prints of the user's file go where all but the result goes.
+            stdout=log if name == "pserver" else sys.__stderr__,
+            stderr=log,
+            preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
+        )
+
+
+def _answer(step: str, spec: dict[str, Any], folder: Path, stop: threading.Event) -> dict[str, Any]:
+    """Of one step in a process of its own. Raises CheckRefused, and KeyboardInterrupt once `stop` is set."""
+    answer = folder / network_trial.ANSWER
+    answer.unlink(missing_ok=True)
+    does = {"train": "it was trained", "serve": "the exported network was loaded"}[step]
+    process = _start(step, ["elastic_ctr.operate.local.network_trial", step], spec, folder)
+    late = time.monotonic() + _SECONDS
+    try:
+        while (code := process.poll()) is None:
+            if stop.wait(_POLL_SECONDS):
+                raise KeyboardInterrupt
+            if time.monotonic() > late:
+                raise CheckRefused(f"it did not end within {_SECONDS:.0f} s while {does}")
+    finally:
+        process.kill()
+        process.wait()
+    if code or not answer.exists():
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        lines = (folder / f"{step}.log").read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise CheckRefused(f"the engine {how} while {does}: {lines[-1].strip()[:500]}")
+    found: dict[str, Any] = json.loads(answer.read_text())
+    if "refused" in found:
+        raise CheckRefused(found["refused"])
+    return found

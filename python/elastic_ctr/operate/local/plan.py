@@ -1,0 +1,280 @@
+"""The processes of a values file on one machine, and the config file of each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic.alias_generators import to_camel
+
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.load import ConfigRefused
+from elastic_ctr.config.role_files import (
+    Auth,
+    CubeAgentFile,
+    CubeBuilderFile,
+    CubeServerFile,
+    CubeTransferFile,
+    IntakeFile,
+    MasterFile,
+    PserverFile,
+    RoleFile,
+    ServingFile,
+    Tracking,
+    TrainerFile,
+)
+from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
+from elastic_ctr.config.section import Section
+from elastic_ctr.config.values_file import Values
+from elastic_ctr.operate.local.run_folder import TOKENS, RunInfo
+from elastic_ctr.runtime.auth import Right
+
+HOST = "127.0.0.1"
+CUBE_PORTS = 3
+SERVING_PORTS = 4
+_FIRST_PORT = CubeTransferConfig().port
+_LAST_PORT = 65535
+S = TypeVar("S", bound=Section)
+
+
+def _ports_of(config: Section) -> dict[str, int]:
+    """The port of each field that is one; 0 is a port that is not opened."""
+    return {field: getattr(config, field) for field in type(config).model_fields if field.endswith("port")}
+
+
+def ports(values: Values) -> Iterator[tuple[str, range]]:
+    """The key of each port setting, and the ports that all its processes take on one machine."""
+    pservers = values.pserver.replicas
+    if values.intake.enabled:
+        yield "intake.config.port", range(values.intake.config.port, values.intake.config.port + 1)
+    for block, count, step in (
+        ("cube_transfer", 1, 1),
+        ("serving", values.serving.replicas, SERVING_PORTS),
+        ("cube", values.cube.config.shards * values.cube.replicas_per_shard, CUBE_PORTS),
+        ("master", 1, 1),
+        ("trainer", values.trainer.replicas, 1),
+        ("pserver", pservers, 1),
+    ):
+        for field, first in _ports_of(getattr(values, block).config).items():
+            # Pservers are reached at Unix sockets.
+            if first and (block, field) != ("pserver", "port"):
+                yield f"{to_camel(block)}.config.{to_camel(field)}", range(first, first + count * step, step)
+
+
+def at_port_base(values: Values) -> Values:
+    """With every port that the file does not set moved to `local.portBase`."""
+    base = values.local.port_base
+    if base is None:
+        return values
+    blocks = {}
+    for name in ("master", "trainer", "pserver", "cube", "cube_transfer", "intake", "serving"):
+        block = getattr(values, name)
+        moved = {
+            field: port - _FIRST_PORT + base
+            for field, port in _ports_of(block.config).items()
+            if field not in block.config.model_fields_set
+        }
+        blocks[name] = block.model_copy(update={"config": block.config.model_copy(update=moved)})
+    return values.model_copy(update=blocks)
+
+
+@dataclass(frozen=True)
+class Role:
+    """One process: its name (a pod's name in the cluster), the command that runs it, its settings, where it says it is well."""
+
+    name: str
+    command: str
+    file: RoleFile
+    health: str | None
+    ends: bool = False
+
+    @property
+    def pod(self) -> str:
+        """The pod's name: two containers of one pod share it."""
+        return self.name.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders and addresses of one local run."""
+
+    folder: Path
+    values: Values
+
+    def __post_init__(self) -> None:
+        """Raises ConfigRefused when two processes would need the same port."""
+        object.__setattr__(self, "values", at_port_base(self.values))
+        taken: dict[int, str] = {}
+        for name, found in ports(self.values):
+            for port in found:
+                if port > _LAST_PORT:
+                    raise ConfigRefused(f"{name} comes to port {port} on one machine, above {_LAST_PORT}; set it lower")
+                if port in taken:
+                    raise ConfigRefused(
+                        f"{name} and {taken[port]} both come to port {port} on one machine; set one of them elsewhere"
+                    )
+                taken[port] = name
+
+    @property
+    def store_url(self) -> str:
+        """The laptop's own store, unless the file names one."""
+        given = self.values.store.config
+        return given.url if "url" in given.model_fields_set else f"file://{self.folder}/store"
+
+    @property
+    def store(self) -> StoreConfig:
+        return StoreConfig(url=self.store_url, user=self.values.store.config.user)
+
+    def auth(self, kind: type[RoleFile]) -> Auth:
+        """The token files that a role needs."""
+        return Auth.of(str(self.folder / TOKENS), kind.RIGHTS)
+
+    def common(self, kind: type[RoleFile]) -> dict[str, Any]:
+        """Settings of every role that opens the store."""
+        return {"host": HOST, "auth": self.auth(kind), "store": self.store}
+
+    def training(self, kind: type[RoleFile]) -> dict[str, Any]:
+        """Settings of every role that trains."""
+        return {**self.common(kind), "data": self.data, "features": self.values.features, "model": self.values.model}
+
+    @property
+    def data(self) -> Data:
+        """As training reads it: where the run has an intake, from there."""
+        if not self.values.intake.enabled:
+            return self.values.data
+        return self.values.data.of_intake(self.intake, str(self.folder / TOKENS / Right.INTERNAL.value))
+
+    @property
+    def tracking(self) -> Tracking | None:
+        """Each folder is an experiment: all trainings on one machine bear the same name."""
+        url = self.values.local.tracking_url
+        return None if url is None else Tracking(url=url, experiment=f"elastic-ctr {self.folder}"[-250:])
+
+    def state(self, role: str) -> str:
+        """The folder of state that outlives the role's process."""
+        return str(self.folder / "state" / role)
+
+    def scratch(self, role: str) -> str:
+        """The folder of files that need not."""
+        return str(self.folder / "scratch" / role)
+
+    @property
+    def master(self) -> str:
+        return f"{HOST}:{self.values.master.config.port}"
+
+    @property
+    def transfer(self) -> str:
+        return f"{HOST}:{self.values.cube_transfer.config.port}"
+
+    @property
+    def intake(self) -> str:
+        return f"{HOST}:{self.values.intake.config.port}"
+
+    @property
+    def serving(self) -> str:
+        return f"{HOST}:{self.values.serving.config.port}"
+
+    @property
+    def info(self) -> RunInfo:
+        """The addresses of the run, for its folder."""
+        serving = self.values.serving.config
+        return RunInfo(
+            master=f"{HOST}:{self.values.master.config.status_port}",
+            transfer=self.transfer,
+            serving_admin=f"{HOST}:{serving.admin_port}",
+            predictions=[f"{HOST}:{serving.port + SERVING_PORTS * n}" for n in range(self.values.serving.replicas)],
+            model=serving.model_name,
+        )
+
+    def config_file(self, role: Role) -> Path:
+        return self.folder / "config" / f"{role.name}.yaml"
+
+    def log_file(self, role: Role) -> Path:
+        return self.folder / "logs" / f"{role.name}.log"
+
+
+def roles(places: Places) -> Iterator[Role]:
+    """In the order in which they are started; nothing depends on it."""
+    values = places.values
+    pservers, shards, copies = values.pserver.replicas, values.cube.config.shards, values.cube.replicas_per_shard
+
+    master = _copy(values.master.config, state_dir=places.state("master"))
+    of_workers = {"trainer": values.trainer.config, "pservers": pservers}
+    intake_address = places.intake if values.intake.enabled else None
+    of_master = {"statistics": values.statistics, "master": master, "tracking": places.tracking}
+    file: RoleFile = MasterFile(**places.training(MasterFile), **of_workers, **of_master, intake_address=intake_address)
+    yield Role("ctr-master-0", "master", file, _well(master.status_port))
+
+    transfer = _copy(
+        values.cube_transfer.config,
+        state_dir=places.state("cube-transfer"),
+        scratch_dir=places.scratch("cube-builder"),
+        state_recovery_seconds=min(values.cube_transfer.config.state_recovery_seconds, 2),
+    )
+    canary = values.serving.config.canary
+    of_cube = {"shards": shards, "replicas_per_shard": copies, "canary_minutes": canary.minutes if canary.share else 0}
+    file = CubeTransferFile(**places.common(CubeTransferFile), cube_transfer=transfer, **of_cube)
+    yield Role("ctr-cube-transfer-0", "cube-transfer", file, _well(transfer.port))
+    file = CubeBuilderFile(**places.common(CubeBuilderFile), cube_transfer=transfer)
+    yield Role("ctr-cube-builder-0", "cube-builder", file, _well(transfer.builder_port))
+
+    if values.intake.enabled:
+        intake = _copy(values.intake.config, dir=places.state("intake"))
+        file = IntakeFile(
+            host=HOST, auth=places.auth(IntakeFile), data=values.data, features=values.features, intake=intake
+        )
+        yield Role("ctr-intake-0", "intake", file, _well(intake.port))
+
+    for index in range(pservers):
+        name = f"pserver-{index}"
+        pserver = _copy(values.pserver.config, index, scratch_dir=places.scratch(name))
+        file = PserverFile(
+            **places.training(PserverFile),
+            pserver=pserver,
+            forwarded=False,
+            pservers=pservers,
+            master_address=places.master,
+        )
+        yield Role(f"ctr-{name}", "pserver", file, _well(pserver.admin_port), ends=True)
+
+    for index in range(values.trainer.replicas):
+        name = f"trainer-{index}"
+        trainer = _copy(values.trainer.config, index, scratch_dir=places.scratch(name))
+        file = TrainerFile(
+            **places.training(TrainerFile), trainer=trainer, master_address=places.master, tracking=places.tracking
+        )
+        yield Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
+
+    reader = values.cube.config.of_pod
+    # Only readers of this run ask, and they end with it.
+    idle_seconds = min(reader.drain_idle_seconds, 0.5)
+    for number, (shard, replica) in enumerate(product(range(shards), range(copies))):
+        pod = f"ctr-cube-s{shard}-{replica}"
+        cube = _copy(reader, CUBE_PORTS * number, drain_idle_seconds=idle_seconds, cache_dir=places.state(pod))
+        file = CubeServerFile(host=HOST, auth=places.auth(CubeServerFile), model=values.model, cube=cube)
+        yield Role(f"{pod}.server", "cube-server", file, _well(cube.admin_port))
+        file = CubeAgentFile(**places.common(CubeAgentFile), cube=cube, transfer_address=places.transfer)
+        yield Role(f"{pod}.agent", "cube-agent", file, _well(cube.agent_port))
+
+    for index in range(values.serving.replicas):
+        name = f"serving-{index}"
+        serving = _copy(values.serving.config, SERVING_PORTS * index, scratch_dir=places.scratch(name))
+        file = ServingFile(
+            **places.common(ServingFile),
+            model=values.model,
+            serving=serving,
+            cube=reader,
+            transfer_address=places.transfer,
+        )
+        yield Role(f"ctr-{name}", "serving", file, _well(serving.admin_port))
+
+
+def _copy(config: S, ports_on: int = 0, **changes: object) -> S:
+    """The settings of one of several processes: each port that is opened lies so many further on."""
+    moved = {field: port + ports_on for field, port in _ports_of(config).items() if port}
+    return config.model_copy(update=moved | changes)
+
+
+def _well(port: int) -> str:
+    return f"http://{HOST}:{port}/healthz"

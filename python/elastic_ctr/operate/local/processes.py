@@ -1,0 +1,203 @@
+"""Starts the processes of a local run and keeps them running, as a cluster would: no role ends another one."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elastic_ctr.operate.local.endpoints import answers
+from elastic_ctr.operate.local.plan import Places, Role
+from elastic_ctr.runtime.lifecycle import dies_with_this_process
+
+log = logging.getLogger(__name__)
+
+_STABLE_SECONDS = 10.0
+_LONGEST_PAUSE = 10.0
+_REFUSED_PAUSE = 60.0
+_MOST_FAILURES = 8
+_LAST = "cube-transfer"
+REFUSED = 2
+"""Exit code of a role that cannot start with what it was given: it is started again after a longer pause."""
+
+
+@dataclass
+class Restart:
+    """A role that ended without being told to, and the seconds until it was well again."""
+
+    role: str
+    name: str
+    at: float
+    reason: str
+    seconds: float | None = None
+
+
+# No answer waits for these roles. The work of training comes in bursts that fill all cores; the other roles decide what is next.
+_NICENESS = {"trainer": 10, "pserver": 10, "cube-builder": 10, "master": 5, "cube-transfer": 5, "cube-agent": 5}
+
+
+@dataclass
+class _Running:
+    role: Role
+    process: "subprocess.Popen[bytes] | None" = None
+    started_at: float = 0.0
+    restart_at: float = 0.0
+    failures: int = 0
+    problem: str = ""
+    done: bool = False
+    restart: Restart | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+@dataclass
+class Supervisor:
+    """Owns every process of a run. `watch` is called often; nothing happens between calls. No method is for a thread that ends
+    before the roles do: they die with the thread that started them.
+    """
+
+    places: Places
+    roles: list[Role]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    clock: Callable[[], float] = time.time
+    restarts: list[Restart] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._all = {role.name: _Running(role) for role in self.roles}
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        for each in self._all.values():
+            self._start(each)
+
+    def _start(self, each: _Running) -> None:
+        log_file = self.places.log_file(each.role)
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        program, config = Path(sys.executable).parent / "elastic-ctr", self.places.config_file(each.role)
+        environment = {**os.environ, **self.environment, "POD_NAME": each.role.pod}
+        with log_file.open("ab") as out:
+            each.process = subprocess.Popen(
+                [str(program), each.role.command, "--config", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                preexec_fn=_with_a_group_of_its_own(),  # noqa: PLW1509 (it calls setpgid and prctl alone)
+            )
+        each.started_at = self.clock()
+        _let_others_go_first(each.process.pid, _NICENESS.get(each.role.command, 0))
+
+    def pids(self) -> dict[str, int]:
+        """Name of each running role -> its process id."""
+        return {name: each.process.pid for name, each in self._all.items() if each.process and each.runs}
+
+    def problems(self) -> list[str]:
+        """A sentence for each role that does not run; it is started again after a pause all the same."""
+        return [each.problem for each in self._all.values() if each.problem]
+
+    def watch(self) -> None:
+        """Start again what ended."""
+        with self._lock:
+            for each in self._all.values():
+                self._watch(each)
+
+    def _watch(self, each: _Running) -> None:
+        if each.done:
+            return
+        now = self.clock()
+        if each.process is not None:
+            code = each.process.poll()
+            if code is None:
+                health = each.role.health
+                if each.restart is not None and each.restart.seconds is None and (health is None or answers(health)):
+                    each.restart.seconds = round(now - each.restart.at, 3)
+                if now - each.started_at > _STABLE_SECONDS:
+                    each.failures, each.problem = 0, ""
+                return
+            each.process = None
+            if code == 0 and each.role.ends:
+                each.done = True
+                return
+            self._plan_restart(each, code, now)
+        if now >= each.restart_at:
+            try:
+                self._start(each)
+            except OSError as failed:
+                each.problem = f"{each.role.name} cannot be started: {failed}"
+                each.restart_at = now + _LONGEST_PAUSE
+
+    def _plan_restart(self, each: _Running, code: int, now: float) -> None:
+        if code == REFUSED:
+            each.problem = f"{each.role.name} cannot run: {self.last_words(each.role)}"
+            each.restart_at = now + _REFUSED_PAUSE
+            log.warning("%s", each.problem)
+            return
+        each.failures += 1
+        if each.failures >= _MOST_FAILURES:
+            each.problem = (
+                f"{each.role.name} ended {each.failures} times in a row within {_STABLE_SECONDS:.0f} s of its start; "
+                f"{self.places.log_file(each.role)} says why, last: {self.last_words(each.role)}"
+            )
+        each.restart_at = now + (0 if each.failures == 1 else min(_LONGEST_PAUSE, 2.0 ** (each.failures - 2)))
+        reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        log.warning("%s ended (%s) and is started again", each.role.name, reason)
+        each.restart = Restart(each.role.command, each.role.name, now, reason)
+        self.restarts.append(each.restart)
+
+    def last_words(self, role: Role) -> str:
+        try:
+            lines = self.places.log_file(role).read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return "it left no log"
+        return "\n".join(lines[-3:]) if lines else "it left an empty log"
+
+    def stop(self, grace_seconds: float = 15.0) -> None:
+        """SIGTERM to all, then SIGKILL to those that are still there. cube-transfer ends last: draining cube-agents ask it which pods take over."""
+        with self._lock:
+            running = [each for each in self._all.values() if each.runs]
+            ends = time.monotonic() + grace_seconds
+            for last in (False, True):
+                _end([each.process for each in running if (each.role.command == _LAST) == last and each.process], ends)
+            for each in self._all.values():
+                each.process = None
+                each.done = True
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]], ends: float) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(max(0.1, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:  # noqa: PERF203 (each may be the one that stays)
+            process.kill()
+            process.wait()
+
+
+def _with_a_group_of_its_own() -> Callable[[], None]:
+    """The `preexec_fn` of a role: Ctrl-C reaches the supervisor, which ends the roles in order, and whose own end kills them.
+
+    They stay in its session: a kernel with autogroups divides a core among sessions first, and predictions would wait tens of
+    milliseconds for training, whatever the niceness of both.
+    """
+    bind_child = dies_with_this_process()
+
+    def begin() -> None:
+        os.setpgid(0, 0)
+        bind_child()
+
+    return begin
+
+
+def _let_others_go_first(pid: int, niceness: int) -> None:
+    """Give a role less of cores that are all wanted."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + niceness)

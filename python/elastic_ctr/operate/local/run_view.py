@@ -1,0 +1,85 @@
+"""The progress of a local run: a live table on a terminal, plain lines elsewhere."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from elastic_ctr.operate.local.report import table
+from elastic_ctr.operate.local.session import Session, troubles
+
+__all__ = ["following", "stage", "troubles"]
+
+_STATES = {
+    "waiting": "waits for its donefile",
+    "analyzing": "is being analyzed",
+    "checking": "is being checked",
+    "checked": "is checked",
+    "training": "is being trained",
+    "evaluating": "is being evaluated",
+    "saving": "is being saved and exported",
+    "stopped": "is stopped",
+}
+
+
+def stage(status: dict[str, Any] | None, candidate: int | None) -> str:
+    """Where the run is, in one sentence."""
+    if status is None:
+        return "the master starts"
+    if not status["ready"]:
+        serving = sum(1 for each in status["pservers"] if each["serving"])
+        return f"generation {status['generation']}: {serving} pservers serve, {len(status['trainers'])} trainers joined"
+    current = status["current"]
+    if current is not None:
+        one = next(each for each in status["passes"] if each["pass"] == current["pass"])
+        by_tasks = one["state"] in ("analyzing", "checking", "training", "evaluating")
+        tasks = f" ({one['tasksDone']} of {one['tasks']} tasks done)" if by_tasks else ""
+        epoch = f", epoch {current['epoch']}" if current["epoch"] > 1 else ""
+        return f"pass {current['pass']} {_STATES.get(current['state'], current['state'])}{epoch}{tasks}"
+    if candidate is not None:
+        return f"version {candidate} is loaded and validated"
+    return "the last version is built" if status["finished"] else "looks for the next pass"
+
+
+@contextmanager
+def following(console: Console) -> Iterator[Callable[[Session], None]]:
+    """A function to call after each look."""
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+            yield lambda session: live.update(_picture(session))
+        return
+    said: list[str] = []
+
+    def line(session: Session) -> None:
+        now = stage(session.status, session.candidate)
+        # Task counts change all the time: a line for each stage is enough in a log.
+        short = now.partition(" (")[0]
+        if not said or said[-1] != short:
+            said.append(short)
+            console.print(now, highlight=False)
+        for text in [*troubles(session.status), *session.problems()]:
+            if text not in said:
+                said.insert(0, text)
+                console.print(text, style="yellow", highlight=False)
+        for version, asked in session.seen.items():
+            text = f"version {version} is live: {asked.samples} samples, largest difference {asked.max_abs_diff:.1e}"
+            if text not in said:
+                said.insert(0, text)
+                console.print(text, highlight=False)
+
+    yield line
+
+
+def _picture(session: Session) -> Group:
+    parts: list[Any] = []
+    if session.status is not None:
+        parts.append(table(session.report()))
+    restarts = len(session.supervisor.restarts)
+    parts.append(
+        Text(stage(session.status, session.candidate) + (f"; {restarts} restarts" if restarts else ""), style="cyan")
+    )
+    parts += [Text(each, style="yellow") for each in [*troubles(session.status), *session.problems()]]
+    return Group(*parts)

@@ -1,0 +1,245 @@
+"""One local run from start to end: starts the roles, watches them, and asks each version as it goes live."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from elastic_ctr.config.load import dump
+from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict, release_document, role_status
+from elastic_ctr.operate.local.plan import HOST, Places, ports, roles
+from elastic_ctr.operate.local.processes import Supervisor
+from elastic_ctr.operate.local.report import SampleResult, SampleResults, build
+from elastic_ctr.operate.local.run_folder import RunFolder
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
+from elastic_ctr.runtime.lifecycle import PortInUse, listen
+from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.store import StoreError, open_store
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
+from elastic_ctr.training.model.evaluation import weighted_auc
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.25
+# A look costs the roles as much as it takes, and the status of a stream has a thousand passes. It also starts processes again, so the
+# pause behind one that waits for a role is no longer than that.
+_LOOK_SHARE, _LONGEST_PAUSE = 0.05, 2.0
+
+
+# The answer of the master's /status.
+Status = Mapping[str, Any]
+
+
+class RunFailed(RuntimeError):
+    """The run cannot reach its end: why."""
+
+
+class RoleRefused(RunFailed):
+    """A role cannot run with what it was given."""
+
+
+def find_ports_free(places: Places) -> None:
+    """Raises PortInUse naming the setting."""
+    for setting, found in ports(places.values):
+        for port in found:
+            try:
+                listen(HOST, port).close()
+            except PortInUse as taken:  # noqa: PERF203 (a few dozen ports, once)
+                raise PortInUse(
+                    taken.errno,
+                    f"{setting}: {taken.strerror}; `local.portBase`, 1000 higher, moves all ports of the run",
+                ) from taken
+
+
+class _Sample(BaseModel):
+    """A sample line of a version; fields that only serving reads are ignored."""
+
+    line: str
+    show: int
+    click: int
+    published: float
+
+
+def failure(status: Status | None, release: ReleaseDocument | None) -> str:
+    """Why training or its last version stands still until an operator mends the cause; empty while neither does."""
+    if status is None:
+        return ""
+    current = status["current"]
+    if current is not None and current["state"] == "stopped":
+        return f"pass {current['pass']} is stopped: {current['reason']}"
+    if not status["finished"] or release is None:
+        return ""
+    published = [each["id"] for each in status["versions"] if each["state"] == "published"]
+    if not published:
+        wrong = [each for each in status["versions"] if each["state"] == "refused"]
+        return f"no version was published: {wrong[-1]['reason']}" if wrong else ""
+    last = max(published)
+    refused = release.refused.get(last)
+    return "" if refused is None else f"version {last} was refused: {refused}"
+
+
+def has_come_to_its_end(status: Status | None, release: ReleaseDocument | None) -> bool:
+    """True once training has finished and the last version that it published is live."""
+    if status is None or not status["finished"] or release is None or failure(status, release):
+        return False
+    published = [each["id"] for each in status["versions"] if each["state"] == "published"]
+    return not published or release.live == max(published)
+
+
+def troubles(status: Status | None) -> list[str]:
+    """Errors that are retried: the reasons why a run stands still."""
+    if status is None:
+        return []
+    pservers = [f"pserver {each['index']}: {each['error']}" for each in status["pservers"] if each["error"]]
+    return pservers if not status["error"] else [status["error"], *pservers]
+
+
+def pause_after(took: float) -> float:
+    """Seconds from the end of a look that took so many to the next one."""
+    return min(max(_LOOK_SECONDS, took / _LOOK_SHARE), _LONGEST_PAUSE)
+
+
+def status_and_release(places: Places) -> tuple[dict[str, Any] | None, ReleaseDocument | None]:
+    """Of the master and of cube-transfer; None while that role does not answer."""
+    status = release = None
+    with suppress(EndpointUnavailable):
+        status = role_status("master", places.info.master)
+    with suppress(EndpointUnavailable):
+        release = release_document(places.transfer)
+    return status, release
+
+
+class Session:
+    """Owns the folder and the processes of a run."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self._lock = StateLock(places.folder / "state")
+        self.supervisor = Supervisor(places, list(roles(places)))
+        self.seen: SampleResults = {}
+        self.status: dict[str, Any] | None = None
+        self.release: ReleaseDocument | None = None
+        self.run_folder = RunFolder(places.folder)
+        self._info = places.info
+        self.end_reason = "told to end"
+        self._store = open_store(places.store_url, user=places.store.user)
+
+    @contextmanager
+    def running(self) -> Iterator["Session"]:
+        """All roles, from their start to their end. Raises StateInUse, PortInUse, OSError, ValueError for tokens that are none."""
+        with self.run_folder.private(), self._lock:
+            find_ports_free(self.places)
+            self.run_folder.close_to_others()
+            self._write_files()
+            self.run_folder.write(self._info)
+            try:
+                self.supervisor.start()
+                yield self
+            except BaseException as failed:
+                self.end_reason = str(failed) or type(failed).__name__
+                raise
+            finally:
+                self.supervisor.stop()
+                self._inform(ended_at=time.time(), ended=self.end_reason)
+
+    def _inform(self, **changes: Any) -> None:
+        self._info = replace(self._info, **changes)
+        try:
+            self.run_folder.write(self._info)
+        except OSError as failed:
+            # A full disk: the roles go on without it.
+            log.warning("%s cannot be written: %s", self.run_folder.path, failed.strerror)
+
+    def _write_files(self) -> None:
+        self.run_folder.write_tokens()
+        for role in self.supervisor.roles:
+            file = self.places.config_file(role)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(dump(role.file))
+
+    def look(self) -> None:
+        """One round of watching."""
+        self.supervisor.watch()
+        status, release = status_and_release(self.places)
+        # While a role restarts, its last known answer stays.
+        self.status, self.release = status or self.status, release or self.release
+        if (problems := [*self.problems(), *troubles(status)]) != self._info.problems:
+            self._inform(problems=problems)
+        if self.live is not None and self.live not in self.seen:
+            self._ask_sample(self.live)
+
+    @property
+    def live(self) -> int | None:
+        return None if self.release is None else self.release.live
+
+    @property
+    def candidate(self) -> int | None:
+        return None if self.release is None else self.release.candidate
+
+    def _ask_sample(self, version: int) -> None:
+        """Predict the version's own sample lines; it is served once the answer names the version."""
+        try:
+            manifest = read_version(self._store, version)
+            samples = self._store.get_bytes(layout.sample_file(version)).splitlines()
+            lines = [read_document(_Sample, line) for line in samples]
+            model = self.places.values.serving.config.model_name
+            probabilities, versions = predict(self.places.serving, model, [each.line for each in lines])
+        except (EndpointUnavailable, StoreError, ManifestDamaged, DocumentDamaged) as closed:
+            log.debug("version %d is not served yet: %s", version, closed)
+            return
+        if set(versions) != {version}:
+            return
+        differences = [abs(p - each.published) for p, each in zip(probabilities, lines, strict=True)]
+        self.seen[version] = SampleResult(
+            live_at=time.time(),
+            samples=len(lines),
+            max_abs_diff=max(differences, default=0.0),
+            auc=weighted_auc(probabilities, [e.click for e in lines], [e.show for e in lines]),
+            auc_published=manifest.auc_published,
+        )
+
+    def finished(self) -> bool:
+        """The last version there will be is live and has answered."""
+        if not has_come_to_its_end(self.status, self.release):
+            return False
+        return self.live in self.seen or not any(
+            each["state"] == "published" for each in (self.status or {})["versions"]
+        )
+
+    def problems(self) -> list[str]:
+        """Problems that an operator must mend: of the processes, of training, of the last version."""
+        stands_still = failure(self.status, self.release)
+        return [*self.supervisor.problems(), *([stands_still] if stands_still else [])]
+
+    def report(self) -> dict[str, Any]:
+        if self.status is None:
+            raise RunFailed("the master never answered; its log says why")
+        return build(self.status, self.live, self.seen, self.supervisor.restarts)
+
+    def wait(self, stop: threading.Event, show: Callable[["Session"], None], *, keep: bool = False) -> bool:
+        """Until finished (True) or told to stop (False). Raises RunFailed for a problem, unless the run is to be kept."""
+        while not stop.is_set():
+            began = time.monotonic()
+            self.look()
+            took = time.monotonic() - began
+            show(self)
+            if not keep:
+                self.raise_for_problems()
+            if self.finished():
+                return True
+            stop.wait(pause_after(took))
+        return False
+
+    def raise_for_problems(self) -> None:
+        """Raises RunFailed, RoleRefused."""
+        if wrong := self.supervisor.problems():
+            raise RoleRefused("\n".join(wrong))
+        if wrong := self.problems():
+            raise RunFailed("\n".join(wrong))

@@ -1,0 +1,57 @@
+"""The whole page."""
+
+import base64
+import hashlib
+
+from elastic_ctr.operate.report.document import Report
+from elastic_ctr.operate.report.html import Html, element, joined, text
+from elastic_ctr.operate.report.pass_tables import passes, stages
+from elastic_ctr.operate.report.quality_plots import quality
+from elastic_ctr.operate.report.row_tables import rows_of_table
+from elastic_ctr.operate.report.style import style_sheet
+from elastic_ctr.operate.report.summary import summary
+from elastic_ctr.operate.report.version_tables import ledger, recoveries, versions
+
+
+def page(report: Report) -> str:
+    """Equal reports give equal pages: nothing of the moment or the machine is in them."""
+    training = report.training
+    sections = {
+        "Quality": quality(training),
+        "Passes": passes(training),
+        "Table": rows_of_table(training),
+        "Versions": versions(report),
+        "Ledger": ledger(training),
+        "Recoveries": recoveries(training),
+        "Seconds by stage": stages(report),
+    }
+    keys = {name: name.lower().replace(" ", "-") for name in sections}
+    links = [element("a", name, href=f"#{key}") for name, key in keys.items()]
+    found = [
+        element("section", element("h2", name, id=f"{keys[name]}"), content, aria_labelledby=keys[name])
+        for name, content in sections.items()
+    ]
+    body = element(
+        "body",
+        element("header", element("h1", "Report of a run"), element("p", report.source)),
+        element("nav", *links, aria_label="Sections"),
+        element("main", summary(report), *found),
+    )
+    return f'<!doctype html>\n<html lang="en">{_head(report.source)}{body}</html>\n'
+
+
+def _head(source: str) -> Html:
+    css = style_sheet()
+    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
+    # A browser runs and fetches nothing, whatever a text in the page may turn out to hold. The icon keeps it from asking for one.
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return joined(
+        [
+            Html('<head><meta charset="utf-8">'),
+            Html(f'<meta http-equiv="Content-Security-Policy" content="{text(policy)}">'),
+            Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Html('<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'),
+            element("title", f"Report of {source}"),
+            Html(f"<style>{css}</style></head>"),
+        ]
+    )

@@ -1,0 +1,150 @@
+"""Impressions that may still be clicked, in the log's own file: they come and go in the transaction of their lines."""
+
+import io
+import logging
+import sqlite3
+from math import inf
+from typing import NamedTuple
+
+from elastic_ctr.sources.intake.disk_bytes import bytes_of_entry, bytes_of_row
+from elastic_ctr.sources.intake.join import Kind, LateClicks
+
+log = logging.getLogger(__name__)
+
+# Of the late clicks of one request: each is as long as its impression, which may be hundreds of times as long as its click.
+JOINED_BYTES = 16 << 20
+# What is forgotten in one transaction beside twice what comes: a write-ahead log of all that is old could be as large as the table.
+_FORGOTTEN_AT_ONCE = 200
+_TIME = 8
+
+_SCHEMA = """
+create table if not exists shown (
+  number integer primary key, key text not null unique, at real not null, clicked integer not null, bytes integer not null,
+  line blob not null);
+create index if not exists shown_by_time on shown (at);
+"""
+
+
+class TooMuchJoined(ValueError):
+    """The late clicks of a request would be longer together than one transaction should be."""
+
+
+class Joins(NamedTuple):
+    """Clicks that carried only a key: those that became late clicks, those without an impression, and those that came again. And impressions
+    that were forgotten before their time, because there were too many.
+    """
+
+    joined: int = 0
+    unmatched: int = 0
+    duplicate: int = 0
+    crowded_out: int = 0
+
+    def plus(self, other: "Joins") -> "Joins":
+        return Joins(*(one + more for one, more in zip(self, other, strict=True)))
+
+
+class Impressions:
+    """In a log's file. Remembered for `seconds`, the oldest for less while all have more than `most_bytes`. The first of several with one key
+    counts until it is forgotten.
+
+    `bytes` is what those that are remembered take of the disk; who rolls a transaction back puts it back.
+    """
+
+    def __init__(self, db: sqlite3.Connection, rules: LateClicks, seconds: float, most_bytes: int) -> None:
+        self._db = db
+        self._rules = rules
+        self._seconds = seconds
+        self._most_bytes = most_bytes
+        db.executescript(_SCHEMA)
+        self._forget_those_of_other_rules()
+        [self.bytes] = db.execute("select coalesce(sum(bytes), 0) from shown").fetchone()
+
+    def _forget_those_of_other_rules(self) -> None:
+        """Their rows have other columns: no late click can be made of them."""
+        digest = self._rules.digest
+        self._db.execute("begin immediate")
+        if self._db.execute("select value from facts where name = 'joined by'").fetchone() != (digest,):
+            forgotten = self._db.execute("delete from shown").rowcount
+            self._db.execute("insert or replace into facts values ('joined by', ?)", (digest,))
+            if forgotten:
+                log.warning(
+                    "data.format, its columns or data.stream.join have changed: %d impressions are forgotten, and clicks of them count as "
+                    "unmatched",
+                    forgotten,
+                )
+        self._db.execute("commit")
+
+    def forget(self, now: float | None, lines: int) -> int:
+        """Before `lines` others are looked up, those that are too old, where `now` is known, or too many; how many were too many. What is left
+        goes with the next lines. Within a transaction.
+        """
+        oldest = -inf if now is None else now - self._seconds
+        size, crowded = self.bytes, 0
+        numbers: list[tuple[int]] = []
+        for number, at, taken in self._db.execute(
+            "select number, at, bytes from shown order by at limit ?", (_FORGOTTEN_AT_ONCE + 2 * lines,)
+        ):
+            if at >= oldest:
+                if size <= self._most_bytes:
+                    break
+                crowded += 1
+            numbers.append((number,))
+            size -= taken
+        self._db.executemany("delete from shown where number = ?", numbers)
+        self.bytes = size
+        return crowded
+
+    def join(self, text: bytes, now: float) -> tuple[bytes, Joins]:
+        """The lines that are appended for those of a request. Within a transaction.
+
+        Raises TooMuchJoined, and has changed something then.
+        """
+        lines = bytearray()
+        joined = unmatched = duplicate = size = 0
+        for whole in io.BytesIO(text):
+            line = whole[:-1]
+            row = self._rules.row_of(line)
+            if row.kind is not Kind.CLICK:
+                if row.kind is Kind.IMPRESSION:
+                    self._remember(row.key, now, line, clicked=row.clicked)
+                lines += whole
+                continue
+            found = self._db.execute("select clicked, line from shown where key = ?", (row.key,)).fetchone()
+            if found is None:
+                unmatched += 1
+            elif found[0]:
+                duplicate += 1
+            else:
+                self._db.execute("update shown set clicked = 1 where key = ?", (row.key,))
+                try:
+                    late = self._rules.late_click_of(found[1]) + b"\n"
+                except (RecursionError, ValueError):
+                    # A column with thousands of brackets is no feature, and what is no row makes none.
+                    unmatched += 1
+                    continue
+                size += len(late)
+                if size > JOINED_BYTES and joined:
+                    raise TooMuchJoined(
+                        f"the request's clicks have impressions of more than {JOINED_BYTES} bytes together; send fewer clicks in one request"
+                    )
+                lines += late
+                joined += 1
+        return bytes(lines), Joins(joined, unmatched, duplicate)
+
+    def _remember(self, key: str, now: float, line: bytes, *, clicked: bool) -> None:
+        """The first row counts, and a click that came with any."""
+        letters = len(key.encode())
+        taken = bytes_of_row(letters + len(line)) + bytes_of_entry(letters) + bytes_of_entry(_TIME)
+        new = self._db.execute(
+            "insert or ignore into shown (key, at, clicked, bytes, line) values (?, ?, ?, ?, ?)",
+            (key, now, int(clicked), taken, line),
+        )
+        if new.rowcount:
+            self.bytes += taken
+        elif clicked:
+            self._db.execute("update shown set clicked = 1 where key = ?", (key,))
+
+
+def forget_all(db: sqlite3.Connection) -> None:
+    """Where nothing is joined any more."""
+    db.execute("drop table if exists shown")

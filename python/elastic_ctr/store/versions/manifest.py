@@ -1,0 +1,474 @@
+"""Manifests: the content of a published folder, with checksums. A manifest is written last; writing it publishes the folder."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from elastic_ctr.formats.value_kind import ValueKind
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
+from elastic_ctr.store import FileTooLarge, NotInStore, Store, StoreError
+from elastic_ctr.store.versions import layout
+
+ORPHAN_SECONDS = 86400.0
+Kind = Literal["base", "delta"]
+# Others may write these documents: the bounds keep arithmetic with their numbers from overflowing.
+VersionId = Annotated[int, Field(gt=0, lt=10**layout.VERSION_DIGITS)]
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+UnixSeconds = Annotated[float, Field(ge=0, lt=1e11)]
+Partition = Annotated[int, Field(ge=0, lt=1 << 16)]
+PartitionCount = Annotated[int, Field(gt=0, le=1 << 16)]
+Dim = Annotated[int, Field(gt=0, le=1 << 16)]
+
+
+class Record(BaseModel):
+    """A published JSON document: camelCase outside, unknown fields kept out, never changed once made."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, allow_inf_nan=False
+    )
+
+    def to_json(self) -> bytes:
+        return self.model_dump_json(by_alias=True, indent=1).encode() + b"\n"
+
+
+class ManifestDamaged(ValueError):
+    """A manifest cannot be read: which one, why."""
+
+
+class FileEntry(Record):
+    """One published file; path is relative to the store."""
+
+    path: str
+    bytes: Whole
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    records: Whole = 0
+
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0)]
+
+
+class Decile(Record):
+    """One tenth of the impressions by rising score."""
+
+    predicted_ctr: Rate
+    observed_ctr: Rate
+
+
+class Quality(Record):
+    """How well predictions foretold the clicks of the same impressions. training/model/evaluation.py has the formulas.
+
+    None: undefined, as an AUC without a click.
+    """
+
+    shows: Amount
+    clicks: Amount
+    auc: Rate | None
+    logloss: Amount = Field(description="Mean negative log likelihood of an impression, in nats.")
+    predicted_ctr: Rate
+    observed_ctr: Rate
+    calibration: Amount | None = Field(description="Predicted CTR / observed CTR: above 1, clicks were overestimated.")
+    bucket_error: Amount | None = Field(
+        description="Mean relative error of the CTR in groups of scores that are large enough to tell."
+    )
+    mae: Rate
+    rmse: Rate
+    gauc: Rate | None = Field(
+        default=None,
+        description="Mean of the AUCs of the groups by `data.group`, weighted by impressions, of a sample of the groups.",
+    )
+    groups: Whole | None = Field(
+        default=None, description="Groups of the sample that have an AUC: a click, and a show without."
+    )
+    deciles: tuple[Decile, ...] = ()
+    roc: tuple[Rate, ...] = Field(
+        default=(),
+        description="Share of clicks above the score that 0 %, 1 % … 100 % of the shows without click are above.",
+    )
+
+
+class PassQuality(Record):
+    """The quality of a pass's predictions before and after the pass was trained; None where it had no impressions."""
+
+    before: Quality | None = None
+    after: Quality | None = None
+
+
+class PassLearning(Record):
+    """How much a pass was trained. Held-out records are in no round."""
+
+    epochs: Whole = Field(default=0, description="Walks through the pass that were begun.")
+    batch_sizes: tuple[Whole, ...] = Field(default=(), description="Of each round.")
+    held_out: Whole = Field(default=0, description="Records that are never trained.")
+    losses: tuple[Amount | None, ...] = Field(
+        default=(),
+        description="Logloss before training, then of the held-out records after each round; null where none is held out.",
+    )
+    shift: float | None = Field(
+        default=None, description="What was added to all logits after training, to calibrate them; null before that."
+    )
+
+
+class Arrival(NamedTuple):
+    """Records of the pass `ordinal` of a stream came between two unix seconds."""
+
+    ordinal: Whole
+    first: UnixSeconds
+    last: UnixSeconds
+    records: Whole
+
+
+class VersionManifest(Record):
+    """The commit of a model version, written by the master at `output/versions/<version>.json`.
+
+    `base` is the version whose base this one stands on (itself for a base), `parent` the version that a delta
+    changes. `auc_live` is scored with the values pulled from the parameter servers, `auc_published` with the values
+    in the files as a dictionary answers them, both over the sample lines. `event_time_max` is unix seconds: the end of the newest split learned.
+    """
+
+    version: VersionId
+    kind: Kind
+    base: VersionId
+    parent: VersionId | None
+    pass_id: str
+    event_time_max: Whole
+    created_at: float
+    partitions: PartitionCount
+    dim: Dim
+    keys: Whole = Field(description="Keys in this version's own files.")
+    slots: tuple[str, ...]
+    averaged: tuple[str, ...] = Field(default=(), description="Slots whose keys' vectors are averaged, not summed.")
+    numbers: tuple[str, ...] = Field(
+        default=(), description="Numbers that the network takes beside the slots, in order."
+    )
+    features: str | None = Field(
+        default=None, description="Digest of features.json among the model's files; none where requests hold feasigns."
+    )
+    sparse_dim: int | None
+    network: str
+    cube_files: tuple[FileEntry, ...]
+    model_files: tuple[FileEntry, ...]
+    samples: Whole
+    auc_live: float | None
+    auc_published: float | None
+    left_out: Whole = Field(default=0, description="Sample keys whose row or embedx the save left out.")
+    values: ValueKind = Field(
+        default="float32", description="How dictionaries store this version's values; the files have float32."
+    )
+    quantised_diff: float = Field(
+        default=0,
+        description="The largest change of a sample's score by that: values of the files against stored ones.",
+    )
+    quality: PassQuality | None = Field(default=None, description="Of the pass that the version was published after.")
+    learning: PassLearning | None = Field(default=None, description="Of the same pass.")
+    offsets: dict[str, tuple[Whole, Whole]] = Field(
+        default={},
+        description="Of a stream: the first offset of the same pass and the one after its last, by partition. What the passes "
+        "before it had is known, too.",
+    )
+
+    arrivals: tuple[Arrival, ...] = Field(
+        default=(), description="Of a stream: when the records of this pass and of the passes before it came."
+    )
+    counts: FileEntry | None = Field(default=None, description="Of a delta by key: the shows and clicks of its keys.")
+    compacts: VersionId | None = Field(
+        default=None,
+        exclude_if=lambda version: version is None,
+        description="Of a base that is merged from published files: the version whose keys and network it has. It never goes live.",
+    )
+
+    @property
+    def in_one_file(self) -> bool:
+        """Its keys are in one file of several partitions, as a stream's delta publishes them."""
+        return self.partitions > 1 and [each.path for each in self.cube_files] == [
+            layout.cube_file(self.version, self.kind, 0, 1)
+        ]
+
+
+class OverlayBelow(Record):
+    """The overlay of an older version, in one file, that lies below a version's own."""
+
+    version: VersionId
+    file: FileEntry
+
+    @model_validator(mode="after")
+    def _is_its_own(self) -> "OverlayBelow":
+        if self.file.path != layout.dictionary_overlay(self.version):
+            raise ValueError(f"{self.file.path} is not the overlay of version {self.version}")
+        return self
+
+
+class DictionaryManifest(Record):
+    """Written by transfer at `output/ctr_dict/<version>/manifest.json`: what a cube pod loads for a version.
+
+    A version is full parts and at most two overlays. `full_version` names the version whose folder holds the full
+    parts: the version itself when `kind` is full, its base otherwise.
+    """
+
+    version: VersionId
+    kind: Literal["full", "overlay"]
+    full_version: VersionId
+    base: VersionId
+    parent: VersionId | None
+    partitions: PartitionCount
+    dim: Dim
+    keys: Whole = Field(description="Keys in this folder's own parts.")
+    files: tuple[FileEntry, ...]
+    values: ValueKind = Field(
+        default="float32", description="How its parts store values, the full parts below them too."
+    )
+
+    folded: bool = Field(
+        default=False,
+        description="Its full parts are those that the overlay of `full_version` was merged into later: fold.json names them.",
+    )
+
+    below: OverlayBelow | None = Field(
+        default=None,
+        exclude_if=lambda below: below is None,
+        description="The overlay that its own lies over, which then has the keys of the last versions of a stream alone.",
+    )
+
+    fold_ahead: VersionId | None = Field(
+        default=None,
+        exclude_if=lambda version: version is None,
+        description="The version with a fold.json that later versions will lie over: cube-agents fetch its full parts beforehand.",
+    )
+
+    @property
+    def in_one_file(self) -> bool:
+        """Its overlay is one file, which lies over the full parts of all partitions."""
+        return [each.path for each in self.files] == [layout.dictionary_overlay(self.version)]
+
+    @property
+    def others(self) -> frozenset[int]:
+        """The older versions whose files it needs beside its own."""
+        return frozenset({self.full_version, *([] if self.below is None else [self.below.version])}) - {self.version}
+
+    def overlays(self, partition: int) -> tuple[FileEntry, ...]:
+        """The files over the full part of a partition, the lowest first. Raises ManifestDamaged when it names none."""
+        if self.kind == "full":
+            return ()
+        own = self.part(partition)
+        return (own,) if self.below is None else (self.below.file, own)
+
+    def part(self, partition: int) -> FileEntry:
+        """The file with the keys of a partition. Raises ManifestDamaged when it names none."""
+        if self.in_one_file:
+            return self.files[0]
+        path = layout.dictionary_part(self.version, partition)
+        for entry in self.files:
+            if entry.path == path:
+                return entry
+        raise ManifestDamaged(f"the dictionary manifest of version {self.version} names no file {path}")
+
+
+class TrainedModel(Record):
+    """The model of a checkpoint: what another model must share to begin with it, and what it may take over."""
+
+    embedding_dim: Dim
+    sparse_dim: int | None
+    embed_rule: str
+    embedx_rule: str
+    network: str = Field(description="Digest of the dense network's settings and inputs; empty: unknown.")
+    slots: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
+
+
+class Origin(Record):
+    """Where a checkpoint was copied from, for a model that begins with it."""
+
+    store: str
+    version: VersionId
+    checkpoint: str
+    dense: bool = Field(
+        description="The dense values are in it as Paddle saved them. If not, `network/` has the version's exported network."
+    )
+
+
+class StreamPosition(Record):
+    """The offsets of a stream that a checkpoint has: all before `following`, by partition; `files`: what files of a followed folder are
+    known by.
+    """
+
+    url: str
+    following: dict[str, Whole]
+    files: dict[str, str] = {}
+
+
+class CheckpointManifest(Record):
+    """Paddle's own checkpoint, and the state of the ledger when it was taken."""
+
+    name: str
+    pass_id: str
+    pass_ordinal: Whole
+    follows_version: VersionId | None = Field(
+        description="The published version that the next delta will be a change of."
+    )
+    base_version: VersionId | None
+    created_at: float
+    partitions: PartitionCount
+    rows: dict[Partition, Whole] = Field(description="Rows by partition: compared after every load.")
+    files: tuple[FileEntry, ...]
+    mid: bool = Field(default=False, description="It was made in the middle of its pass.")
+    offset: float = Field(default=0.0, description="Added to every logit for the model's life.")
+    shift: float = Field(default=0.0, description="Added to the logits of this pass's version, to calibrate it.")
+    model: TrainedModel | None = Field(default=None, description="None: written before manifests named it.")
+    origin: Origin | None = None
+    stands_on: str = Field(
+        default="",
+        description="Of a checkpoint by log: the saved one whose tables it loads, with the deltas of `log` on them and the network of "
+        "`follows_version`. All their files are among `files`. Its own name: its tables were merged from such a checkpoint, and "
+        "the dense values are those of the same network.",
+    )
+    log: tuple[VersionId, ...] = Field(default=(), description="Versions in their order.")
+    # Left out of hours: readers of an older release refuse a key that they do not know.
+    stream: StreamPosition | None = Field(default=None, exclude_if=lambda position: position is None)
+
+
+def digest_of(path: Path) -> tuple[int, str]:
+    """Bytes and sha256 of a file."""
+    digest = hashlib.sha256()
+    size = 0
+    with path.open("rb") as stream:
+        while block := stream.read(4 << 20):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
+
+
+def publish(store: Store, source: Path, path: str, records: int = 0) -> FileEntry:
+    """Put one file; returns its entry."""
+    size, sha256 = digest_of(source)
+    store.put(source, path)
+    return FileEntry(path=path, bytes=size, sha256=sha256, records=records)
+
+
+def fetch(store: Store, entry: FileEntry, target: Path) -> Path:
+    """Get one file and check it. Raises ManifestDamaged if it is not what the manifest says."""
+    store.get(entry.path, target)
+    try:
+        check(store, entry, target)
+    except ManifestDamaged:
+        target.unlink()
+        raise
+    return target
+
+
+def check(store: Store, entry: FileEntry, path: Path) -> None:
+    """Compare a file on this machine with its entry. Raises ManifestDamaged, OSError."""
+    size, sha256 = digest_of(path)
+    if (size, sha256) != (entry.bytes, entry.sha256):
+        raise ManifestDamaged(
+            f"{entry.path} in {store.url} is not what its manifest says ({size} bytes, sha256 {sha256[:12]}… instead of "
+            f"{entry.bytes} bytes, {entry.sha256[:12]}…); put a copy of the file back, or have another version answer: "
+            "`elastic-ctr rollback VERSION`"
+        )
+
+
+def checked_file(store: Store, entry: FileEntry, folder: Path) -> Path:
+    """The file itself where the store's files are on this machine, else a copy in folder; checked either way.
+
+    Raises NotInStore, StoreError, ManifestDamaged.
+    """
+    local = store.local_path(entry.path)
+    if local is None:
+        return fetch(store, entry, folder / entry.path.replace("/", "-"))
+    try:
+        check(store, entry, local)
+    except FileNotFoundError as gone:
+        raise NotInStore(f"{entry.path} is not in {store.url}") from gone
+    except OSError as failed:
+        raise StoreError(f"{entry.path} cannot be read from {store.url}: {failed.strerror or failed}") from failed
+    return local
+
+
+def read_version(store: Store, version: int) -> VersionManifest:
+    """Raises NotInStore, ManifestDamaged."""
+    return _of_version(VersionManifest, store, version, layout.version_manifest(version))
+
+
+def read_dictionary(store: Store, version: int) -> DictionaryManifest:
+    """Raises NotInStore, ManifestDamaged."""
+    return _of_version(DictionaryManifest, store, version, layout.dictionary_manifest(version))
+
+
+def read_full(store: Store, dictionary: DictionaryManifest) -> DictionaryManifest:
+    """The dictionary with the full parts of another one, which may be its own. Raises NotInStore, ManifestDamaged."""
+    version = dictionary.full_version
+    if dictionary.version == version:
+        return dictionary
+    return (
+        read_fold(store, version)
+        if dictionary.folded
+        else _parsed(DictionaryManifest, store, layout.dictionary_manifest(version))
+    )
+
+
+def read_fold(store: Store, version: int) -> DictionaryManifest:
+    """The full parts that the overlay of a version was merged into. Raises NotInStore, ManifestDamaged."""
+    return _parsed(DictionaryManifest, store, layout.dictionary_fold(version))
+
+
+def read_checkpoint(store: Store, name: str) -> CheckpointManifest:
+    """Raises NotInStore, ManifestDamaged."""
+    return _parsed(CheckpointManifest, store, layout.checkpoint_manifest(name))
+
+
+def published_versions(store: Store) -> list[int]:
+    """Ids of all versions with a manifest, oldest first."""
+    return versions_in(store, layout.VERSIONS, ".json")
+
+
+def versions_in(store: Store, folder: str, ending: str) -> list[int]:
+    """Versions with a file or folder `<version><ending>` in a folder, oldest first. Raises StoreError."""
+    names = (name.removesuffix(ending) for name in store.list(folder) if name.endswith(ending))
+    return sorted(int(name) for name in names if layout.is_version(name))
+
+
+def next_version(now: float, known: Iterable[int]) -> int:
+    """Greater than every id known to ledger and store, whatever the clock says: an id is never used twice."""
+    return max(int(now), max(known, default=0) + 1)
+
+
+def freshness_seconds(event_time_max: float, now: float) -> float:
+    """Seconds since the newest event that a version has learned; 0 where this machine's clock is behind the event's."""
+    return max(0.0, now - event_time_max)
+
+
+def is_orphan(store: Store, folder: str, now: float) -> bool:
+    """Whether a folder without a manifest was abandoned: nothing in it has changed for a day. Raises StoreError."""
+    return now - newest_change(store, folder) > ORPHAN_SECONDS
+
+
+def newest_change(store: Store, folder: str) -> float:
+    """Unix seconds. A folder's own time does not change with a file deeper below it. Raises StoreError."""
+    newest = 0.0
+    for path in (folder, *store.walk(folder)):
+        with contextlib.suppress(NotInStore):
+            newest = max(newest, store.modified_at(path))
+    return newest
+
+
+R = TypeVar("R", bound=Record)
+M = TypeVar("M", VersionManifest, DictionaryManifest)
+
+
+def _parsed(kind: type[R], store: Store, path: str) -> R:
+    try:
+        return read_document(kind, store.get_bytes(path))
+    except (DocumentDamaged, FileTooLarge) as wrong:
+        raise ManifestDamaged(f"{path} in {store.url} is damaged: {wrong}") from wrong
+
+
+def _of_version(kind: type[M], store: Store, version: int, path: str) -> M:
+    """A manifest that names another version than its path could lead a chain of parents round in a circle."""
+    manifest = _parsed(kind, store, path)
+    if manifest.version != version:
+        raise ManifestDamaged(f"{path} is damaged: it names version {manifest.version}")
+    return manifest

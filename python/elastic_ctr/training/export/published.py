@@ -1,0 +1,84 @@
+"""Values of sample keys, read back from the files that a version publishes."""
+
+import hashlib
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.store import AlreadyPublished, Store, StoreError
+from elastic_ctr.store.versions.manifest import FileEntry, digest_of, publish
+from elastic_ctr.training.export.table_text import RowLayout
+
+Keys = npt.NDArray[np.uint64]
+Values = npt.NDArray[np.float32]
+
+
+def layout_of(model: Model) -> RowLayout:
+    """The columns of a saved row under a model's rules."""
+    return RowLayout.of(model.table.embed.name, model.table.embedx.name, model.embedding_dim - 1)
+
+
+def publish_once(store: Store, source: Path, path: str, records: int) -> FileEntry:
+    """Publish a file. A file with the same bytes may be there already, after a restart.
+
+    Raises StoreError when the file there has other bytes.
+    """
+    try:
+        return publish(store, source, path, records)
+    except AlreadyPublished:
+        size, sha256 = digest_of(source)
+        # Streamed, not fetched: a copy beside the source could be mistaken for a file to publish.
+        there = hashlib.sha256()
+        for block in store.read_from(path):
+            there.update(block)
+        if there.hexdigest() != sha256:
+            raise StoreError(
+                f"{path} is published already with other bytes; delete the folder if no manifest names it"
+            ) from None
+        return FileEntry(path=path, bytes=size, sha256=sha256, records=records)
+
+
+def values_in_file(file: Path, wanted: Keys) -> list[tuple[Keys, Values]]:
+    """Blocks of (keys, values) of the wanted keys that the SequenceFile holds. `wanted` is sorted."""
+    if not len(wanted):
+        return []
+    found = []
+    with closing(SequenceFileReader(file)) as blocks:
+        for keys, values in blocks:
+            hit = np.isin(keys, wanted, assume_unique=True)
+            if hit.any():
+                found.append((keys[hit], values[hit]))
+    return found
+
+
+class SampleValues:
+    """Values of the sample's keys as they are found, newest version first."""
+
+    def __init__(self, wanted: Keys, dim: int) -> None:
+        self._wanted = wanted
+        self._values = np.zeros((len(wanted), dim), np.float32)
+        self._found = np.zeros(len(wanted), np.bool_)
+        self._written = np.zeros(len(wanted), np.uint8)
+
+    def take(self, blocks: Iterable[tuple[Keys, Values]], *, written: bool) -> None:
+        for keys, values in blocks:
+            at = np.searchsorted(self._wanted, keys)
+            self._values[at] = values
+            self._found[at] = True
+            self._written[at] = written
+
+    def missing(self, of: Keys) -> Keys:
+        return of[~self._found[np.searchsorted(self._wanted, of)]]
+
+    def packed(self) -> tuple[bytes, bytes, bytes]:
+        """Keys (u64), values (f32 [n, dim]) and whether this save wrote them (u8), of those found."""
+        return (
+            self._wanted[self._found].astype("<u8").tobytes(),
+            self._values[self._found].astype("<f4").tobytes(),
+            self._written[self._found].tobytes(),
+        )

@@ -1,0 +1,81 @@
+"""When the records of a stream came, as far as the master's looks at it tell."""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from elastic_ctr.store.versions.manifest import Arrival
+from elastic_ctr.training.master.ledger.rows import Came
+
+
+class Span(NamedTuple):
+    """So many offsets came between two unix seconds, evenly as far as is known."""
+
+    first: float
+    last: float
+    offsets: int
+
+
+class Arrivals:
+    """The offsets that no pass has yet, by the time at which they came.
+
+    `since`: until when the arrivals of those that passes have are known; None where no pass has any, and then what the stream has kept
+    counts as come at the first look.
+    """
+
+    def __init__(self, since: float | None = None) -> None:
+        self._waiting: deque[Span] = deque()
+        self._offsets = 0
+        self._looked = since
+
+    def look(self, now: float, lag: int) -> None:
+        """So many offsets have no pass now."""
+        came = lag - self._offsets
+        if came > 0:
+            # A clock that was set back makes no record older.
+            self._waiting.append(Span(min(now, self._looked if self._looked is not None else now), now, came))
+            self._offsets = lag
+        elif came < 0:
+            self.take(-came)
+        self._looked = now
+
+    def take(self, offsets: int) -> list[Span]:
+        """The oldest ones, which a pass has now, or which are gone."""
+        found: list[Span] = []
+        while offsets > 0 and self._waiting:
+            span = self._waiting.popleft()
+            if span.offsets > offsets:
+                between = span.first + (span.last - span.first) * offsets / span.offsets
+                self._waiting.appendleft(Span(between, span.last, span.offsets - offsets))
+                span = Span(span.first, between, offsets)
+            found.append(span)
+            offsets -= span.offsets
+            self._offsets -= span.offsets
+        return found
+
+
+def joined(spans: Iterable[Span], most: int) -> list[Span]:
+    """Neighbours together, so that there are so many at most."""
+    given = list(spans)
+    size = -(-len(given) // most) if given else 1
+    groups = [given[at : at + size] for at in range(0, len(given), size)]
+    return [
+        Span(round(group[0].first, 3), round(group[-1].last, 3), sum(each.offsets for each in group))
+        for group in groups
+    ]
+
+
+def in_records(came: Iterable[Came], records: Mapping[int, int]) -> tuple[Arrival, ...]:
+    """With each pass's records, by its ordinal, shared out by its offsets, which may be bytes. A pass without any is left out."""
+    given = list(came)
+    totals, seen, found = Counter[int](), Counter[int](), []
+    for each in given:
+        totals[each.ordinal] += each.offsets
+    for each in given:
+        before = seen[each.ordinal]
+        seen[each.ordinal] += each.offsets
+        share, whole = records.get(each.ordinal, 0), totals[each.ordinal]
+        count = share * seen[each.ordinal] // whole - share * before // whole
+        if count:
+            found.append(Arrival(each.ordinal, each.first, each.last, count))
+    return tuple(found)

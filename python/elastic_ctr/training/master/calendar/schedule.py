@@ -1,0 +1,333 @@
+"""The calendar of passes: their splits, the discovery of complete ones, the save after a pass, its end."""
+
+import json
+import logging
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import count, islice, pairwise
+from random import Random
+
+from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.formats.blocks import COMPRESSED
+from elastic_ctr.store.source import Source
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.rows import Pass, PassRow
+
+log = logging.getLogger(__name__)
+
+
+def splits(data: Data, behind: str | None = None) -> Iterator[str]:
+    """From start, or from after another split, to end, both included; without an end for ever."""
+    last = None if data.end is None else split_time(data.end)
+    for moment in _moments(data, behind):
+        if last is not None and moment > last:
+            return
+        yield split_name(moment, data.split_interval)
+
+
+def _moments(data: Data, behind: str | None) -> Iterator[datetime]:
+    """By the wall clock, as folders are named. Times that the clock skips are left out, and times that it repeats come once."""
+    step = timedelta(minutes=data.split_interval)
+    first = split_time(data.start) if behind is None else split_time(behind) + step
+    for number in count():
+        moment = first + number * step
+        if split_exists(moment, data.split_interval, data.time_zone):
+            yield moment
+
+
+def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pass]:
+    """`splitsPerPass` splits each; the last pass may have fewer. A pass with a day's last split ends the day.
+
+    After `done` passes, the last of which ended with the split `behind` and may have been short.
+    """
+    coming = splits(data, behind)
+    for ordinal in count(done + 1):
+        group = tuple(islice(coming, data.splits_per_pass))
+        if not group:
+            return
+        end = split_end(group[-1], data.split_interval, data.time_zone)
+        ends_day = any(next(_moments(data, split)).date() != split_time(split).date() for split in group)
+        yield Pass(ordinal, group[-1], group, end, ends_day)
+
+
+@dataclass(frozen=True)
+class SavePlan:
+    """The steps of the save after a pass, in order. `kind` is the version published, if any."""
+
+    steps: tuple[str, ...]
+    kind: str | None
+
+
+def save_plan(
+    one: Pass,
+    master: MasterConfig,
+    *,
+    records: int,
+    has_base: bool,
+    base_due: bool,
+    is_last: bool,
+    checkpoint_due: bool | None = None,
+) -> SavePlan:
+    """Checkpoint, then delta; at day end and for a first base: shrink (day end), base, batch model (day end), checkpoint.
+
+    A base is always followed by a checkpoint, so no recovery crosses one. A delta's checkpoint comes before it: after a
+    rollback the changes since the last version are still marked. A pass without records makes no version. The last
+    pass of a bounded run always saves.
+
+    `checkpoint_due` is of a stream, whose deltas have the keys that were trained: the table is walked for checkpoints alone.
+    """
+    if one.ends_day and (has_base or records):
+        return SavePlan(("shrink", "base", "batch", "checkpoint"), "base")
+    if not records:
+        return SavePlan((), None)
+    if (not has_base and (master.first_base or is_last)) or (has_base and base_due):
+        return SavePlan(("base", "checkpoint"), "base")
+    if checkpoint_due is not None and has_base:
+        return SavePlan(("checkpoint", "touched") if checkpoint_due else ("touched",), "delta")
+    checkpoint = is_last or one.ordinal % master.checkpoint_per_pass == 0
+    delta = has_base and (is_last or one.ordinal % master.delta_per_pass == 0)
+    steps = (("checkpoint",) if checkpoint else ()) + (("delta",) if delta else ())
+    return SavePlan(steps, "delta" if delta else None)
+
+
+def cut(size: int, task_bytes: int, *, whole: bool) -> list[tuple[int, int]]:
+    """Byte ranges of a file, equal within one byte; (0, 0) is the whole file, as of compressed text, which cannot be cut."""
+    if whole or size <= task_bytes:
+        return [(0, 0)]
+    count = -(-size // task_bytes)
+    edges = [size * number // count for number in range(count + 1)]
+    # The last range is open (0: to the end of the file): the file may have grown.
+    return [*pairwise(edges[:-1]), (edges[-2], 0)]
+
+
+def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple[int, int]]:
+    """The sample lines to take, evenly over the tasks that offer them: (task, position) pairs."""
+    deepest = max(map(len, offered), default=0)
+    found = [(number, depth) for depth in range(deepest) for number, lines in enumerate(offered) if depth < len(lines)]
+    return sorted(found[:wanted])
+
+
+FilePart = tuple[str, int, int]
+"""Path, first byte, byte after the last; 0: to the end."""
+# Of small files that share a task: training them takes a second or two.
+_SHARED_BYTES = 8 << 20
+_DAY, _TIME = re.compile(r"\d{8}"), re.compile(r"\d{2}(\d{2})?")
+# Times data.sleepSeconds: the longest time between two looks at a stopped pass.
+_RARELY = 16
+
+
+def look(source: Source, data: Data, splits: tuple[str, ...]) -> tuple[dict[str, int], str]:
+    """Files of a pass with their bytes, and the first split whose donefile is missing ("" when complete).
+
+    Paths are relative to the source. Hidden files and the donefile itself are left out. Raises StoreError.
+    """
+    files: dict[str, int] = {}
+    for split in splits:
+        folder = f"{data.path.strip('/')}/{split}".lstrip("/")
+        listed = dict(source.list(folder))
+        if data.donefile not in listed:
+            return {}, split
+        for name, size in listed.items():
+            if name != data.donefile and not name.startswith((".", "_")):
+                files[f"{folder}/{name}"] = size
+    return files, ""
+
+
+def splits_there(source: Source, data: Data) -> list[str]:
+    """Splits from data.start to data.end that have a folder, complete or not. Raises StoreError."""
+    first, last = split_time(data.start), None if data.end is None else split_time(data.end)
+    found = []
+    for day in filter(_DAY.fullmatch, source.folders(data.path)):
+        for time_of_day in filter(_TIME.fullmatch, source.folders(f"{data.path.strip('/')}/{day}")):
+            split = f"{day}/{time_of_day}"
+            try:
+                moment = split_time(split)
+            except ValueError:
+                continue
+            on_grid = split_name(moment, data.split_interval) == split
+            if on_grid and moment >= first and (last is None or moment <= last):
+                found.append(split)
+    return found
+
+
+def missing_folder(source: Source, data: Data) -> str:
+    """A sentence where the folder that holds the days does not exist; else empty. Raises StoreError."""
+    folder = data.path.strip("/")
+    if source.exists(folder):
+        return ""
+    return f"the folder {source.url.rstrip('/')}/{folder} does not exist: is data.source.url or data.path right?"
+
+
+class ChangedFiles:
+    """Detects changes of the files of a stopped pass since the master listed them."""
+
+    def __init__(self, source: Source, data: Data, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source = source
+        self._data = data
+        self._clock = clock
+        self._ordinal = 0
+        self._known: list[str] = []
+        self._changed: list[str] = []
+        self._pause = 0.0
+        self._next = 0.0
+
+    def _fingerprint(self, one: PassRow) -> list[str]:
+        return [self._source.fingerprint(f"{self._data.path.strip('/')}/{split}".lstrip("/")) for split in one.splits]
+
+    def remember(self, one: PassRow) -> None:
+        """Called before a pass is listed. Raises StoreError."""
+        self._known = self._changed = self._fingerprint(one)
+        self._ordinal = one.ordinal
+        self._pause = self._data.sleep_seconds
+        self._next = self._clock() + self._pause
+
+    def look(self, stopped: PassRow) -> bool:
+        """Whether they were changed, and not again between two checks, which become rarer. Raises StoreError."""
+        if self._ordinal != stopped.ordinal:
+            self.remember(stopped)
+        now = self._clock()
+        if now < self._next:
+            return False
+        found = self._fingerprint(stopped)
+        done = found != self._known and found == self._changed
+        writing = found != self._changed
+        self._changed = found
+        self._pause = self._data.sleep_seconds if writing else min(2 * self._pause, _RARELY * self._data.sleep_seconds)
+        self._next = now + self._pause
+        return done
+
+
+def ranges(files: dict[str, int], task_bytes: int, seed: str | None = None) -> list[FilePart]:
+    """The files of a pass in parts of `task_bytes` at most. An empty file has none.
+
+    They are in the order of their files, or in one that `seed` determines.
+    """
+    found = [
+        (path, start, stop)
+        for path, size in sorted(files.items())
+        if size
+        for start, stop in cut(size, task_bytes, whole=path.endswith(COMPRESSED))
+    ]
+    if seed is not None:
+        Random(seed).shuffle(found)  # noqa: S311 (an order, no secret)
+    return found
+
+
+def tasks_of(found: Sequence[FilePart], files: Mapping[str, int], task_bytes: int) -> list[list[FilePart]]:
+    """The same parts of files, in their order: small ones share a task, for each has a fixed cost. No task is larger for it than a usual
+    small one, so that trainers still have tasks each.
+    """
+    most = min(task_bytes, _SHARED_BYTES)
+    tasks: list[list[FilePart]] = []
+    room = 0
+    for path, start, stop in found:
+        size = (stop or files[path]) - start
+        if size > room:
+            tasks.append([])
+            room = most
+        tasks[-1].append((path, start, stop))
+        room -= size
+    return tasks
+
+
+def order_of_tasks(data: Data, seed: int, pass_id: str) -> str | None:
+    """The seed of the order of a pass's tasks; None: that of its files."""
+    return f"{seed} {pass_id}" if data.shuffle else None
+
+
+def order_of_records(data: Data, seed: int, path: str, start: int) -> int:
+    """The seed of the order of a task's records, the same whenever and wherever it is converted; 0: that of its files.
+
+    A stream's is the order in which things happened, and its tasks are small.
+    """
+    return zlib.crc32(f"{seed} {path} {start}".encode()) or 1 if data.shuffle and not data.is_stream else 0
+
+
+class Schedule:
+    """The passes that `data` asks for, as far as the ledger has come. Its state is in the ledger."""
+
+    _also_retries = " (changed files of the pass retry it, too)"
+
+    def __init__(self, ledger: Ledger, data: Data, clock: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._data = data
+        self._clock = clock
+
+    @property
+    def finished(self) -> bool:
+        """Every pass there will ever be is done."""
+        return self._ledger.facts.finished
+
+    def wanted(self) -> PassRow | None:
+        """The pass whose folders are to be looked for now."""
+        current = self._ledger.current_pass()
+        if current is None and not self.finished:
+            last = self._ledger.last_pass()
+            coming = self._behind([] if last is None else [last])
+            if coming is None:
+                self._ledger.set_facts(finished=True)
+                return None
+            self._ledger.add_pass(coming)
+            current = self._ledger.current_pass()
+        return current if current is not None and current.state == "waiting" else None
+
+    def _behind(self, done: list[PassRow]) -> Pass | None:
+        """The pass after the last of these; None after data.end."""
+        last = done[-1] if done else None
+        return next(passes(self._data) if last is None else passes(self._data, last.ordinal, last.splits[-1]), None)
+
+    def begin(
+        self, one: PassRow, files: dict[str, int], tasks: Sequence[Sequence[FilePart]], *, state: str = "checking"
+    ) -> None:
+        """Its hours are complete: files with their bytes, and the parts of each task."""
+        # A trainer's scratch may outlive the ledger, and may hold the lines of a file that was mended since: so the names of
+        # tasks contain the ledger's id and the number of this listing.
+        look = self._ledger.increment("looks")
+        prefix = f"{self._ledger.facts.id or 'ledger'}-{one.ordinal}-{look}"
+        named = {f"{prefix}.{number}": parts for number, parts in enumerate(tasks)}
+        self._ledger.fill_pass(one.ordinal, files, [(name, *parts[0]) for name, parts in named.items()], state=state)
+        self._ledger.set_further(one.ordinal, {name: parts[1:] for name, parts in named.items()})
+        log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))
+
+    def stop(self, current: PassRow, reason: str) -> None:
+        """Until `retry`. `reason` ends with what an operator can do about it."""
+        reason = f"{reason}; then run `elastic-ctr pass retry {current.id}`{self._also_retries}"
+        self._ledger.set_pass(current.ordinal, state="stopped", reason=reason)
+        log.error("pass %s is stopped: %s", current.id, reason)
+
+    def finish(self, current: PassRow) -> None:
+        self._ledger.set_pass(current.ordinal, state="done", done_at=self._clock())
+        self._ledger.forget()
+        if self.is_last(current):
+            self._ledger.set_facts(finished=True)
+            log.info("all passes up to %s are done", self._data.end)
+
+    def is_last(self, current: PassRow) -> bool:
+        """No later pass has begun, and none will."""
+        known = self._ledger.passes()
+        return known[-1].ordinal == current.ordinal and self._behind(known) is None
+
+    def cut_again(self) -> bool:
+        """data.end may have been moved: a last pass that is still waited for gets other splits, or is dropped without any.
+
+        A pass that has begun is trained to its end, even after a recovery: later passes have begun. Called within a transaction.
+        Returns whether all was done, and there is more to do now.
+        """
+        while (known := self._ledger.passes()) and known[-1].state == "waiting":
+            *before, last = known
+            now = self._behind(before)
+            if now is not None:
+                if now.splits != last.splits:
+                    self._ledger.set_pass(last.ordinal, **{**vars(now), "splits": json.dumps(now.splits)})
+                    log.info("data.end is %s now: pass %s is %s", self._data.end, last.id, now.id)
+                break
+            self._ledger.drop_pass(last.ordinal)
+            log.info("%s is after data.end %s and is not waited for any more", last.id, self._data.end)
+            if self._ledger.current_pass() is None:
+                self._ledger.set_facts(finished=True)
+        return self.finished and self._behind(self._ledger.passes()) is not None

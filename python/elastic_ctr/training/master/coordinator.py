@@ -1,0 +1,527 @@
+"""The decisions of the master under one lock. Each part owns its own state and reports what happened to it; the coordinator
+turns that into a recovery, or into the next step of the pass. Calls are short.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from elastic_ctr.config.model import digest_of_model
+from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.runtime.steady_clock import SteadyClock
+from elastic_ctr.store import StoreError
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.decision_lock import DecisionLock
+from elastic_ctr.training.master.generations.members import Pservers, Trainers
+from elastic_ctr.training.master.generations.recovery import Initialisation, MidPassHandover, Part
+from elastic_ctr.training.master.generations.store_queries import Pending, StoreQueries
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.rows import PassRow
+from elastic_ctr.training.master.passes.epochs import EpochRunner
+from elastic_ctr.training.master.passes.found_data import FoundData
+from elastic_ctr.training.master.passes.tasks import Tasks
+from elastic_ctr.training.master.saves.checkpointing import Checkpointing, is_save
+from elastic_ctr.training.master.saves.planning import SavePlanning
+from elastic_ctr.training.master.saves.steps import SaveSteps
+
+log = logging.getLogger(__name__)
+
+_OVER = "every hour is trained"
+# Seconds; less is slewed.
+_CLOCK_JUMP = 2.0
+
+
+class Coordinator(Part):
+    """The master's decisions. Every public method may be called from any thread."""
+
+    def __init__(
+        self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: SteadyClock | None = None
+    ) -> None:
+        self._machine = clock = clock or SteadyClock(ledger.facts.clock_moved, _CLOCK_JUMP)
+        super().__init__(ledger, settings, store, clock)
+        self._training = settings.training
+        self._lock = DecisionLock(ledger, self._resume_writing)
+        self._digest = digest_of_model(settings.model, settings.input)
+        self._started_at = clock()
+        # The pserver that found the last checkpoint damaged, and the sentence for operators while no other can replace it.
+        self._damage: tuple[int, str] | None = None
+        self.pservers = Pservers(settings.pservers)
+        self._trainers = Trainers(ledger)
+        self._handover = MidPassHandover(ledger, settings, store, clock)
+        self._runner = EpochRunner(ledger, settings, store, clock)
+        self._tasks = Tasks(ledger, settings, store, clock)
+        self._initialisation = Initialisation(ledger, settings, store, clock)
+        self._saves = Checkpointing(ledger, settings, store, clock)
+        self._planning = SavePlanning(ledger, settings, store, clock, self._saves.compaction)
+        self.found = FoundData(
+            self._lock,
+            self._schedule,
+            clock,
+            self._advance,
+            lambda: len(self.trainers()),
+            needs_statistics=self._needs_statistics,
+        )
+        self.save_steps = SaveSteps(
+            self._lock, self._planning, self._saves, self._handover, self._advance, self._recover
+        )
+        self._resume()
+
+    def _resume(self) -> None:
+        """After a restart: leases go on from now, a stopped pass is retried."""
+        with self._lock.reading(), self._ledger:
+            if (handover := self._handover.state) is not None:
+                self._serve(handover.pservers)
+            self._go_on()
+            current = self._ledger.current_pass()
+            if current is not None and current.state == "stopped":
+                self._take_up(current)
+            if self._schedule.cut_again():
+                # data.end was moved. The servers may have left and come back empty since.
+                self._ledger.set_facts(finished=False)
+                if self._generations.used:
+                    self._recover("master", "there are more hours to train")
+            self._take_over()
+
+    def _go_on(self) -> None:
+        """Leases go on from now: while the master was down, trainers could neither renew them nor report results."""
+        ends = self._clock() + self._config.lease_seconds
+        self._tasks.resume(ends)
+        self._saves.resume(ends)
+        self._handover.resume()
+
+    def _resume_writing(self) -> None:
+        """After a write that failed."""
+        self._go_on()
+        # Only a write shows that there is room.
+        self._ledger.set_facts(resumed_at=self._clock())
+
+    @property
+    def revision(self) -> int:
+        """It grows whenever there may be other work than before."""
+        return self._lock.revision
+
+    def wait_for_news(self, revision: int, seconds: float) -> None:
+        """Until another revision, but no longer."""
+        self._lock.wait_for_news(revision, seconds)
+
+    def _take_up(self, stopped: PassRow) -> None:
+        """The data or the settings were mended: begin the pass again. An unfinished load may have used damaged files."""
+        self._ledger.set_facts(save_failures=0, save_lost_leases=0, load_failures=0)
+        self._generations.start_pass_over(stopped.ordinal)
+        if not any(row["pass"] for row in self._ledger.checkpoints()) and not self._ledger.versions():
+            # Nothing is learned with them yet, and the files may have changed.
+            if self._ledger.facts.statistics_of == stopped.ordinal:
+                self._ledger.set_facts(statistics="", statistics_of=0)
+            others = [each for each in self._ledger.passes() if each.ordinal != stopped.ordinal]
+            if self._ledger.facts.started_from is None and not any(each.epoch for each in others):
+                self._ledger.set_facts(offset=None)
+        # Once an epoch of training has begun, some of its gradients may be in the table.
+        if stopped.epoch > 0 or (self._generations.used and not self._generations.ready):
+            self._recover("master", "a stopped pass is taken up again")
+        if self._generations.holds(stopped.ordinal):
+            # The checkpoint has the whole pass: training it again would count it twice. Only its version is missing.
+            self._ledger.set_pass(stopped.ordinal, state="saving", reason="")
+        else:
+            self._ledger.set_pass(stopped.ordinal, state="waiting", epoch=0, reason="")
+
+    def _take_over(self) -> None:
+        """A new training has other pservers, perhaps more or fewer, whose tables are empty."""
+        before = self._ledger.facts.training or self._training
+        self._ledger.set_facts(training=self._training)
+        if before == self._training:
+            return
+        # A handover to yet another training has lost its members.
+        self._end_handover()
+        if self._generations.used and not self._schedule.finished:
+            if (handover := self._handover.begin(before)) is not None:
+                self._serve(handover.pservers)
+                return
+            self._recover("training", f"training {before} was replaced by {self._training}")
+        self._ledger.set_facts(pservers={})
+
+    def _serve(self, pservers: int) -> None:
+        """From now on this many pservers hold the table."""
+        self.pservers.begin(pservers)
+        self._saves.serve(pservers)
+
+    def _hand_over(self) -> None:
+        """The next step of a handover."""
+        if (state := self._handover.state) is None:
+            return
+        current = self._ledger.current_pass()
+        if self.finished:
+            self._end_handover()
+        elif current is None or current.ordinal != state.ordinal:
+            # The pass under way was saved as a whole. A save in its middle is done with its commit.
+            self._recover("training", "")
+        elif broken := self._handover.broken(state, current, self.pservers, self._trainers):
+            self._recover("training", broken)
+        else:
+            self._handover.order(state, current)
+
+    def _end_handover(self) -> None:
+        if self._handover.state is not None:
+            self._ledger.set_facts(pservers={}, handover=None)
+            self._serve(self._settings.pservers)
+
+    def _recover(self, role: str, reason: str) -> None:
+        """Back to the last checkpoint, in a new generation of server processes."""
+        with self._ledger:
+            if (handover := self._handover.state) is not None:
+                role, reason = "training", self._handover.reason_text(handover, reason)
+            self._generations.roll_back(role, reason)
+            self._saves.forget()
+            self._end_handover()
+        self._initialisation.forget()
+        self._damage = None
+
+    def _fall_back(self, state: control.PserverState) -> None:
+        """A pserver found the last checkpoint damaged: return to an older one that is whole.
+
+        If there is none the pserver tries again: the files may be restored, or the whole store may be unavailable.
+        """
+        name = state.damaged_checkpoint
+        if not name and self._damage is not None and self._damage[0] == state.index:
+            self._damage = None
+        if not name or state.generation != self.generation or name != self._generations.last_checkpoint:
+            return
+        older = [row["name"] for row in reversed(self._ledger.checkpoints()[:-1])]
+        try:
+            whole = self._store.whole_checkpoint(older) if older else ""
+        except StoreError as failed:
+            if not isinstance(failed, Pending):
+                log.warning("the older checkpoints cannot be checked yet: %s", failed)
+            return
+        if whole:
+            self._generations.set_aside([name, *older[: older.index(whole)]], state.error)
+            self._recover("store", f"checkpoint {name} is damaged, training goes back to {whole}: {state.error}")
+        else:
+            waits = f"checkpoint {name} is damaged and no older one is whole: put its files back into the store and training "
+            self._damage = (state.index, f"{waits}goes on by itself, or begin anew with an empty state and store")
+
+    def _advance(self) -> None:
+        """Move the present pass on until it waits for a trainer, a pserver or the store."""
+        with self._ledger:
+            while (current := self._ledger.current_pass()) is not None:
+                part = self._planning if current.state == "saving" else self._runner
+                if not part.step(current):
+                    return
+
+    @property
+    def generation(self) -> int:
+        return self._generations.present
+
+    @property
+    def initialised(self) -> bool:
+        return self._generations.ready
+
+    @property
+    def handover(self) -> str | None:
+        """The training that hands over to this one."""
+        return self._handover.before
+
+    @property
+    def save_waits(self) -> str:
+        """A sentence for operators when the present save or task is blocked; else empty."""
+        return (self._damage or (0, ""))[1] or self._saves.waits or self._tasks.waits
+
+    @property
+    def finished(self) -> bool:
+        """Every pass there will ever be is done."""
+        with self._lock.reading():
+            return self._schedule.finished
+
+    def trainers(self) -> dict[int, tuple[str, float]]:
+        """Id -> (name, last heard at), of those heard within the lease."""
+        with self._lock.reading():
+            return self._trainers.heard_since(self._clock() - self._config.lease_seconds)
+
+    def counted(self) -> dict[str, int]:
+        """The ledger's sums."""
+        with self._lock.reading():
+            return self._ledger.counted()
+
+    @contextmanager
+    def locked(self) -> Iterator[Ledger]:
+        """The ledger, for the status page, the metrics and the publisher."""
+        with self._lock.reading() as ledger:
+            yield ledger
+
+    def _wrong_training(self, training: str) -> str:
+        """The reason for a caller to leave; empty if it belongs to this training, or to the one that hands over to it."""
+        belongs = training in (self._training, self._handover.before)
+        return "" if belongs else f"training {training} was replaced by {self._training}"
+
+    def _waiting_for_handover(self, training: str) -> str:
+        """The reason for a caller to wait while the training before hands over to its own."""
+        before = self._handover.before
+        return f"waits for training {before}, which is saved once more" if before not in (None, training) else ""
+
+    def sync_pserver(self, state: control.PserverState) -> control.PserverOrders:
+        with self._lock.writing():
+            if not self._wrong_training(state.training):
+                if early := self._waiting_for_handover(state.training):
+                    return control.PserverOrders(generation=state.generation, reason=early)
+                with self._ledger:
+                    self._update_pserver(state)
+            if foreign := self._wrong_training(state.training):
+                return control.PserverOrders(leave=True, wrong_training=True, reason=foreign)
+            return control.PserverOrders(
+                generation=self.generation,
+                start=self.pservers.complete,
+                checkpoint=self._generations.last_checkpoint,
+                jobs=self._jobs(state.index),
+                leave=self.finished,
+                reason=_OVER if self.finished else "",
+                keep_running=state.leaving and self._handover.state is not None,
+                leave_timeout_seconds=self._handover.leave_timeout,
+            )
+
+    def _update_pserver(self, state: control.PserverState) -> None:
+        """The state of a pserver may end a generation, and a handover with it."""
+        incarnations = self._ledger.facts.pservers
+        before = incarnations.get(str(state.index))
+        if before != state.incarnation:
+            if before is not None:
+                self._lost_pserver(f"pserver {state.index} was replaced by a new process")
+            if self._wrong_training(state.training):
+                return
+            self._ledger.set_facts(pservers={**incarnations, str(state.index): state.incarnation})
+        self.pservers.learn(state, self._clock())
+        if state.lost and state.generation == self.generation and not self.finished:
+            self._recover("pserver", f"the server process of pserver {state.index} has ended")
+        self._fall_back(state)
+        for result in state.results:
+            self._take(state.index, result)
+
+    def _lost_pserver(self, reason: str) -> None:
+        """A recovery, unless the pservers were empty."""
+        if self._generations.used and not self.finished:
+            self._recover("pserver", reason)
+
+    def _jobs(self, index: int) -> list[control.Job]:
+        return self._initialisation.jobs(index) if self._initialisation.verifying else self._saves.jobs(index)
+
+    def _take(self, index: int, result: control.JobResult) -> None:
+        if result.id not in {job.id for job in self._jobs(index)}:
+            return
+        if result.error:
+            # The pserver tries again; the status names the error.
+            log.warning("pserver %d: %s", index, result.error)
+        elif not self._initialisation.verifying:
+            self._saves.take(index, result)
+        elif reason := self._initialisation.take(index, result):
+            self._recover("pserver", reason)
+
+    def silent_pservers(self) -> list[tuple[int, str, int]]:
+        """(index, host, admin port) of pservers that have not called for too long: the caller probes them without the lock."""
+        with self._lock.reading():
+            now = self._clock()
+            if now - self._started_at < self._config.pserver_timeout_seconds:
+                return []
+            silent = self.pservers.silent(now, self._config.pserver_timeout_seconds)
+            return [(index, one.host, one.admin_port) for index, one in self.pservers.items() if index in silent]
+
+    def declare_lost(self, index: int, reason: str) -> None:
+        """The master has probed it."""
+        with self._lock.writing():
+            self._lost_pserver(f"pserver {index} is lost: {reason}")
+            self.pservers.forget(index)
+
+    def join(self, name: str, trainer_id: int, training: str = "local") -> control.JoinReply:
+        with self._lock.writing():
+            if foreign := self._wrong_training(training):
+                return control.JoinReply(verdict=control.JoinReply.LEAVE, wrong_training=True, reason=foreign)
+            if early := self._waiting_for_handover(training):
+                return control.JoinReply(trainer_id=trainer_id, reason=early)
+            generation = self.generation
+            trainer_id = self._trainers.enter(name, trainer_id, self._clock())
+            for gone in self._trainers.replaced_by(trainer_id):
+                # Nobody need wait for the end of its leases. A save that it made goes on until its own ends.
+                with self._ledger:
+                    self._tasks.lose_those_of(gone)
+                self._trainers.leave(gone)
+            self._initialisation.joins(trainer_id)
+            reply = control.JoinReply(
+                trainer_id=trainer_id,
+                generation=generation,
+                servers=self.pservers.servers(generation),
+                model_digest=self._digest,
+                lease_seconds=self._config.lease_seconds,
+                leave_timeout_seconds=self._handover.leave_timeout,
+                save_seconds=self._config.save_timeout_seconds,
+            )
+            if self.finished:
+                reply.verdict = control.JoinReply.LEAVE
+                reply.reason = _OVER
+            elif waiting := self.pservers.waiting_for(generation):
+                reply.reason = f"waits for {waiting}"
+            elif not reply.servers:
+                # Pservers of an earlier release, which is being handed over, do not say where they are.
+                reply.reason = "waits for pservers that say where they are reached"
+            elif self.initialised:
+                reply.verdict = control.JoinReply.JOIN
+            elif self._initialisation.ask(trainer_id):
+                reply.verdict = control.JoinReply.INITIALISE
+                reply.load = bool(self._generations.last_checkpoint)
+                reply.take_over = self._generations.take_over
+                reply.dense_of = self._generations.dense_of
+            else:
+                reply.reason = "waits for the first values"
+            return reply
+
+    def _stale(self, trainer_id: int, generation: int) -> str:
+        """Why a caller must rejoin; empty if it belongs."""
+        if generation != self.generation:
+            return f"generation {generation} is over, this is {self.generation}"
+        if not self._trainers.given_out(trainer_id):
+            return f"trainer {trainer_id} was never given out here"
+        self._trainers.heard(trainer_id, self._clock())
+        return ""
+
+    def initialised_by(self, member: control.Membership) -> control.Acknowledgement:
+        with self._lock.writing():
+            reason = self._stale(member.trainer_id, member.generation)
+            if not reason and self._generations.initialised_by != member.trainer_id:
+                if self.initialised:
+                    self._late_initialiser(member.trainer_id)
+                    reason = "another trainer had initialised"
+                elif not self._initialisation.report(member.trainer_id, member.taken_over):
+                    reason = "another trainer initialises"
+                elif self._generations.dense_of and (
+                    wrong := self._initialisation.judge_log(list(member.rows), self.pservers.fetched_rows())
+                ):
+                    self._recover("pserver", wrong)
+                    reason = wrong
+            return control.Acknowledgement(rejoin=bool(reason), reason=reason)
+
+    def _late_initialiser(self, trainer: int) -> None:
+        """A suspended trainer initialised late: first values or a checkpoint may have overwritten what was trained since."""
+        self._recover("trainer", f"trainer {trainer} initialised when others were training already")
+
+    def leave(self, member: control.Membership) -> control.Acknowledgement:
+        trainer, reason = member.trainer_id, member.reason
+        with self._lock.writing():
+            if member.generation == self.generation:
+                if reason:
+                    log.warning("trainer %d leaves: %s", trainer, reason)
+                with self._ledger:
+                    self._tasks.leave(trainer, reason)
+                    if lost := self._saves.leave(trainer, reason, table_unchanged=member.table_unchanged):
+                        self._recover("trainer", lost)
+                    elif reason and self.initialised:
+                        now = self._clock()
+                        self._ledger.add_recovery("trainer", f"trainer {trainer} left: {reason}", now, 0)
+                        self._ledger.end_recoveries(now)
+                # A trainer that cannot go on is of no use to a handover.
+                if self._handover.state is not None and not reason:
+                    stays = "the training is saved once more before it ends"
+                    return control.Acknowledgement(keep_running=True, reason=stays)
+            self._trainers.leave(trainer)
+            return control.Acknowledgement()
+
+    def unreachable(self, report: control.UnreachableReport) -> tuple[int, str, int] | None:
+        """The pserver that the master must probe, if the report is of this generation: (index, host, admin port)."""
+        with self._lock.reading():
+            servers = self.pservers.servers(self.generation)
+            if report.generation != self.generation or report.server not in servers:
+                return None
+            index, one = self.pservers.items()[servers.index(report.server)]
+            log.warning("trainer %d cannot reach pserver %d: %s", report.trainer_id, index, report.reason)
+            return index, one.host, one.admin_port
+
+    def lease(self, request: control.LeaseRequest) -> control.LeaseReply:
+        with self._lock.writing():
+            if self.finished:
+                return control.LeaseReply(verdict=control.LeaseReply.LEAVE)
+            if reason := self._stale(request.trainer_id, request.generation):
+                return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason=reason)
+            current, task, wait = self._ledger.current_pass(), None, 0.1
+            if current is not None and current.state == "stopped":
+                wait = 0.5
+            elif self._initialisation.verifying:
+                wait = 0.2
+            elif not self.initialised:
+                # It initialised for a master that has ended since: the rows it loaded were never counted.
+                return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason="what was loaded is not verified")
+            elif current is None:
+                wait = 0.5
+            elif current.state == "saving":
+                task = None if request.prefetch else self._saves.lease(current, request.trainer_id)
+            elif self._handover.state is None:
+                task = self._tasks.lease(current, request)
+            if task is None:
+                return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=wait)
+            if self._needs_statistics:
+                task.statistics = self._ledger.facts.statistics
+            return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
+
+    def renew(self, request: control.RenewRequest) -> control.Acknowledgement:
+        with self._lock.writing(), self._ledger:
+            if reason := self._stale(request.trainer_id, request.generation):
+                return control.Acknowledgement(rejoin=True, reason=reason)
+            ends = self._clock() + self._config.lease_seconds
+            if not self._initialisation.renew(request.trainer_id, ends):
+                if self.initialised:
+                    # It ends now, and the values it was sending may have overwritten what was trained since.
+                    self._late_initialiser(request.trainer_id)
+                return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
+            self._saves.renew(request.trainer_id, ends)
+            tasks = [attempt for attempt in request.attempts if not is_save(attempt)]
+            all_held = self._tasks.renew(tasks, request.running, ends)
+            if not all_held or not all(self._saves.holds(a) for a in request.attempts if is_save(a)):
+                return control.Acknowledgement(rejoin=True, reason="a lease has run out and went to another trainer")
+            return control.Acknowledgement()
+
+    def report(self, result: control.TaskResult) -> control.Acknowledgement:
+        with self._lock.writing():
+            if reason := self._stale(result.trainer_id, result.generation):
+                return control.Acknowledgement(rejoin=True, reason=reason)
+            if is_save(result.attempt):
+                if not self._saves.holds(result.attempt):
+                    return control.Acknowledgement(rejoin=True, reason="the save went on without this trainer")
+                with self._ledger:
+                    if lost := self._saves.report(result):
+                        self._recover("trainer", lost)
+                return control.Acknowledgement()
+            with self._ledger:
+                if not self._tasks.report(result):
+                    return control.Acknowledgement(rejoin=True, reason="the lease had run out")
+                self._advance()
+            return control.Acknowledgement()
+
+    def tick(self) -> None:
+        """The consequences of time, in one transaction."""
+        with self._lock.writing(), self._ledger:
+            now = self._clock()
+            if self._machine.moved != self._ledger.facts.clock_moved:
+                self._ledger.set_facts(clock_moved=self._machine.moved)
+            self._tasks.expire(now)
+            self._initialisation.expire(now)
+            if lost := self._saves.expire(now):
+                self._recover("trainer", lost)
+            self._saves.compaction.expire(now)
+            self._saves.gather()
+            self._advance()
+            self._hand_over()
+
+    def stopped_pass(self) -> PassRow | None:
+        with self._lock.reading():
+            current = self._ledger.current_pass()
+            return current if current is not None and current.state == "stopped" else None
+
+    def retry(self, name: str, skip: Sequence[tuple[str, int]] = ()) -> str:
+        """Begin a stopped pass again, without the records that begin at these offsets of its files or partitions. Returns why not; empty
+        if it was begun.
+        """
+        with self._lock.writing(), self._ledger:
+            current = self._ledger.current_pass()
+            if current is None or current.state != "stopped":
+                return f"no pass is stopped; {'every pass is done' if current is None else f'pass {current.id} is {current.state}'}"
+            if current.id != name:
+                return f"pass {name} is not stopped, pass {current.id} is"
+            if refused := self._ledger.skip(current, skip):
+                return refused
+            log.info("pass %s is retried%s", name, "".join(f", without {path}:{offset}" for path, offset in skip))
+            self._take_up(current)
+            return ""

@@ -1,0 +1,154 @@
+"""From a trained pass to a committed checkpoint and version: the arithmetic of a save, and the files it commits."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.store.versions.manifest import FileEntry
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.ledger.rows import PassRow, SaveRow
+from elastic_ctr.training.model.evaluation import weighted_auc
+
+Keys = npt.NDArray[np.uint64]
+Values = npt.NDArray[np.float32]
+
+# A saved value has 6 significant digits: half a unit of the sixth, and room for its own rounding to f32.
+PRINTED_DIGITS = 5.1e-6
+
+
+class PublishRefused(Exception):
+    """The written values are not the trained ones: the version is not committed."""
+
+
+def folder_of(save: SaveRow, step: str) -> str:
+    """In each pserver's working directory. Generation and pass are in the name, so that no other save writes there.
+
+    The batch save only ages rows. Its files are not read, and the checkpoint that follows it overwrites them.
+    """
+    return f"save/{save.ordinal}-{save.generation}-{'checkpoint' if step == 'batch' else step}"
+
+
+def checkpoint_name(one: PassRow, generation: int) -> str:
+    """The generation is in the name: no save writes into a half-uploaded checkpoint of a lost generation."""
+    return f"{one.id.replace('/', '-')}-g{generation}"
+
+
+def compacted_name(log_of: str) -> str:
+    """Of the checkpoint that a checkpoint by log is compacted to: `<pass>-compacted-g<generation>`."""
+    one, generation = log_of.rsplit("-g", 1)
+    return f"{one}-compacted-g{generation}"
+
+
+def first_generation(checkpoints: Iterable[str]) -> int:
+    """Above every generation that left a checkpoint: a master whose ledger was lost must not write into them."""
+    used = (re.search(r"-g(\d+)$", name.rstrip("/")) for name in checkpoints)
+    return max((int(each[1]) for each in used if each), default=0) + 1
+
+
+def last_begun(folders: Iterable[str]) -> int:
+    """The newest version that left a folder, whole or not; 0 without any. A stream's ids run ahead of the clock, so a master whose ledger is new
+    might give such an id again.
+    """
+    begun = (re.match(r"\d+", name) for name in folders)
+    return max((int(each[0]) for each in begun if each), default=0)
+
+
+def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[control.Job]:
+    """The jobs of every pserver for a save."""
+    jobs = []
+    for step in save.steps:
+        job = control.Job(id=f"{save.ordinal}-{save.generation}-{step}", folder=folder_of(save, step))
+        if step == "checkpoint":
+            job.kind = control.CHECKPOINT
+            job.checkpoint = save.checkpoint or ""
+            jobs.append(job)
+        elif step in ("base", "delta"):
+            job.id += f"-{save.version}"
+            job.kind = control.EXPORT
+            job.version = save.version or 0
+            job.version_kind = step
+            job.sample_keys = sample_keys
+            job.chain.extend([] if step == "base" else chain)
+            jobs.append(job)
+    return jobs
+
+
+@dataclass(frozen=True)
+class Published:
+    """The sample's keys and values in the files of a version, and how many of them the save left out."""
+
+    keys: Keys
+    values: Values
+    left_out: int
+
+
+def compare(pulled_keys: Keys, pulled: Values, results: Iterable[control.JobResult], dim: int) -> Published:
+    """Published values of the sample's keys, zeros where no version has the key.
+
+    A value may differ from the pulled one by more than its printed digits only where this save left the row or its
+    embedx out, which is counted. Raises PublishRefused naming the first key that differs otherwise.
+    """
+    values = np.zeros_like(pulled)
+    written = np.zeros(len(pulled_keys), np.bool_)
+    for result in results:
+        keys = np.frombuffer(result.keys, "<u8")
+        at = np.searchsorted(pulled_keys, keys)
+        values[at] = np.frombuffer(result.values, "<f4").reshape(-1, dim)
+        written[at] = np.frombuffer(result.written, np.uint8) != 0
+    close = np.abs(values - pulled) <= PRINTED_DIGITS * np.maximum(np.abs(pulled), 1e-30)
+    without_embedx = written & close[:, 0] & ~close[:, 1:].all(axis=1) & (values[:, 1:] == 0).all(axis=1)
+    wrong = written & ~close.all(axis=1) & ~without_embedx
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        column = int(np.argmin(close[row]))
+        raise PublishRefused(
+            f"key {pulled_keys[row]} was trained to {pulled[row, column]:.9g} in column {column} and written as "
+            f"{values[row, column]:.9g}; {int(wrong.sum())} of {len(pulled_keys)} sample keys differ: the export is at fault"
+        )
+    return Published(pulled_keys, values, int((~written).sum() + without_embedx.sum()))
+
+
+def judge(
+    live: Values, published: Values, samples: Sequence[tuple[str, int, int]], limit: float
+) -> tuple[float | None, float | None]:
+    """AUC of the sample by what was trained and by what was written. Raises PublishRefused past `limit` lost."""
+    shows = [sample[1] for sample in samples]
+    clicks = [sample[2] for sample in samples]
+    auc_live = weighted_auc(live, clicks, shows)
+    auc_published = weighted_auc(published, clicks, shows)
+    if auc_live is not None and auc_published is not None and auc_live - auc_published > limit:
+        raise PublishRefused(
+            f"the files score AUC {auc_published:.6f} where the trained model scores {auc_live:.6f}, more than "
+            f"maxPublishLoss {limit:g} lower; lower model.table's thresholds or raise master.config.maxPublishLoss"
+        )
+    return auc_live, auc_published
+
+
+def entries(files: Iterable[control.File]) -> tuple[FileEntry, ...]:
+    found = [FileEntry(path=f.path, bytes=f.bytes, sha256=f.sha256, records=f.records) for f in files]
+    return tuple(sorted(found, key=lambda entry: entry.path))
+
+
+def describe_refusals(refusals: dict[str, tuple[int, list[str]]]) -> str:
+    """`no_colon 12 (first: "1 0 17"), empty 3`."""
+    parts = []
+    for reason, (lines, examples) in sorted(refusals.items(), key=lambda item: -item[1][0]):
+        first = f" (first: {json.dumps(examples[0], ensure_ascii=False)})" if examples else ""
+        parts.append(f"{reason} {lines}{first}")
+    return ", ".join(parts)
+
+
+def rows_differ(expected: dict[int, int], found: dict[int, int]) -> str:
+    """Empty if equal, else the first difference in words."""
+    for partition in sorted(set(expected) | set(found)):
+        if expected.get(partition, 0) != found.get(partition, 0):
+            return f"partition {partition} holds {found.get(partition, 0)} rows of {expected.get(partition, 0)}"
+    return ""
+
+
+def merged_rows(results: Iterable[control.JobResult]) -> dict[int, int]:
+    return {int(partition): int(rows) for result in results for partition, rows in result.rows.items()}

@@ -1,0 +1,184 @@
+"""The part of the ledger with the quality of each pass, before and after it was trained."""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from elastic_ctr.store.versions.manifest import PassQuality, Quality
+from elastic_ctr.training.master.ledger.rows import WindowQuality
+from elastic_ctr.training.master.ledger.sqlite_file import LedgerFile
+
+Moment = Literal["before", "after"]
+MOMENTS: tuple[Moment, ...] = ("before", "after")
+Figures = dict[str, dict[str, Any] | None]
+"""By moment: the fields of a Quality in camelCase, without its curves."""
+# With their names in a Quality's JSON.
+_CURVES = ("deciles", "roc")
+_GONE = ", ".join(f"'$.{name}'" for name in _CURVES)
+# Tasks with predictions, and the sample of each where it has one by a slot.
+_GROUPED = "from tasks left join groups on task = tasks.id and slot = ? where tasks.pass = ? and positives is not null and records > 0"
+# A year of hours, in 33 MB. Older passes have their figures alone.
+KEPT_CURVES = 10_000
+# Published micro-passes that a micro-pass is compared with before its version goes live; refused ones may be between them.
+_COMPARED_PASSES, _LOOKED_AT = 20, 60
+_AUC_COLUMNS = {"before": "auc_before", "after": "auc"}
+
+
+class Compared(Protocol):
+    """Figures that a comparison reads; None: undefined."""
+
+    @property
+    def shows(self) -> float: ...
+    @property
+    def clicks(self) -> float: ...
+    @property
+    def auc(self) -> float | None: ...
+    @property
+    def calibration(self) -> float | None: ...
+
+
+class Expected(NamedTuple):
+    """What a new version's quality is compared with, and of what that is: a part of a sentence."""
+
+    of: str
+    quality: Compared
+
+
+class Window(NamedTuple):
+    """A micro-pass: the version that it made, if any, and its figures, each record predicted before it was learned."""
+
+    ordinal: int
+    version: int | None
+    quality: WindowQuality
+
+
+class LedgerQuality(LedgerFile):
+    """What a pass's histograms come to: the histograms themselves go when the pass is done."""
+
+    def set_quality(self, ordinal: int, moment: Moment, quality: Quality | None) -> None:
+        """None: the pass has no records."""
+        with self:
+            self._update(
+                "passes", {_AUC_COLUMNS[moment]: None if quality is None else quality.auc}, "ordinal = ?", ordinal
+            )
+            self._do("delete from qualities where pass = ? and moment = ?", ordinal, moment)
+            if quality is not None:
+                document = quality.model_dump_json(by_alias=True)
+                self._insert("qualities", {"ordinal": ordinal, "moment": moment, "document": document})
+            # Passes come one after the other, so each is met once.
+            self._do(
+                f"update qualities set document = json_remove(document, {_GONE}) where pass = ?", ordinal - KEPT_CURVES
+            )
+
+    def set_groups(self, task: str, ordinal: int, slot: str, groups: bytes) -> None:
+        """The sample of the groups of a task's last predictions; empty: it has none."""
+        if groups:
+            self._insert("groups", {"task": task, "ordinal": ordinal, "slot": slot, "data": groups})
+        else:
+            self._do("delete from groups where task = ?", task)
+
+    def is_grouped(self, ordinal: int, slot: str) -> bool:
+        """Whether there are predictions, and all tasks with some have a sample by this slot."""
+        tasks, samples = self._one(f"select count(*), count(task) {_GROUPED}", slot, ordinal)
+        return bool(0 < tasks == samples)
+
+    def groups(self, ordinal: int, slot: str) -> Iterator[bytes]:
+        """The samples by this slot, one at a time: a pass of many tasks has more than fit into memory."""
+        for task in self._all(f"select task {_GROUPED} and task is not null order by task", slot, ordinal):
+            [data] = self._one("select data from groups where task = ?", task[0])
+            yield bytes(data)
+
+    def quality(self, ordinal: int) -> PassQuality:
+        rows = self._all("select moment, document from qualities where pass = ?", ordinal)
+        return PassQuality(**{moment: Quality.model_validate_json(document) for moment, document in rows})
+
+    def figures(self, first: int) -> dict[int, Figures]:
+        """Of the passes from `first` on, without their curves, in one query."""
+        return self._qualities(f"json_remove(document, {_GONE})", first)
+
+    def curves(self, first: int) -> dict[int, Figures]:
+        """The deciles and the ROC of the passes from `first` on."""
+        found = ", ".join(f"'{name}', json_extract(document, '$.{name}')" for name in _CURVES)
+        return self._qualities(f"json_object({found})", first)
+
+    def _qualities(self, what: str, first: int) -> dict[int, Figures]:
+        found: dict[int, Figures] = {}
+        for ordinal, moment, document in self._all(
+            f"select pass, moment, {what} from qualities where pass >= ? order by pass", first
+        ):
+            found.setdefault(ordinal, dict.fromkeys(MOMENTS))[moment] = _parsed(document)
+        return found
+
+    def windows(self, last: int, first: int, count: int) -> list[Window]:
+        """Up to `count` micro-passes from `first` to `last` that have an AUC and a calibration, the newest first."""
+        rows = self._all(
+            "select pass, passes.version, json_extract(document, '$.shows', '$.clicks', '$.auc', '$.calibration')"
+            " from qualities join passes on ordinal = pass"
+            " where moment = 'before' and pass between ? and ? order by pass desc limit ?",
+            first,
+            last,
+            count,
+        )
+        found = [Window(number, version, WindowQuality(*json.loads(document))) for number, version, document in rows]
+        return [each for each in found if None not in each.quality]
+
+    def expected_quality(
+        self, last: int, most_refused: int, *, stream: bool = False, first: int = 0
+    ) -> Expected | None:
+        """How the newest published version foretold the first pass with records that it had not learned; after so many refusals since
+        then, how pass `last` was foretold by the table itself. None without a published version, or such a pass up to `last`.
+
+        `stream`: a micro-pass is foretold as it is trained, and is compared with those published before it, from pass `first` on.
+        """
+        [refused] = self._one(
+            "select count(*) from versions where state = 'refused'"
+            " and id > (select max(id) from versions where state = 'published')"
+        )
+        if refused >= most_refused:
+            before = self.quality(last).before
+            of = f"of the same pass before training, which counts after {refused} refused versions in a row"
+            return None if before is None else Expected(of, before)
+        if stream:
+            return self._in_stream(last, first)
+        row = self._one(
+            "select versions.id, passes.id, document from versions"
+            " join qualities on qualities.pass > versions.pass and moment = 'before' join passes on ordinal = qualities.pass"
+            " where versions.id = (select max(id) from versions where state = 'published') and ordinal <= ?"
+            " order by ordinal limit 1",
+            last,
+        )
+        if row is None:
+            return None
+        version, pass_id, document = row
+        return Expected(
+            f"of version {version} over pass {pass_id} before training", Quality.model_validate_json(document)
+        )
+
+    def _in_stream(self, last: int, first: int) -> Expected | None:
+        """Of the last published passes together: a micro-pass alone is small."""
+        found = [each.quality for each in self.windows(last - 1, first, _LOOKED_AT) if each.version is not None]
+        found = found[:_COMPARED_PASSES]
+        return None if not found else Expected(f"of the {len(found)} published passes before it", together(found))
+
+
+# The status asks for a thousand passes, of which one or two have changed. Nobody changes what is found.
+@lru_cache(maxsize=4096)
+def _parsed(document: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(document)
+    return found
+
+
+def together(windows: Sequence[WindowQuality]) -> WindowQuality:
+    """Of several windows as one: the AUC as a mean weighted by clicks, the calibration as all predicted clicks by all clicks."""
+    # numpy would take each window for an array of its own, which costs ten times as much.
+    figures = np.fromiter(chain.from_iterable(windows), float, len(windows) * len(WindowQuality._fields))
+    shows, clicks, auc, calibration = figures.reshape(-1, len(WindowQuality._fields)).T
+    return WindowQuality(
+        float(shows.sum()),
+        float(clicks.sum()),
+        *(float(np.average(each, weights=clicks)) for each in (auc, calibration)),
+    )

@@ -1,0 +1,88 @@
+"""The part of the ledger with the keys that each task of a stream has trained: the next delta publishes their values."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.training.master.ledger.facts import LedgerFacts
+
+log = logging.getLogger(__name__)
+
+Keys = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.float32]
+
+# A save gets the keys in one message.
+_MOST_BYTES = 256 << 20
+# The pass of the version that a delta would change, given by its id.
+_ORDINAL_OF = "(select coalesce(max(pass), 0) from versions where id = ?)"
+
+
+class Touched(NamedTuple):
+    """Sorted keys u64[n], each once, and f32[n, 2]: their shows and clicks."""
+
+    keys: Keys
+    counts: Counts
+
+
+class LedgerTouched(LedgerFacts):
+    """Keys stay until a checkpoint is of a later version than the one that has them. Behind a recovery to an older checkpoint the
+    keys of its own pass are not known, so a base follows.
+    """
+
+    checkpoints: Callable[[], list[dict[str, Any]]]
+
+    def set_touched(self, task: str, ordinal: int, touched: Touched) -> None:
+        """Of a trained task, all its epochs. Past a bound a compaction is given up, which needs more of them than the next delta does; past
+        it without one, all of them are dropped: they are not known then, and a base follows.
+        """
+        compaction = self.facts.compaction
+        if self._touched_bytes() > _MOST_BYTES and compaction is not None:
+            log.warning(
+                "the compaction of %s is given up: the keys trained since have more than %d MB",
+                compaction.log_of,
+                _MOST_BYTES >> 20,
+            )
+            self.set_facts(compaction=None)
+            self.forget_touched()
+        if self._touched_bytes() > _MOST_BYTES:
+            self._do("delete from touched")
+        data, counts = touched.keys.astype("<u8").tobytes(), touched.counts.astype("<f4").tobytes()
+        self._insert("touched", {"task": task, "ordinal": ordinal, "data": data, "counts": counts})
+
+    def _touched_bytes(self) -> int:
+        [size] = self._one("select coalesce(sum(length(data) + length(counts)), 0) from touched")
+        return int(size)
+
+    def knows_touched(self, follows: int | None) -> bool:
+        """Whether the keys of every task are known that was trained since version `follows`."""
+        [unknown] = self._one(
+            f"select count(*) from tasks left join touched on task = id where tasks.pass > {_ORDINAL_OF}"
+            " and trained > 0 and records > 0 and data is null",
+            follows,
+        )
+        return not unknown
+
+    def touched(self, follows: int | None) -> Touched:
+        """Trained since version `follows`."""
+        rows = self._all(f"select data, counts from touched where pass > {_ORDINAL_OF}", follows)
+        keys = [np.frombuffer(row[0], "<u8") for row in rows]
+        counts = [np.frombuffer(row[1], "<f4").reshape(-1, 2) for row in rows]
+        unique, places = np.unique(np.concatenate([np.empty(0, np.uint64), *keys]), return_inverse=True)
+        sums = np.zeros((len(unique), 2))
+        np.add.at(sums, places, np.concatenate([np.empty((0, 2), np.float32), *counts]))
+        return Touched(unique, sums.astype(np.float32))
+
+    def forget_touched(self) -> None:
+        """Of passes that neither a recovery nor the next delta goes back to, and of tasks whose training was lost. The next delta may be
+        the first one on a compacted base.
+        """
+        checkpoints, facts = self.checkpoints(), self.facts
+        compacted = [] if facts.compaction is None else [facts.compaction.follows]
+        behind = [checkpoints[-1]["follows"] if checkpoints else None, facts.follows, *compacted]
+        with self:
+            last = min(self._one(f"select {_ORDINAL_OF}", each)[0] for each in behind)
+            self._db.execute("delete from touched where pass <= ?", (last,))
+            self._db.execute("delete from touched where task in (select id from tasks where trained = 0)")

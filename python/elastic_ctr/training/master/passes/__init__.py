@@ -1,0 +1,1 @@
+"""Passes: their tasks, their epochs, and the data that they train."""

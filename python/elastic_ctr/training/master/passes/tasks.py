@@ -1,0 +1,318 @@
+"""The tasks of a pass: giving them out and taking them back. Their leases are in the ledger.
+
+A lease ends without its task done in one of four ways:
+
+- a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`, counted from when it began the task, and
+  once more from when it began to train it. The data is the likely cause: `maxFailures` in a row park the task.
+- a lost lease: the trainer was not heard for `leaseSeconds`, or left for a reason of its own, as a full disk. The machine is the
+  likely cause, so a healthy task survives many: `maxLostLeases` in a row park it, for then the task itself may end its
+  trainers. All tasks of a lost trainer count it, since the one at fault is unknown.
+- neither: the trainer left in order, or a recovery began.
+
+- a refusal of the columns: the file lacks one, or has one that cannot be read. No trainer could do better: the task is parked.
+
+A task that is done starts counting again. A parked task stops its pass; none of its records are dropped.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.features.statistics.collector import part_name, part_of
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.calendar.schedule import order_of_records
+from elastic_ctr.training.master.generations.recovery import Part
+from elastic_ctr.training.master.generations.store_queries import StoreQueries
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.rows import Histogram, PassRow, TaskRow
+from elastic_ctr.training.master.ledger.touched import Touched
+from elastic_ctr.training.master.passes import learning
+from elastic_ctr.training.model.evaluation import BUCKETS, histogram_of
+from elastic_ctr.training.model.grouped_auc import GROUP_BUCKETS, sample_of
+
+log = logging.getLogger(__name__)
+
+_EXAMPLES = 3
+# Files of a task in a sentence, beside the first.
+_NAMED = 4
+_LONGEST_PAUSE = 8.0
+PHASES = {
+    "analyzing": control.ANALYZE,
+    "checking": control.CHECK,
+    "training": control.TRAIN,
+    "evaluating": control.EVALUATE,
+}
+_BEFORE_TRAINING = ("analyzing", "checking")
+_PREDICTED_AT_ONCE = 512
+# Rows of the sample of groups of a pass: 26 bytes each. The ledger keeps as many for all tasks together until the pass is done.
+GROUP_ROWS = 100_000
+# Of a task: at least one group fits, however many scores it has. So in the ledger a pass of more than 100 tasks has more.
+_LEAST_GROUP_ROWS = GROUP_BUCKETS
+# Of a pass with more tasks, so many are sampled for its drift: what the master merges does not grow with the pass.
+_SAMPLED_TASKS = 16
+
+
+class Tasks(Part):
+    """The tasks of the present pass. One that has failed is given out again after a pause: what failed may be over by then, and a few
+    failures in a row stop the pass.
+    """
+
+    waits = ""
+
+    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
+        super().__init__(ledger, settings, store, clock)
+        # By task, until when it is not given out. In memory: after a restart it is given out at once.
+        self._pauses: dict[str, float] = {}
+
+    def resume(self, ends: float) -> None:
+        """After a restart leases go on until `ends`; the downtime of the master counts for no task."""
+        now = self._clock()
+        self._ledger.exclude_downtime(now, self._config.lease_seconds)
+        self._ledger.renew([task.attempt for task in self._ledger.leased()], "", now, ends)
+
+    def lease(self, current: PassRow, request: control.LeaseRequest) -> control.Task | None:
+        """The next one for this trainer; None when there is none, or none that may be prepared ahead."""
+        if current.state not in PHASES or (request.prefetch and current.state in _BEFORE_TRAINING):
+            return None
+        now = self._clock()
+        self._pauses = {task: until for task, until in self._pauses.items() if until > now}
+        further = self._ledger.further(current.ordinal)
+        todo = [
+            task
+            for task in self._ledger.tasks(current.ordinal, "todo")
+            # A trainer of an earlier release would train the first file alone.
+            if task.id not in self._pauses and (request.reads_further or task.id not in further)
+        ]
+        if not todo:
+            return None
+        holdout = self._pinned_holdout(current)
+        has = set(request.converted)
+        # A trainer that has a task converted already is given that one.
+        row = next((task for task in todo if task.id in has), todo[0])
+        parts = further.get(row.id, [])
+        attempt = f"{row.id}:{self._ledger.increment('attempts')}"
+        since = None if request.prefetch else now
+        self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
+        tasks = self._ledger.tasks(current.ordinal)
+        if current.state == "training" and self._settings.data.is_stream:
+            # For the save behind it, which would wait for the answer otherwise: a version of a stream is late by that.
+            self._store.expect_published()
+        pass_records = sum(task.records for task in tasks)
+        samples = -(-2 * self._config.samples // max(1, len(tasks)))
+        return control.Task(
+            id=row.id,
+            attempt=attempt,
+            phase=PHASES[current.state],
+            path=row.path,
+            start=row.start,
+            end=row.stop,
+            records=self._records_of(current, row),
+            all_records=row.records,
+            batch_size=self._batch_size(current, pass_records),
+            holdout=holdout,
+            offset=self._offset(current),
+            samples=min(self._config.samples, max(samples, 8)),
+            epoch=current.epoch,
+            pass_id=current.id,
+            shuffle_seed=order_of_records(self._settings.data, self._settings.model.seed, row.path, row.start),
+            collect=current.state == "checking"
+            and self._collects(current, [task.id for task in tasks].index(row.id), len(tasks)),
+            group=self._settings.data.group,
+            group_rows=max(GROUP_ROWS // len(tasks), _LEAST_GROUP_ROWS),
+            touched=self._settings.data.is_stream,
+            left_out=self._ledger.left_out(row, {row.path, *(path for path, *_ in parts)}),
+            further=[control.Part(path=path, start=start, end=stop) for path, start, stop in parts],
+            file=self._file(row),
+        )
+
+    def _file(self, row: TaskRow) -> str:
+        """The identity by which a trainer finds the file of a followed folder."""
+        places = self._ledger.facts.stream
+        return "" if places is None else places.files.get(row.path, "")
+
+    def _batch_size(self, current: PassRow, records: int) -> int:
+        """Of `records` in the pass. Predictions do not depend on it, and large batches are faster."""
+        if current.state != "training":
+            return _PREDICTED_AT_ONCE
+        return size_of_epoch(self._ledger, self._settings, current, records, current.epoch)
+
+    def _records_of(self, current: PassRow, task: TaskRow) -> int:
+        """Those of the present phase."""
+        if current.state in _BEFORE_TRAINING or not holdout_of(self._ledger, self._settings, current):
+            return task.records
+        held_out = self._ledger.held_out(current.ordinal).get(task.id, 0)
+        return held_out if current.state == "evaluating" else task.records - held_out
+
+    def _pinned_holdout(self, current: PassRow) -> float:
+        """The share that the pass keeps from its first task on: with another one, records would be in no part or in two."""
+        learned, share = self._ledger.learning(current.ordinal), holdout_of(self._ledger, self._settings, current)
+        if learned.holdout is None:
+            self._ledger.set_learning(current.ordinal, learned.model_copy(update={"holdout": share}))
+        return share
+
+    def _offset(self, current: PassRow) -> float:
+        """Training goes on from logits as they are; what is predicted before is what the last version says."""
+        offset = self._ledger.facts.offset or 0.0
+        return offset + shift_before(self._ledger, current) if current.state in _BEFORE_TRAINING else offset
+
+    def _collects(self, current: PassRow, place: int, tasks: int) -> bool:
+        """Whether the columns of a task are sampled: a pass that the statistics are of does not drift from them."""
+        if self._settings.features is None or self._ledger.facts.statistics_of == current.ordinal:
+            return False
+        # Evenly over the pass.
+        return place * _SAMPLED_TASKS // tasks != (place - 1) * _SAMPLED_TASKS // tasks
+
+    def renew(self, attempts: Collection[str], running: str, ends: float) -> bool:
+        """Whether all of them are still held."""
+        held = [attempt for attempt in attempts if self._ledger.task_of_attempt(attempt) is not None]
+        self._ledger.renew(held, running, self._clock(), ends)
+        return len(held) == len(attempts)
+
+    def report(self, result: control.TaskResult) -> bool:
+        """Take what a trainer found, or its failure. False: the lease had run out, nothing is taken."""
+        task = self._ledger.task_of_attempt(result.attempt)
+        if task is None:
+            return False
+        if task.trainer is not None:
+            self._ledger.start_next_task(task.trainer, self._clock())
+        if result.store_unavailable:
+            self.waits = f"task {task.id} of {task.path} waits for its source or the store: {result.error}"
+            self._ledger.give_back(task, error=result.error)
+            return True
+        self.waits = ""
+        if result.columns_refused:
+            self._ledger.give_back(task, error=result.error, failed=True, repeated=self._repeated(task), park_at=1)
+            self._stop_pass(f"{result.error.rstrip('.')}; nothing of the file is dropped: mend it")
+            return True
+        if result.error:
+            log.warning("task %s of %s failed: %s", task.id, task.path, result.error)
+            self._failed(task, result.error)
+            return True
+        current = self._ledger.current_pass()
+        if current is None or current.ordinal != task.ordinal:
+            raise AssertionError(f"task {task.id} is leased but its pass is not the present one")
+        refused = [(r.reason, int(r.lines), list(r.examples)[:_EXAMPLES]) for r in result.refused]
+        analyzes = self._needs_statistics and not self._ledger.facts.statistics
+        collected = None
+        if analyzes or result.statistics:
+            try:
+                collected = part_of(part_name(task.path, task.start), result.statistics)
+            except ValueError as damaged:
+                log.warning("task %s of %s: %s", task.id, task.path, damaged)
+                self._failed(task, str(damaged))
+                return True
+        if analyzes and collected is not None:
+            self._ledger.analyzed(task, int(result.records), refused, collected, dict(result.refused_of))
+            return True
+        histograms = (_histogram(result.positives), _histogram(result.negatives))
+        if result.groups:
+            # Refused here as a histogram is: the end of the pass reads it inside the master's own step.
+            sample_of(result.groups)
+        # Not by the state of the pass: it may have been stopped while this task was under way.
+        if current.epoch == 0:
+            counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
+            samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
+            self._ledger.checked(task, counts, refused, samples, histograms, collected, dict(result.refused_of))
+            self._ledger.set_unpredictable(task, result.unpredictable)
+            if result.gone:
+                log.error(
+                    "%d offsets of task %s were lost before they were read: let the stream keep them for longer",
+                    result.gone,
+                    task.id,
+                )
+                self._ledger.lost_offsets(int(result.gone))
+            if holdout_of(self._ledger, self._settings, current):
+                self._ledger.set_held_out(task.id, task.ordinal, int(result.held_out))
+        else:
+            trains = task.trained < current.epoch
+            self._ledger.trained(task, histograms, epochs=int(trains))
+            # Before the first base nothing reads them.
+            if trains and result.touched_told and self._ledger.facts.follows is not None:
+                # Each epoch pushes the same shows and clicks.
+                added = np.frombuffer(result.touched_counts, "<f4").reshape(-1, 2) * np.float32(current.epoch)
+                self._ledger.set_touched(task.id, task.ordinal, Touched(np.frombuffer(result.touched, "<u8"), added))
+        self._ledger.set_groups(task.id, task.ordinal, result.group, result.groups)
+        return True
+
+    def leave(self, trainer: int, reason: str = "") -> None:
+        """A trainer that leaves gives back what it holds: in order, or for a reason, and then it is a loss."""
+        for task in self._ledger.leased():
+            if task.trainer == trainer and reason:
+                self._lost(task, reason)
+            elif task.trainer == trainer:
+                self._ledger.give_back(task, error="its trainer left", repeated=self._repeated(task))
+
+    def lose_those_of(self, trainer: int) -> None:
+        """The trainer is gone."""
+        for task in self._ledger.leased():
+            if task.trainer == trainer:
+                self._lose(task)
+
+    def _lose(self, task: TaskRow) -> None:
+        log.warning("trainer %s lost task %s of %s", task.trainer, task.id, task.path)
+        heard_at = task.lease_ends - self._config.lease_seconds
+        self._ledger.add_recovery("trainer", f"trainer {task.trainer} lost task {task.id}", heard_at, 0)
+        self._ledger.end_recoveries(self._clock())
+        self._lost(task)
+
+    def expire(self, now: float) -> None:
+        for task in self._ledger.leased():
+            if now > task.lease_ends:
+                self._lose(task)
+            elif task.leased_at is not None and now - task.leased_at > self._config.task_timeout_seconds:
+                self._failed(task, f"it took longer than {self._config.task_timeout_seconds:g} s")
+
+    def _repeated(self, task: TaskRow) -> int:
+        """Gradients of a started task may have reached the servers: its records may be applied twice, but for those held out."""
+        return task.records - self._ledger.held_out(task.ordinal).get(task.id, 0) if task.running else 0
+
+    def _failed(self, task: TaskRow, why: str) -> None:
+        limit = self._config.max_failures
+        self._pauses[task.id] = self._clock() + min(2.0**task.failures, _LONGEST_PAUSE)
+        if self._ledger.give_back(task, error=why, failed=True, repeated=self._repeated(task), park_at=limit):
+            self._stop(task, f"failed {limit} times, the last time: {why}", "mend the cause")
+
+    def _lost(self, task: TaskRow, reason: str = "") -> None:
+        limit = self._config.max_lost_leases
+        why, way_out = f"trainer {task.trainer} left: {reason}", "mend that"
+        if not reason:
+            why = f"trainer {task.trainer} was lost"
+            way_out = "see in the trainers' logs what ended them (memory, a line they cannot bear), mend it"
+        if self._ledger.give_back(task, error=why, lost=True, repeated=self._repeated(task), park_at=limit):
+            self._stop(task, f"lost its trainer {limit} times in a row, the last time: {why}", way_out)
+
+    def _stop(self, task: TaskRow, what: str, way_out: str) -> None:
+        part = f" bytes {task.start} to {task.stop or 'the end'}" if task.start or task.stop else ""
+        if others := self._ledger.further(task.ordinal).get(task.id):
+            part += f", {', '.join(path for path, *_ in others[:_NAMED])}{f' and {len(others) - _NAMED} more files' if len(others) > _NAMED else ''}"
+        self._stop_pass(f"task {task.id} ({task.path}{part}) {what}; nothing of it is dropped: {way_out}")
+
+    def _stop_pass(self, reason: str) -> None:
+        current = self._ledger.current_pass()
+        # The first reason stands.
+        if current is not None and current.state != "stopped":
+            self._schedule.stop(current, reason)
+
+
+def size_of_epoch(ledger: Ledger, settings: MasterFile, current: PassRow, records: int, epoch: int) -> int:
+    """Records of a step in an epoch of a pass that has so many."""
+    clicks = ledger.counts(current.ordinal)["clicks"]
+    return learning.batch_size(settings.trainer, records, epoch, clicks=clicks, stream=settings.data.is_stream)
+
+
+def holdout_of(ledger: Ledger, settings: MasterFile, current: PassRow) -> float:
+    """Of a pass that an earlier release began, the setting's."""
+    pinned = ledger.learning(current.ordinal).holdout
+    return settings.data.holdout if pinned is None else pinned
+
+
+def shift_before(ledger: Ledger, current: PassRow) -> float:
+    """That of the version before the pass; of another model's where this one has started from it."""
+    started_from = ledger.facts.started_from
+    return ledger.last_shift(current.ordinal, 0.0 if started_from is None else started_from.shift)
+
+
+def _histogram(raw: bytes) -> Histogram:
+    return histogram_of(np.frombuffer(raw, "<f8")) if raw else np.zeros(BUCKETS)

@@ -1,0 +1,391 @@
+"""The save of a pass, from its order to the commit of its checkpoint and version.
+
+One trainer writes the tables to the scratch of the pservers (ordered -> begun -> saved), and every pserver uploads its part
+(saved -> written). The publisher commits the files (written -> exported -> scored -> done).
+
+Saves change the table and are never repeated: the intent is in the ledger before the first step, and so is the fact that a
+trainer was given the steps. A save that was begun and has lost its trainer leads to a recovery.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.calendar.schedule import pick_samples
+from elastic_ctr.training.master.generations.checkpoint_files import (
+    Published,
+    checkpoint_name,
+    compare,
+    folder_of,
+    jobs_of,
+)
+from elastic_ctr.training.master.generations.members import Lease
+from elastic_ctr.training.master.generations.recovery import TRIES, Part
+from elastic_ctr.training.master.generations.store_queries import StoreQueries
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.ledger_table import parts_after
+from elastic_ctr.training.master.ledger.rows import PassRow, SaverLease, SaveRow
+from elastic_ctr.training.master.saves.compaction import Compaction
+
+log = logging.getLogger(__name__)
+
+_ATTEMPT = "save:"
+
+
+def is_save(attempt: str) -> bool:
+    """Whether a lease is of a save, not of a task."""
+    return attempt.startswith(_ATTEMPT)
+
+
+def saved_of(save: SaveRow) -> control.SaveResult:
+    """The report of its trainer so far."""
+    return control.SaveResult.FromString(save.saved or b"")
+
+
+def results_of(save: SaveRow) -> list[control.JobResult]:
+    """The results of the pservers."""
+    return list(control.PserverState.FromString(save.written or b"").results)
+
+
+def published_of(save: SaveRow, dim: int) -> Published:
+    """The sample's values in its files. Raises PublishRefused if they are not the trained values."""
+    saved = saved_of(save)
+    keys = np.frombuffer(saved.keys, "<u8")
+    pulled = np.frombuffer(saved.values, "<f4").reshape(-1, dim)
+    exports = [result for result in results_of(save) if result.written or result.keys]
+    return compare(keys, pulled, exports, dim)
+
+
+class Checkpointing(Part):
+    """Owns the saver's lease and the results of the pservers; the save itself is in the ledger."""
+
+    _saver: Lease | None = None
+    waits = ""
+
+    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
+        super().__init__(ledger, settings, store, clock)
+        self.compaction = Compaction(ledger, settings, store, clock)
+
+    def resume(self, ends: float) -> None:
+        """After a restart the saver's lease goes on until `ends`; the downtime of the master does not count."""
+        self._saver = None
+        if (saver := self._ledger.facts.saver) is not None:
+            began = saver.began + self._clock() - saver.heard
+            self._saver = Lease(saver.trainer, saver.attempt, began, ends, self._config.save_timeout_seconds)
+
+    def serve(self, pservers: int) -> None:
+        """From now on so many pservers upload what is saved."""
+        self._results.serve(pservers)
+        self._results.clear()
+        self.compaction.serve(pservers)
+
+    def forget(self) -> None:
+        """Another generation begins."""
+        self.waits = ""
+        self._release()
+        self._results.clear()
+        self.compaction.forget()
+
+    def _release(self) -> None:
+        self._saver = None
+        self._ledger.set_facts(saver=None)
+
+    def _open(self) -> tuple[PassRow, SaveRow] | None:
+        """The present pass and its save."""
+        current = self._ledger.current_pass()
+        if current is None or current.state != "saving":
+            return None
+        save = self._ledger.save_of(current.ordinal)
+        return None if save is None else (current, save)
+
+    def stands_on(self, lost: Collection[int]) -> bool:
+        """Whether the save under way is a delta of versions that are lost: its files cannot be finished, or were lost too."""
+        _, save = self._open() or (None, None)
+        return bool(lost) and save is not None and save.kind == "delta" and save.stage != "done"
+
+    def lease(self, current: PassRow, trainer: int) -> control.Task | None:
+        """The save or the scoring that is due, unless another trainer has it. Its holder gets it again: it missed the answer."""
+        save = self._ledger.save_of(current.ordinal)
+        if save is None:
+            return None
+        if self._saver is None and (
+            save.stage in ("ordered", "exported") or (save.keeps_table and save.stage == "begun")
+        ):
+            self._saver = self._begin(save, trainer)
+        if self._saver is None or self._saver.trainer != trainer:
+            return None
+        samples = [control.Sample(line=s[0], show=s[1], click=s[2]) for s in self.samples_of(current.ordinal)]
+        offset = (self._ledger.facts.offset or 0.0) + self._ledger.learning(current.ordinal).shift
+        order = control.SaveOrder(version=save.version or 0, samples=samples, offset=offset)
+        if save.by_key:
+            touched = self._ledger.touched(self._ledger.facts.follows)
+            order.touched = touched.keys.astype("<u8").tobytes()
+            order.touched_counts = touched.counts.astype("<f4").tobytes()
+            order.values_kind = self._settings.model.values
+        if save.stage != "exported":
+            order.steps.extend(control.SaveStep(name=step, folder=folder_of(save, step)) for step in save.steps)
+        else:
+            published = published_of(save, self._settings.model.embedding_dim)
+            order.keys = published.keys.tobytes()
+            order.values = published.values.tobytes()
+            order.live = saved_of(save).live
+            order.values_kind = self._settings.model.values
+        return control.Task(
+            id=f"{_ATTEMPT}{current.ordinal}",
+            attempt=self._saver.attempt,
+            phase=control.SCORE if save.stage == "exported" else control.SAVE,
+            pass_id=current.id,
+            save=order,
+        )
+
+    def _begin(self, save: SaveRow, trainer: int) -> Lease:
+        now = self._clock()
+        with self._ledger:
+            attempt = f"{_ATTEMPT}{self._ledger.increment('attempts')}"
+            ends = now + self._config.lease_seconds
+            saver = Lease(trainer, attempt, now, ends, self._config.save_timeout_seconds)
+            self._note(saver)
+            if save.stage == "ordered":
+                self._ledger.set_save(save.ordinal, stage="begun")
+        return saver
+
+    def _note(self, saver: Lease) -> None:
+        lease = SaverLease(trainer=saver.trainer, attempt=saver.attempt, began=saver.began, heard=self._clock())
+        self._ledger.set_facts(saver=lease)
+
+    def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
+        """The sample lines of a pass, or of the last one before it that has any; the same at every call."""
+        offered = self._ledger.samples(self._ledger.last_sampled(ordinal) or 0)
+        return [offered[task][position] for task, position in pick_samples(offered, self._config.samples)]
+
+    def holds(self, attempt: str) -> bool:
+        return self._saver is not None and self._saver.attempt == attempt
+
+    def renew(self, trainer: int, ends: float) -> None:
+        if self._saver is not None and self._saver.trainer == trainer:
+            self._saver.ends = ends
+            self._note(self._saver)
+
+    def leave(self, trainer: int, reason: str = "", *, table_unchanged: bool = False) -> str:
+        """A trainer that leaves gives its save back. With a reason that counts as a lost lease.
+
+        Returns why the table can no longer be trusted; empty if it can, as where the save left the `table_unchanged`.
+        """
+        found = self._open()
+        if self._saver is None or self._saver.trainer != trainer:
+            return ""
+        self._release()
+        if found is None:
+            return ""
+        current, save = found
+        if reason:
+            self._lost(current, f", the last time: trainer {trainer} left: {reason}", "mend that")
+        if save.stage != "begun":
+            return ""
+        if table_unchanged or save.keeps_table:
+            # Another trainer may take the steps.
+            self._ledger.set_save(save.ordinal, stage="ordered")
+            return ""
+        because = f" ({reason})" if reason else ""
+        return f"trainer {trainer} left while it saved{because}; what it did to the table is unknown"
+
+    def expire(self, now: float) -> str:
+        """Why the table can no longer be trusted; empty if it can."""
+        found, saver = self._open(), self._saver
+        if saver is None and found is not None and found[1].stage == "begun" and not found[1].keeps_table:
+            # A crash or a full disk came between the end of the lease and its consequence.
+            return "a save was begun, and no trainer is left that could report how far it came"
+        if saver is None or not saver.over(now):
+            return ""
+        overdue = saver.overdue(now)
+        log.warning("trainer %d lost its save%s", saver.trainer, f": {saver.longest:g} s are over" if overdue else "")
+        self._release()
+        if found is None:
+            return ""
+        current, save = found
+        if overdue:
+            return self._failed(current, save, f"it took longer than saveTimeoutSeconds {saver.longest:g}")
+        self._lost(current, "", "see in the trainers' logs what ended them, mend it")
+        if save.stage == "begun" and save.keeps_table:
+            self._ledger.set_save(save.ordinal, stage="ordered")
+        if save.stage != "begun" or save.keeps_table:
+            return ""
+        return f"trainer {saver.trainer} was lost while it saved; what it did to the table is unknown"
+
+    def _lost(self, current: PassRow, last: str, way_out: str) -> None:
+        limit = self._config.max_lost_leases
+        if self._ledger.increment("save_lost_leases") >= limit:
+            self._schedule.stop(current, f"saving lost its trainer {limit} times in a row{last}: {way_out}")
+
+    def report(self, result: control.TaskResult) -> str:
+        """From the saver. Why the table can no longer be trusted; empty if it can."""
+        found = self._open()
+        self._release()
+        if found is None:
+            raise AssertionError("a saver's lease ends with its save")
+        current, save = found
+        self.waits = ""
+        if result.table_unchanged and save.stage == "begun":
+            self._ledger.set_save(save.ordinal, stage="ordered")
+        if result.table_unchanged and result.store_unavailable:
+            self.waits = f"the save after pass {current.id} waits for the store: {result.error}"
+            return ""
+        if result.error:
+            return self._failed(current, save, result.error, table_unchanged=result.table_unchanged)
+        seconds = ", ".join(f"{name} {taken:.2f} s" for name, taken in sorted(result.save.seconds.items()))
+        log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "begun" else "sample scored", seconds)
+        with self._ledger:
+            self._ledger.took(current.ordinal, dict(result.save.seconds))
+            self._ledger.set_facts(save_failures=0, save_lost_leases=0)
+            if save.stage == "begun":
+                saved = result.save.SerializeToString()
+                if save.keeps_table:
+                    self._count_rows(save, result.save.rows)
+                    self._ledger.set_save(current.ordinal, stage="written", saved=saved, written=b"")
+                else:
+                    self._ledger.set_save(current.ordinal, stage="saved", saved=saved)
+                self._results.clear()
+            else:
+                merged = saved_of(save)
+                merged.published = result.save.published
+                merged.refused = result.save.refused
+                # The scored kind counts, though the settings of a restarted master may say otherwise by now.
+                merged.values_kind = result.save.values_kind
+                merged.quantised_diff = result.save.quantised_diff
+                merged.model_files.extend(result.save.model_files)
+                self._ledger.set_save(current.ordinal, stage="scored", saved=merged.SerializeToString())
+        return ""
+
+    def _failed(self, current: PassRow, save: SaveRow, error: str, *, table_unchanged: bool = False) -> str:
+        log.warning("save after pass %s failed: %s", current.id, error)
+        if self._ledger.increment("save_failures") >= TRIES:
+            self._schedule.stop(current, f"saving failed {TRIES} times, the last time: {error}; mend the cause")
+        if save.keeps_table and save.stage == "begun":
+            self._ledger.set_save(save.ordinal, stage="ordered")
+        # Scoring leaves the table unchanged.
+        return (
+            "" if table_unchanged or save.keeps_table or save.stage == "exported" else f"a save failed halfway: {error}"
+        )
+
+    def _jobs(self) -> list[control.Job]:
+        _, save = self._open() or (None, None)
+        if save is None or save.stage != "saved" or save.generation != self._generations.present:
+            return []
+        return jobs_of(save, saved_of(save).keys, self._ledger.chain())
+
+    def jobs(self, index: int) -> list[control.Job]:
+        """The jobs that a pserver still has to do."""
+        return [*self._results.open(index, self._jobs()), *self.compaction.jobs(index)]
+
+    def take(self, index: int, result: control.JobResult) -> None:
+        """The result of a pserver."""
+        if self.compaction.has(result.id):
+            self.compaction.take(index, result)
+            return
+        self._results.take(index, result)
+        self.gather()
+
+    def gather(self) -> None:
+        """Once every pserver has answered, the files are written. Called by the clock too, in case the ledger was not writable."""
+        found, jobs = self._open(), self._jobs()
+        if found is None or not jobs or not self._results.complete(jobs):
+            return
+        save, results = found[1], self._results.all()
+        # Pservers work side by side: the slowest one determines the time.
+        for what in ("checkpoint", "export"):
+            taken = [r.seconds for r in results if ("checkpoint" in r.id) == (what == "checkpoint")]
+            self._ledger.took(save.ordinal, {f"{what}Upload": max(taken, default=0.0)})
+        written = control.PserverState(results=results).SerializeToString()
+        with self._ledger:
+            self._count_rows(save, saved_of(save).rows, self._results.by_pserver())
+            self._ledger.set_save(save.ordinal, stage="written", written=written)
+
+    def _count_rows(
+        self, save: SaveRow, counted: Sequence[int], results: Sequence[Sequence[control.JobResult]] = ()
+    ) -> None:
+        parts = parts_after(save.steps, self._ledger.facts.table_rows, counted, results)
+        self._ledger.set_table(save.ordinal, parts)
+        self._ledger.set_facts(table_rows=[part.rows for part in parts])
+
+    # -- committed: the publisher works without the coordinator's lock, so a recovery may have dropped its save --------
+
+    def due(self) -> tuple[PassRow, SaveRow] | None:
+        """A save whose files are written or scored."""
+        found = self._open()
+        return None if found is None or found[1].stage not in ("written", "scored") else found
+
+    def _still(self, save: SaveRow) -> PassRow | None:
+        """The pass of a save, unless a recovery has dropped the save."""
+        found = self._open()
+        return None if found is None or found[1] != save else found[0]
+
+    def commit_checkpoint(
+        self, save: SaveRow, follows: int | None, base: int | None, mid: Mapping[str, Any] | None = None
+    ) -> None:
+        """From now on recoveries return to it. The checkpoint of a base counts with the version alone.
+
+        `mid`: the columns of its pass, if it was made in the middle of one.
+        """
+        if save.checkpoint is not None and self._still(save) is not None:
+            now = self._clock()
+            self._ledger.add_checkpoint(save.checkpoint, save.ordinal, follows, base, now, mid=mid)
+            self._ledger.set_facts(table_saved_at=now)
+
+    def end_files(self, save: SaveRow) -> None:
+        """The checkpoint of a written save is committed: its version is scored next, or the pass is done without one."""
+        current = self._still(save)
+        if current is None:
+            return
+        if save.kind is not None:
+            # What is published by key was scored when it was pulled.
+            self._ledger.set_save(save.ordinal, stage="scored" if save.by_key else "exported")
+            return
+        self._ledger.set_save(save.ordinal, stage="done")
+        self._schedule.finish(current)
+
+    def commit_version(self, save: SaveRow, keys: int, refused: str, log_on: str = "") -> None:
+        """The version is published, or refused with a reason; the pass is done. `log_on`: with it a checkpoint by log is committed,
+        which stands on that one.
+        """
+        current = self._still(save)
+        if current is None or save.version is None or save.kind is None:
+            return
+        facts, is_base = self._ledger.facts, save.kind == "base"
+        base = save.version if is_base else facts.base
+        self._ledger.add_version(
+            id=save.version,
+            kind=save.kind,
+            base=base,
+            parent=None if is_base else facts.follows,
+            ordinal=save.ordinal,
+            state="refused" if refused else "published",
+            keys=keys,
+            at=self._clock(),
+            reason=refused,
+        )
+        if refused:
+            log.error("version %d after pass %s is refused: %s", save.version, current.id, refused)
+            if not save.by_key:
+                # The rows that this save marked as published are in no version: only a base has them.
+                due = f"version {save.version} was refused ({refused}); the next version is a base"
+                self._ledger.set_facts(base_due=due)
+        else:
+            log.info("version %d (%s, %d keys) is published after pass %s", save.version, save.kind, keys, current.id)
+            self._ledger.set_facts(follows=save.version, base=base)
+            if is_base:
+                self._ledger.set_facts(base_due="")
+                self.compaction.drop(f"version {save.version} is a base")
+                # In one transaction with the version it follows: no recovery sees one without the other.
+                self.commit_checkpoint(save, save.version, save.version)
+            self._ledger.set_pass(current.ordinal, version=save.version)
+            if log_on:
+                name = checkpoint_name(current, save.generation)
+                self._ledger.add_checkpoint(name, save.ordinal, save.version, base, self._clock(), stands_on=log_on)
+                self.compaction.begin(name, save.version, save.ordinal)
+            self._ledger.forget_touched()
+        self._ledger.set_save(save.ordinal, stage="done")
+        self._schedule.finish(current)

@@ -1,0 +1,40 @@
+"""The publishing hold of a stream: begun by a loss of quality after a version went live, ended by an operator. Its state is in the ledger."""
+
+import logging
+
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.store.versions.holds import Hold
+from elastic_ctr.training.master.calendar.quality_gate import LOOKED_AT, abrupt_loss, limits_of, loss_after_live
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.rows import HoldRow, PassRow
+
+log = logging.getLogger(__name__)
+
+
+def is_held(ledger: Ledger, current: PassRow, config: MasterConfig, now: float, *, late_clicks: bool) -> bool:
+    """Whether pass `current`, which is trained, makes no version: its windows may begin a hold. Called within a transaction."""
+    facts = ledger.facts
+    if facts.hold is not None:
+        return True
+    windows = ledger.windows(current.ordinal, facts.compared_from, LOOKED_AT)
+    # Once an operator has resumed, what has come since is the measure.
+    earlier = () if facts.compared_from else facts.windows_before
+    abrupt = abrupt_loss(config.max_quality_loss, config.max_live_loss)
+    lasting = limits_of(config.max_live_loss, late_clicks)
+    found = loss_after_live(windows, limits_of(abrupt, late_clicks), lasting, earlier)
+    if found is None:
+        return False
+    log.error("publishing is held: %s", found.reason)
+    # The clock may be set back, and numbers only grow.
+    number = max(int(now * 1000), facts.last_hold + 1)
+    hold = Hold(number=number, suspects=found.suspects, reason=found.reason, held_at=now + facts.clock_moved)
+    ledger.set_facts(hold=HoldRow(hold=hold, since=current.ordinal), last_hold=number)
+    return True
+
+
+def end_hold(ledger: Ledger) -> None:
+    """The next windows are compared with one another alone: what the clicks are like now is the new measure."""
+    with ledger:
+        last = ledger.last_pass()
+        ledger.set_facts(hold=None, compared_from=0 if last is None else last.ordinal + 1)
+    log.info("publishing goes on: an operator has resumed it; windows that are trained from now on are the new measure")

@@ -1,0 +1,108 @@
+"""The master's reports to a tracking server: the settings once, each pass when it is done, and how the training ended."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elastic_ctr.runtime.mlflow import Reporter, TrackingServer, TrackingUnavailable
+from elastic_ctr.training.master.pictures import pictures_of
+
+log = logging.getLogger(__name__)
+
+_PERIOD = 5.0
+_COUNTS = ("records", "refused", "keys")
+
+Status = dict[str, Any]
+
+
+def numbers_of(one: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics of a pass as its status shows it: counts, its quality before and after training (`auc/before`), seconds of each stage."""
+    found = {name: float(one[name]) for name in _COUNTS}
+    for moment, figures in one["quality"].items():
+        found |= {f"{name}/{moment}": float(value) for name, value in (figures or {}).items() if value is not None}
+    return found | {f"seconds_{stage}": float(took) for stage, took in one["seconds"].items()}
+
+
+def settings_of(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings, flat: `model.table.embed.learningRate`."""
+    flat: dict[str, Any] = {}
+    for key, value in given.items():
+        flat |= settings_of(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+class Tracking(Reporter):
+    """Reports the master's `status`, which is read for the last time in `stop`."""
+
+    def __init__(
+        self,
+        server: TrackingServer,
+        training: str,
+        experiment: str,
+        settings: Mapping[str, Any],
+        status: Callable[[], Status],
+    ) -> None:
+        super().__init__(_PERIOD, self._send, server)
+        self._training = training
+        self._experiment = experiment
+        self._settings = settings_of(settings)
+        self._status = status
+        self._run: str | None = None
+        # (step, milliseconds) of the passes that the server knows.
+        self._known: set[tuple[int, int]] = set()
+        self._ended = ""
+        self._drawn: object = None
+
+    def stop(self) -> None:
+        """Report what is left, and how the run ended. The ledger may be closed after this call, whatever the server does."""
+        last = self._status()
+        self._status = lambda: last
+        super().stop()
+
+    def _send(self) -> None:
+        """Log what the server does not know. A pass that was rolled back and trained again is logged again."""
+        status = self._status()
+        run, self._run = self._run, None
+        ended = _ended(status, stopping=self.stopping)
+        if run is None or (self._ended and not ended):
+            run = self._server.run_of(self._training, self._experiment, begin=True)
+            if run is None:
+                return
+            self._ended = ""
+            try:
+                self._server.log(run, {}, 0, self._settings)
+            except TrackingUnavailable as refused:
+                # Logged before with other values: the numbers are worth having all the same.
+                log.warning("%s; not all settings are logged", refused)
+            self._known = self._server.history(run, "records")
+        for one in status["passes"]:
+            if one["state"] != "done":
+                continue
+            mark = (int(one["ordinal"]), int(one["doneAt"] * 1000))
+            if mark not in self._known:
+                self._server.log(run, numbers_of(one), one["ordinal"], at=one["doneAt"])
+                self._known.add(mark)
+        if ended and ended != self._ended:
+            self._server.end(run, ended)
+            self._ended = ended
+        # Only now: after a failure the next report looks the run up anew, for it may have been deleted.
+        self._run = run
+        self._draw(run, status)
+
+    def _draw(self, run: str, status: Status) -> None:
+        """Pictures in the place of those of the pass before."""
+        drawn = status["curves"][-1:], run
+        if drawn == self._drawn:
+            return
+        for name, picture in pictures_of(status).items():
+            self._server.put_artifact(run, name, picture.encode(), "image/svg+xml")
+        self._drawn = drawn
+
+
+def _ended(status: Status, *, stopping: bool) -> str:
+    """MLflow's word for how the training ended; empty while it goes on."""
+    if status["finished"]:
+        return "FINISHED"
+    if not stopping:
+        return ""
+    return "FAILED" if (status["current"] or {}).get("state") == "stopped" else "KILLED"

@@ -1,0 +1,293 @@
+"""Finds what a pass that is waited for consists of: complete hours, or the next offsets of a stream."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.sources.streams.interface import Kept, Places, Stream
+from elastic_ctr.store import StoreError, StoreUnavailable
+from elastic_ctr.store.source import FileSource, Source
+from elastic_ctr.training.master.calendar.arrivals import Arrivals
+from elastic_ctr.training.master.calendar.schedule import (
+    ChangedFiles,
+    look,
+    missing_folder,
+    order_of_tasks,
+    ranges,
+    tasks_of,
+)
+from elastic_ctr.training.master.calendar.windows import Window, cut_window, first_offsets, lag_of, ranges_in, vanished
+from elastic_ctr.training.master.coordinator import Coordinator
+from elastic_ctr.training.master.ledger.rows import PassRow
+
+log = logging.getLogger(__name__)
+
+# A task costs a fifth of a second, however small it is.
+_LEAST_OFFSETS = {"records": 5_000, "bytes": 1 << 20}
+_PAUSE_SECONDS = 2.0
+# Between two looks while a pass is under way; longer once the stream does not answer, for such a look takes its time.
+_LOOK_ON_SECONDS, _AWAY_SECONDS = 1.0, 10.0
+_TELL_SECONDS = 1.0
+
+
+class Finder(Protocol):
+    """`waits_for`: what the next pass waits for, for operators; empty while it waits for nothing."""
+
+    waits_for: str
+
+    def refuse_missing(self) -> None:
+        """For a new ledger: a misspelt folder never appears, while the folder of a running training may return.
+
+        Raises ValueError naming what does not exist on this machine.
+        """
+
+    def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
+        """Begin the pass if it is complete. Raises StoreError, ValueError."""
+
+    def look_on(self, coordinator: Coordinator) -> None:
+        """While no pass is waited for. Raises nothing."""
+
+    def is_changed(self, stopped: PassRow) -> bool:
+        """Whether what a stopped pass reads was changed. Raises StoreError."""
+
+    def lag(self) -> int:
+        """Offsets that no pass has yet; 0 of hours."""
+
+    def away(self) -> list[str]:
+        """Partitions that nobody can read, while others are read."""
+
+    def status(self) -> dict[str, Any]:
+        """What the status says of it beside `waitsFor`."""
+
+
+class HourFinder:
+    """Looks for the donefiles of a pass."""
+
+    def __init__(self, source: Source, settings: MasterFile, clock: Callable[[], float] = time.monotonic) -> None:
+        self.waits_for = ""
+        self._source = source
+        self._data = settings.data
+        self._seed = settings.model.seed
+        self._changed = ChangedFiles(source, settings.data)
+        self._clock = clock
+        self._looked_at = 0.0
+
+    def refuse_missing(self) -> None:
+        if isinstance(self._source, FileSource) and (missing := missing_folder(self._source, self._data)):
+            raise ValueError(f"data.source: {missing}")
+
+    def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
+        now = self._clock()
+        if self.waits_for and now - self._looked_at < self._data.sleep_seconds:
+            return
+        self._looked_at = now
+        self._changed.remember(wanted)
+        files, missing = look(self._source, self._data, wanted.splits)
+        if missing:
+            waits = f"{missing}/{self._data.donefile}"
+            if no_folder := missing_folder(self._source, self._data):
+                waits = f"{self._source.url.rstrip('/')}/{self._data.path.strip('/')}/{waits}: {no_folder}"
+            if waits != self.waits_for:
+                log.info("waits for %s", waits)
+            self.waits_for = waits
+            return
+        self.waits_for = ""
+        seed = order_of_tasks(self._data, self._seed, wanted.id)
+        parts = ranges(files, self._data.task_bytes, seed)
+        coordinator.found.hours_found(wanted, files, tasks_of(parts, files, self._data.task_bytes))
+
+    def look_on(self, coordinator: Coordinator) -> None:
+        """Hours are looked for when their pass begins."""
+
+    def is_changed(self, stopped: PassRow) -> bool:
+        return self._changed.look(stopped)
+
+    def lag(self) -> int:
+        return 0
+
+    def away(self) -> list[str]:
+        return []
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+
+class WindowFinder:
+    """Looks for new records of a stream, and begins a pass with them once the window is over or full."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        settings: MasterFile,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.waits_for = ""
+        self._stream = stream
+        self._start = settings.data.start
+        self._settings = settings.data.stream
+        self._limit = {"records": self._settings.max_records, "bytes": self._settings.max_bytes}[stream.unit]
+        self._clock = clock
+        self._wall = wall
+        # When the first record of the next pass was seen, or may have come.
+        self._since: float | None = None
+        self._arrivals: Arrivals | None = None
+        self._kept: dict[str, Kept] = {}
+        self._following: dict[str, int] = {}
+        # Offsets that are gone with their partitions, until a pass counts them.
+        self._gone = 0
+        # A stream that does not answer takes its time: between two looks the master does its other work.
+        self._failed: StoreError | None = None
+        self._again_at = 0.0
+        self._look_on_at = 0.0
+        self._tell_at = 0.0
+        # Why the stream could not be told.
+        self._untold = ""
+
+    def refuse_missing(self) -> None:
+        """A topic may be created later."""
+
+    def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
+        if wanted.splits:
+            # It is begun again, with the offsets that it had.
+            if absent := self._absent(coordinator, wanted):
+                coordinator.found.window_is_gone(wanted, absent)
+                return
+            coordinator.found.window_found(wanted, Window([]), Places({}, {}), _LEAST_OFFSETS[self._stream.unit])
+            return
+        self._look(coordinator)
+        if self._arrivals is None:
+            self._arrivals = Arrivals(coordinator.found.stream_known_since())
+        self._arrivals.look(self._wall(), self._readable())
+        window = cut_window(self._kept, self._following, self._limit)
+        if not window.size:
+            self._since = None
+            self.waits_for = f"records of {self._stream.url}"
+            return
+        now = self._clock()
+        self._since = now if self._since is None else self._since
+        if window.size < self._limit and now - self._since < self._settings.window_ms / 1000:
+            return
+        # What comes while this pass is trained waits no window more.
+        self._since, self.waits_for = now, ""
+        came = self._arrivals.take(window.gone + window.size)
+        window = replace(window, gone=window.gone + self._gone)
+        # Dropped offsets of a partition without new records are counted once, too.
+        places = {name: max(place, self._kept[name].first) for name, place in self._following.items()}
+        coordinator.found.window_found(
+            wanted, window, Places(places, self._stream.files()), _LEAST_OFFSETS[self._stream.unit], came
+        )
+        self._gone = 0
+        self._following = coordinator.found.stream_following() or {}
+
+    def _absent(self, coordinator: Coordinator, again: PassRow) -> set[str]:
+        """Partitions of the pass whose files are not in a followed folder any more."""
+        places = coordinator.found.stream_places()
+        if places is None or not places.files:
+            return set()
+        self._look(coordinator)
+        return {name for name, _, _ in ranges_in(again.splits)} - self._kept.keys()
+
+    def look_on(self, coordinator: Coordinator) -> None:
+        """What has come meanwhile: while training stands still the lag grows, and arrivals are known as well as otherwise."""
+        if self._arrivals is None or self._clock() < self._look_on_at:
+            return
+        self._look_on_at = self._clock() + _LOOK_ON_SECONDS
+        try:
+            self._look(coordinator)
+        except StoreError:
+            # It is told by the next pass that needs the stream.
+            self._look_on_at = self._clock() + _AWAY_SECONDS
+            return
+        self._arrivals.look(self._wall(), self._readable())
+
+    def _look(self, coordinator: Coordinator) -> None:
+        """What the stream keeps now, and where the next pass goes on. Raises StoreError."""
+        if self._failed is not None and self._clock() < self._again_at:
+            raise self._failed
+        try:
+            self._tell(coordinator)
+            places = coordinator.found.stream_places()
+            self._stream.know(Places({}, {}) if places is None else places)
+            kept = self._stream.partitions()
+            following = None if places is None else places.following
+            if following is None and self._start == "latest":
+                self._require_all(kept)
+        except StoreError as failed:
+            self._failed, self._again_at = failed, self._clock() + _PAUSE_SECONDS
+            raise
+        self._failed = None
+        for name, lost in vanished(self._kept, kept, following or {}).items():
+            # Old files go once they were read.
+            log.log(
+                logging.ERROR if lost else logging.INFO,
+                "%s is not in %s any more; %d %s of it were not read",
+                name,
+                self._stream.url,
+                lost,
+                self._stream.unit,
+            )
+            self._gone += lost
+        self._kept, self._following = kept, first_offsets(kept, following, self._start)
+        if following is None:
+            # Kept before the first pass: with `latest` it has what came since.
+            coordinator.found.stream_begins(Places(self._following, self._stream.files()))
+
+    def _require_all(self, kept: Mapping[str, Kept]) -> None:
+        """Where a partition ends is known once it has been seen. Raises StoreUnavailable."""
+        if away := sorted(name for name, each in kept.items() if each.away):
+            raise StoreUnavailable(
+                f"{', '.join(away)} of {self._stream.url} cannot be read, and with data.start latest the first pass waits until every "
+                "partition says where it ends; bring its broker back, or begin with data.start earliest"
+            )
+
+    def _tell(self, coordinator: Coordinator) -> None:
+        """From where on a recovery may need the stream, once in a while. Training goes on where that cannot be told."""
+        if self._clock() < self._tell_at:
+            return
+        self._tell_at = self._clock() + _TELL_SECONDS
+        if needed := coordinator.found.stream_needed():
+            try:
+                self._stream.keep_from(needed, coordinator.found.stream_following() or {})
+            except StoreError as failed:
+                if str(failed) != self._untold:
+                    log.warning("%s is not told what training needs of it: %s", self._stream.url, failed)
+                self._untold = str(failed)
+            else:
+                self._untold = ""
+
+    def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of the protocol)
+        """What a stream has does not change."""
+        return False
+
+    def lag(self) -> int:
+        return lag_of(self._kept, self._following)
+
+    def away(self) -> list[str]:
+        return sorted(name for name, each in self._kept.items() if each.away)
+
+    def _readable(self) -> int:
+        """The lag without those: the next window has nothing of theirs. Once they are back it has come then."""
+        return lag_of({name: each for name, each in self._kept.items() if not each.away}, self._following)
+
+    def status(self) -> dict[str, Any]:
+        partitions = {
+            name: {
+                "first": each.first,
+                "end": each.end,
+                "following": self._following.get(name, each.first),
+                "away": each.away,
+            }
+            for name, each in self._kept.items()
+        }
+        found = {"url": self._stream.url, "unit": self._stream.unit, "lag": self.lag(), "partitions": partitions}
+        before = self._stream.topic_before
+        told = {"topicBefore": None if before is None else before._asdict(), "notices": list(self._stream.notices)}
+        return {"stream": found | told}
+
+
+def finder_of(source: Source | Stream, settings: MasterFile) -> Finder:
+    return HourFinder(source, settings) if isinstance(source, Source) else WindowFinder(source, settings)

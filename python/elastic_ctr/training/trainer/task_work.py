@@ -1,0 +1,254 @@
+"""What a trainer does for the tasks that it is given: checks, rounds of training and prediction, saves."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from elastic_ctr.config.role_files import TrainerFile
+from elastic_ctr.formats.row_sample import RowSample
+from elastic_ctr.sources.streams.interface import Stream
+from elastic_ctr.store import Store
+from elastic_ctr.store.source import Source
+from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.model.evaluation import Histograms
+from elastic_ctr.training.model.grouped_auc import NOTHING
+from elastic_ctr.training.trainer.conversions import Conversions
+from elastic_ctr.training.trainer.converter import convert_task
+from elastic_ctr.training.trainer.engine import Engine
+from elastic_ctr.training.trainer.held_out import hold_out, parts_of
+from elastic_ctr.training.trainer.refusals import quarantine
+from elastic_ctr.training.trainer.saver import Saver
+from elastic_ctr.training.trainer.scratch import on_scratch
+from elastic_ctr.training.trainer.supervisor import WATCH_FILE
+from elastic_ctr.training.trainer.suspects import Suspects
+from elastic_ctr.training.trainer.touched_keys import touched_keys
+from elastic_ctr.training.trainer.watchdog import Watchdog, delegated_to_parent
+
+# Touched keys of a task whose result fits into a message.
+_MOST_TOUCHED = 3 << 20
+_SUSPECTS_AT_ONCE = 512
+
+
+class TaskWork:
+    """Owns the converted records on the scratch disk, and the datasets of them that Paddle has loaded."""
+
+    def __init__(
+        self,
+        settings: TrainerFile,
+        engine: Engine,
+        watchdog: Watchdog,
+        conversions: Conversions,
+        source: Source | Stream,
+        store: Store,
+        saver_store: Store,
+    ) -> None:
+        """`engine` is connected. `saver_store` is the store with the patience of a save."""
+        self._settings = settings
+        self._engine = engine
+        self._watchdog = watchdog
+        self._conversions = conversions
+        self._source = source
+        self._store = store
+        self._saver_store = saver_store
+        self._scratch = Path(settings.trainer.scratch_dir)
+        self._tasks = self._scratch / "tasks"
+        self._saver: Saver | None = None
+        # Datasets are kept until the process ends: one that is freed while it loads aborts the process, and the exit code is
+        # lost.
+        self._datasets: list[Any] = []
+
+    def converted_tasks(self) -> list[str]:
+        """Ids of the tasks whose records are on the scratch disk."""
+        return [each.stem for each in self._tasks.glob("*.txt")]
+
+    def _converted(self, task: control.Task) -> Path:
+        return self._tasks / f"{task.id}.txt"
+
+    def forget_other_passes(self, task: control.Task) -> None:
+        """Task ids begin with their pass: `<ledger>-<ordinal>-<number>`."""
+        if task.phase in (control.ANALYZE, control.CHECK, control.TRAIN, control.EVALUATE):
+            mine = task.id.rpartition("-")[0] + "-"
+            with on_scratch(self._tasks):
+                for file in self._tasks.glob("*"):
+                    if not file.name.startswith(mine):
+                        file.unlink(missing_ok=True)
+
+    @property
+    def stepped(self) -> bool:
+        """A step of the present save has begun."""
+        return self._saver is not None and self._saver.stepped
+
+    def analyze(self, task: control.Task) -> control.TaskResult:
+        """Measure the columns of its rows. Raises StoreError, ColumnsRefused."""
+        if self._conversions.rows is None:
+            raise AssertionError("lines of feasigns have no columns to analyze")
+        result, refused = self._conversions.rows.analyze(self._source, task)
+        quarantine(self._store, task, refused)
+        return result
+
+    def check(self, task: control.Task) -> control.TaskResult:
+        """Convert its records and, where training does not, predict them. Raises what a conversion raises, ScratchFailed."""
+        file = self._converted(task)
+        conversion = self._conversions.recipe(task.statistics).conversion
+        suspects = Suspects(file.with_suffix(".suspects"))
+        sample = RowSample() if task.collect else None
+        result, refused = convert_task(self._source, task, conversion, file, sample, suspects)
+        if unpredictable := self._unpredictable(suspects):
+            task.left_out.extend(unpredictable)
+            sample = RowSample() if task.collect else None
+            result, refused = convert_task(self._source, task, conversion, file, sample)
+            result.unpredictable.extend(unpredictable)
+        quarantine(self._store, task, refused)
+        if self._conversions.rows is not None and sample is not None:
+            result.statistics = self._conversions.rows.of_sample(sample)
+        # Training predicts each batch of a micro-pass before it learns from it.
+        if result.records and (task.holdout or not self._settings.data.is_stream):
+            predicted, records = file, result.records
+            if task.holdout:
+                # Those that are predicted after training, too: the others will have been learned by then.
+                with on_scratch(file):
+                    records = result.held_out = hold_out(file, task.holdout)
+                predicted = parts_of(file).held_out
+            if records:
+                dataset = self._engine.ready(self._engine.preload(predicted, task.batch_size), records)
+                self._engine.set_offset(task.offset)
+                scored = self._scored(task, partial(self._engine.predict, dataset))
+                dataset.release_memory()
+                result.MergeFrom(scored)
+            else:
+                result.MergeFrom(self._without_records(task))
+        return result
+
+    def _unpredictable(self, suspects: Suspects) -> list[control.LeftOut]:
+        """Predicted before anything of the task is trained, by the table as it is. Raises RuntimeError where the table is at fault."""
+        if not len(suspects):
+            return []
+        dataset = self._engine.ready(self._engine.preload(suspects.file, _SUSPECTS_AT_ONCE), len(suspects))
+        found = self._engine.unpredictable(dataset)
+        dataset.release_memory()
+        with on_scratch(suspects.file):
+            suspects.file.unlink()
+        return suspects.left_out(found)
+
+    def _scored(self, task: control.Task, run: Callable[..., Histograms]) -> control.TaskResult:
+        """Histograms of a round, and the sample of its groups."""
+        grouped = self._groups(task)
+        positives, negatives = run(group_rows=task.group_rows if grouped else 0)
+        result = control.TaskResult(positives=positives.tobytes(), negatives=negatives.tobytes())
+        if grouped:
+            result.group, result.groups = task.group, self._engine.groups().to_bytes()
+        return result
+
+    def _without_records(self, task: control.Task) -> control.TaskResult:
+        """The sample of the groups of a round that has nothing to score."""
+        grouped = self._groups(task)
+        return control.TaskResult(group=task.group, groups=NOTHING.to_bytes()) if grouped else control.TaskResult()
+
+    def _groups(self, task: control.Task) -> bool:
+        """Whether the master and this trainer group by the same slot: one of them may have begun before the other's upgrade."""
+        return bool(task.group) and task.group == self._settings.data.group
+
+    def prepare(self, task: control.Task) -> Any:
+        """Start loading its dataset, which `round` is given. Raises what a conversion raises, ScratchFailed."""
+        self._datasets.append(self._engine.preload(self._file_of(task), task.batch_size))
+        return self._datasets[-1]
+
+    def let_go(self, dataset: Any) -> None:
+        """Its round is over."""
+        self._datasets.remove(dataset)
+
+    def _file_of(self, task: control.Task) -> Path:
+        """The records of a training or an evaluation; converted again if another trainer checked them."""
+        file = self._converted(task)
+        if not file.exists():
+            self._convert_again(task, file)
+        if not task.holdout:
+            return file
+        parts = parts_of(file)
+        if not all(part.exists() for part in parts):
+            with on_scratch(file):
+                hold_out(file, task.holdout)
+        return parts.trained if task.phase == control.TRAIN else parts.held_out
+
+    def _convert_again(self, task: control.Task, file: Path) -> None:
+        counts, _ = convert_task(self._source, task, self._conversions.recipe(task.statistics).conversion, file)
+        if counts.records != task.all_records:
+            with on_scratch(file):
+                file.unlink()
+            if counts.gone:
+                raise RuntimeError(
+                    f"{task.path} has dropped {counts.gone} offsets since they were checked: say `elastic-ctr pass retry`, and the pass begins "
+                    "with what is left; let the stream keep them for longer"
+                )
+            others = f" with {len(task.further)} more files" if task.further else ""
+            raise RuntimeError(
+                f"{task.path}{others} has {counts.records} good lines where its check found {task.all_records}: it was changed"
+            )
+
+    def round(self, task: control.Task, dataset: Any) -> control.TaskResult:
+        """Train or predict the dataset that `prepare` has made. Raises RuntimeError where records are lost, ScratchFailed."""
+        try:
+            try:
+                # Paddle still reads the records.
+                touched = self._touched(task)
+            except BaseException:
+                # One that is freed while it loads ends the process.
+                dataset.wait_preload_done()
+                raise
+            dataset = self._engine.ready(dataset, task.records)
+        except RuntimeError:
+            with on_scratch(self._tasks):
+                for file in (self._converted(task), *parts_of(self._converted(task))):
+                    file.unlink(missing_ok=True)
+            raise
+        self._engine.set_offset(task.offset)
+        if not task.records:
+            # All of them are held out, or none is: Paddle never returns from a round over nothing.
+            dataset.release_memory()
+            return self._without_records(task)
+        if task.phase == control.TRAIN:
+            result = self._trained(task, dataset)
+            result.MergeFrom(touched)
+        else:
+            result = self._scored(task, partial(self._engine.predict, dataset))
+        dataset.release_memory()
+        result.records = task.records
+        return result
+
+    def _trained(self, task: control.Task, dataset: Any) -> control.TaskResult:
+        self._watchdog.running(task.attempt)
+        # A server that is lost in the middle may hold the engine, and with it every thread of this process.
+        with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
+            # What is reported has arrived at the servers: another trainer may save at once.
+            return self._scored(task, partial(self._engine.train, dataset))
+
+    def _touched(self, task: control.Task) -> control.TaskResult:
+        """The keys of its records, if it is to tell them; none where they are too many for a message."""
+        if not (task.phase == control.TRAIN and task.touched and task.records):
+            return control.TaskResult()
+        given = self._settings.input
+        file = self._file_of(task)
+        with on_scratch(file):
+            text = file.read_bytes()
+        if text.count(b"\n") != task.records:
+            # Of what the disk has lost nothing is read: `ready` says so.
+            return control.TaskResult()
+        keys, counts = touched_keys(text, task.records, len(given.slots), numbers=bool(given.numbers))
+        if len(keys) > _MOST_TOUCHED:
+            return control.TaskResult()
+        return control.TaskResult(
+            touched_told=True, touched=keys.astype("<u8").tobytes(), touched_counts=counts.astype("<f4").tobytes()
+        )
+
+    def save(self, task: control.Task) -> control.TaskResult:
+        """Its steps, or the scoring of its sample. Raises what Saver raises; `stepped` says whether the table may have changed."""
+        # A new one has begun no step: it is made before anything may fail.
+        self._saver = None
+        recipe = self._conversions.recipe(task.statistics)
+        self._saver = Saver(
+            self._engine, self._saver_store, recipe.conversion, recipe.document, self._settings.model, self._scratch
+        )
+        work = self._saver.save if task.phase == control.SAVE else self._saver.score
+        with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
+            return control.TaskResult(save=work(task.save))

@@ -1,0 +1,60 @@
+"""The files of a job, and how their outputs are named."""
+
+from pathlib import Path
+
+import pytest
+
+from elastic_ctr.config.data import Data, Source
+from elastic_ctr.jobs.scoring.listing import NothingToRead, complete_hours, given_files
+from elastic_ctr.store import open_source
+
+
+def data_of(tmp_path: Path, **more: object) -> Data:
+    return Data.model_validate(
+        {"source": Source(url=tmp_path.as_uri()), "path": "/logs", "start": "20200401/00", "slots": ["0"], **more}
+    )
+
+
+def hour(tmp_path: Path, name: str, *files: str, done: bool = True) -> None:
+    folder = tmp_path / "logs" / name
+    folder.mkdir(parents=True)
+    for file in files:
+        (folder / file).write_text("1 0 5:0\n")
+    if done:
+        (folder / "donefile").touch()
+
+
+def test_hours_are_those_that_are_complete(tmp_path: Path) -> None:
+    hour(tmp_path, "20200401/00", "a", "b", "_hidden")
+    hour(tmp_path, "20200401/01", "a", done=False)
+    hour(tmp_path, "20200401/03")
+    source = open_source(tmp_path.as_uri(), "root")
+
+    found = complete_hours(source, data_of(tmp_path), chosen=False)
+    chosen = complete_hours(source, data_of(tmp_path, end="20200401/03"), chosen=True)
+
+    assert found.names == {"logs/20200401/00/a": "20200401/00/a", "logs/20200401/00/b": "20200401/00/b"}
+    assert set(found.splits.values()) == {"20200401/00"}
+    assert (found.hours, found.waiting) == (("20200401/00", "20200401/03"), ("20200401/01",))
+    assert chosen.waiting == ("20200401/01", "20200401/02")
+    with pytest.raises(NothingToRead, match="has no hour with a donefile from 20200402/00 to 20200402/01"):
+        complete_hours(source, data_of(tmp_path, start="20200402/00", end="20200402/01"), chosen=True)
+
+
+def test_files_are_named_below_the_folder_that_all_are_in(tmp_path: Path) -> None:
+    for name in ("x/a.csv", "x/y/a.csv", "z.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("12345")
+
+    found = given_files([tmp_path / "x/a.csv", tmp_path / "x/y/a.csv"])
+    one = given_files([tmp_path / "z.csv"])
+
+    root = str(tmp_path).lstrip("/")
+    assert found.names == {f"{root}/x/a.csv": "a.csv", f"{root}/x/y/a.csv": "y/a.csv"}
+    assert found.splits == found.names
+    assert set(found.files.values()) == {5}
+    assert list(one.names.values()) == ["z.csv"]
+    with pytest.raises(NothingToRead, match=r"x is a folder; name its files, or hours of data\.source"):
+        given_files([tmp_path / "x"])
+    with pytest.raises(FileNotFoundError):
+        given_files([tmp_path / "nowhere"])

@@ -1,6 +1,0 @@
-from elastic_ctr.config import networks
-from elastic_ctr.model.networks.catalog import NETWORKS
-
-
-def test_the_settings_name_every_network_there_is() -> None:
-    assert [*networks.NETWORKS] == [*NETWORKS]

@@ -1,0 +1,102 @@
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from answering import Said, pages, saying
+from elastic_ctr.operate.cli import check
+from elastic_ctr.operate.cli.check import Checked, CheckFailed, app, until
+from operate.cli.test_check_serving import server
+
+COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
+
+
+SEEN = Checked("seen", {"version": 7})
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_a_check_that_passes_says_so_in_one_sentence_and_in_json() -> None:
+    with saying(pages(server())) as address:
+        done = subprocess.run(
+            [COMMAND, "check", "serving", "--address", address], capture_output=True, text=True, check=False
+        )
+        as_json = call("serving", "--address", address, "--json")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"serving at {address} answers a line of 2 slots with 0.25, by version 7\n"
+    assert json.loads(as_json.stdout) == {
+        "ok": True, "address": address, "model": "ctr", "version": 7, "probability": 0.25, "slots": 2,
+    }  # fmt: skip
+
+
+def test_a_check_that_fails_says_why_in_one_sentence_and_in_json() -> None:
+    serving, cube = call("serving", "--address", "127.0.0.1:1"), call("cube", "--transfer", "127.0.0.1:1")
+    as_json = call("cube", "--transfer", "127.0.0.1:1", "--json")
+
+    assert [each.exit_code for each in (serving, cube, as_json)] == [1, 1, 1]
+    assert serving.stderr.startswith("serving at 127.0.0.1:1: http://127.0.0.1:1/v2/models/ctr/ready does not answer")
+    assert cube.stderr.startswith("cube-transfer: http://127.0.0.1:1/release does not answer")
+    assert (serving.stderr.count("\n"), cube.stderr.count("\n")) == (1, 1)
+    assert json.loads(as_json.stdout) == {"ok": False, "reason": cube.stderr.strip()}
+
+
+def test_a_live_version_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_BETWEEN_LOOKS", 0.01)
+    asked = threading.Semaphore(0)
+    live = threading.Event()
+
+    def training(method: str, path: str, body: Any) -> Said:
+        asked.release()
+        if not live.is_set():
+            return 503, {"error": "training hour 1 of 4"}
+        return pages(server())(method, path, body)
+
+    def publish() -> None:
+        for _ in range(3):
+            asked.acquire(timeout=60)
+        live.set()
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    with saying(training) as address:
+        done = call("serving", "--address", address, "--wait", 60)
+    publishing.join()
+
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("waiting: ") == done.stderr.count("answers 503: training hour 1 of 4") == 1
+
+
+def test_what_may_pass_is_looked_at_again_and_what_may_not_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_BETWEEN_LOOKS", 0)
+    looks: list[int] = []
+
+    def look_at(failing: int, *, may_pass: bool) -> Checked:
+        looks.append(len(looks))
+        if len(looks) <= failing:
+            raise CheckFailed("not yet", may_pass=may_pass)
+        return SEEN
+
+    assert until(lambda: look_at(3, may_pass=True), wait=0) == SEEN
+    assert len(looks) == 4
+    looks.clear()
+    with pytest.raises(CheckFailed, match="not yet"):
+        until(lambda: look_at(3, may_pass=False), wait=0)
+    assert len(looks) == 1
+
+
+def test_what_does_not_pass_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "SETTLE_SECONDS", 0)
+
+    def look() -> Checked:
+        raise CheckFailed("never", may_pass=True)
+
+    with pytest.raises(CheckFailed, match="never"):
+        until(look, wait=0)

@@ -1,0 +1,134 @@
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from elastic_ctr.operate.cli.logs import Role
+from elastic_ctr.operate.cli.main import build
+from elastic_ctr.operate.local.run_folder import RunFolder, RunInfo
+from operate.cli.fake_kubectl import FakeKubectl, environment
+
+COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
+LINES = ["[pod/ctr-master-0/master] pass 20200401/00 is found", "[pod/ctr-cube-s0-0/cube-server] ]odd", "error: gone"]
+ALL = "app.kubernetes.io/name=elastic-ctr,app.kubernetes.io/instance=ctr"
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(build("logs"), ["logs", *map(str, words)])
+
+
+@pytest.fixture
+def release(kubectl: FakeKubectl) -> FakeKubectl:
+    kubectl.say(logs=LINES)
+    return kubectl
+
+
+def test_everybody_s_last_lines_are_printed_with_their_pods(release: FakeKubectl) -> None:
+    done = subprocess.run(
+        [COMMAND, "logs", "-n", "ns"], env=environment(release), capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout.splitlines()) == (0, LINES)
+    assert release.calls[-1] == [
+        "--namespace", "ns", "logs", "--selector", ALL, "--prefix", "--ignore-errors", "--tail=100", "--all-containers",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["master"], ["--selector", f"{ALL},app.kubernetes.io/component=master", "--all-containers", "--tail=100"]),
+        (["cube"], ["--selector", f"{ALL},app.kubernetes.io/component=cube", "--all-containers"]),
+        (["cube-agent"], [f"{ALL},app.kubernetes.io/component=cube", "--container", "cube-agent"]),
+        (["cube-builder"], [f"{ALL},app.kubernetes.io/component=cube-transfer", "--container", "cube-builder"]),
+        (["cube-transfer"], [f"{ALL},app.kubernetes.io/component=cube-transfer", "--container", "cube-transfer"]),
+        (["--since", "10m"], ["--since=10m", "--tail=-1"]),
+        (["--since", "10m", "--tail", "5"], ["--since=10m", "--tail=5"]),
+        (["--context", "kind"], ["--context", "kind"]),
+    ],
+)
+def test_one_role_or_one_container_or_a_time_may_be_meant(
+    words: list[str], expected: list[str], release: FakeKubectl
+) -> None:
+    done = call(*words, "-n", "ns", "--json")
+
+    assert done.exit_code == 0
+    assert set(expected) <= set(release.calls[-1])
+
+
+def test_json_has_pod_container_and_line(release: FakeKubectl) -> None:
+    said = [json.loads(line) for line in call("-n", "ns", "--json").stdout.splitlines()]
+
+    assert said == [
+        {"pod": "ctr-master-0", "container": "master", "line": "pass 20200401/00 is found"},
+        {"pod": "ctr-cube-s0-0", "container": "cube-server", "line": "]odd"},
+        {"pod": None, "container": None, "line": "error: gone"},
+    ]
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_following_goes_on_until_it_is_ended_and_leaves_no_kubectl(
+    words: list[str], signum: signal.Signals, code: int, release: FakeKubectl
+) -> None:
+    following = subprocess.Popen(
+        [COMMAND, "logs", "-n", "ns", "--follow", *words],
+        env=environment(release), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert following.stdout is not None
+    assert "20200401/00 is found" in following.stdout.readline()
+
+    following.send_signal(signum)
+    _, said = following.communicate(timeout=60)
+
+    assert (following.returncode, said) == (code, "")
+    assert release.running() == []
+    assert {"--follow", "--max-log-requests=1000"} <= set(release.calls[-1])
+
+
+def test_what_is_not_there_is_refused(release: FakeKubectl) -> None:
+    nowhere, nobody, unknown = call(), call("-n", "ns", "tracking"), call("-n", "ns", "nonsense")
+
+    assert [each.exit_code for each in (nowhere, nobody, unknown)] == [2, 2, 2]
+    assert "elastic-ctr-local/logs has no log of a run; --dir names another run" in nowhere.stderr
+    assert nobody.stderr == "release ctr has no pod of tracking just now\n"
+
+
+def test_the_logs_of_a_run_on_this_machine_are_its_files(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.logs.mkdir()
+    run.write(RunInfo("m:1", "t:2", "s:3", ["p:4"], "ctr"))
+    for name in ("ctr-cube-s0-0.agent", "ctr-cube-s0-0.server", "ctr-cube-transfer-0", "ctr-cube-builder-0", "local"):
+        (run.logs / f"{name}.log").write_text(f"first of {name}\nlast of {name}\n")
+
+    agent = call("--dir", tmp_path, "cube-agent")
+    cube = call("--dir", tmp_path, "cube", "--tail", 1)
+    builder = call("--dir", tmp_path, "cube-builder", "--json", "--tail", 1)
+    absent = call("--dir", tmp_path, "serving")
+
+    assert agent.stdout == (
+        "[ctr-cube-s0-0.agent] first of ctr-cube-s0-0.agent\n[ctr-cube-s0-0.agent] last of ctr-cube-s0-0.agent\n"
+    )
+    assert [each.split()[-1] for each in cube.stdout.splitlines()] == ["ctr-cube-s0-0.agent", "ctr-cube-s0-0.server"]
+    assert json.loads(builder.stdout) == {
+        "pod": "ctr-cube-builder-0", "container": None, "line": "last of ctr-cube-builder-0",
+    }  # fmt: skip
+    assert len(call("--dir", tmp_path).stdout.splitlines()) == 10
+    assert absent.exit_code == 2
+    assert "has no log of serving" in absent.stderr
+
+
+def test_what_kubectl_refuses_is_exit_code_2(release: FakeKubectl) -> None:
+    release.path.write_text(release.path.read_text().replace('elif "logs" in words:', 'elif "never" in words:'))
+
+    assert call("-n", "ns", "--json").exit_code == 2
+
+
+def test_every_role_has_a_component() -> None:
+    assert {each.component for each in Role} == {
+        "master", "trainer", "pserver", "file-server", "cube", "cube-transfer", "intake", "serving", "scoring", "tracking",
+    }  # fmt: skip

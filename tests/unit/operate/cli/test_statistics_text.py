@@ -1,0 +1,61 @@
+"""What `elastic-ctr analyze` shows."""
+
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from elastic_ctr.features.statistics.collector import Collector, merged
+from elastic_ctr.features.statistics.document import Statistics
+from elastic_ctr.features.statistics.drift import Drift
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.operate.cli.statistics_text import PlotterAbsent, drift_table, plot, statistics_table
+
+
+def some() -> Statistics:
+    inputs = Inputs((TextInput("city", ""), TextInput("[red]tags", "")), ("price", "none"))
+    collector = Collector(inputs)
+    rows = [(["Malmö", "a\nb[/]"], [1.5, float("nan")]), (["Malmö", ""], [2.5, float("nan")])]
+    collector.add(cells_of([([text.encode() for text in texts], numbers) for texts, numbers in rows], inputs))
+    return merged({"all": collector.to_bytes()})
+
+
+def shown(renderable: RenderableType) -> list[list[str]]:
+    out = StringIO()
+    Console(file=out, width=160).print(renderable)
+    return [line.split() for line in out.getvalue().splitlines()]
+
+
+def test_every_column_has_a_line() -> None:
+    lines = shown(statistics_table(some()))
+
+    assert ["city", "2", "0.0%", "2", "1", "6.0", "Malmö", "100.0%"] in lines
+    assert ["[red]tags", "2", "50.0%", "1", "1", "6.0", "a�b[/]", "100.0%"] in lines
+    assert ["price", "2", "0.0%", "2", "1.5", "1.5", "1.5", "2.5", "2.5", "2", "0.5"] in lines
+    assert ["none", "2", "100.0%", "0", *["-"] * 7] in lines
+
+
+def test_what_has_changed_most_stands_first() -> None:
+    drifts = [
+        Drift("a", "number", 0.01, 0, 0),
+        Drift("b", "text", 0.5, 0, 0.25, 0.1, 0.2),
+        Drift("c", "text", None, 0, 1),
+    ]
+
+    lines = [line for line in shown(drift_table(drifts)) if line and line[0] in "abc"]
+
+    assert lines == [
+        ["b", "text", "0.500", "0.0%", "25.0%", "10.0%", "20.0%"],
+        ["a", "number", "0.010", "0.0%", "0.0%", "-", "-"],
+        ["c", "text", "-", "0.0%", "100.0%", "-", "-"],
+    ]
+
+
+def test_a_plot_without_the_plotter_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    with pytest.raises(PlotterAbsent, match="--plot needs matplotlib, which is not installed: pip install matplotlib"):
+        plot(some(), tmp_path / "statistics.png")

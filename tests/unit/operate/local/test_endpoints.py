@@ -1,0 +1,72 @@
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from elastic_ctr.operate.local.endpoints import EndpointUnavailable, ask, predict
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        answers = {
+            "/status?all=1": (200, b'{"a": 1}'),
+            "/refused": (409, b'{"error": "version 7 is not held"}'),
+            "/broken": (500, b"<html>"),
+        }
+        self._answer(*answers.get(self.path, (200, b"not json")))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        lines = body["inputs"][0]["data"]
+        assert body["inputs"][0]["shape"] == [len(lines)]
+        outputs = [
+            {"name": "probability", "data": [0.5] * len(lines)},
+            {"name": "version", "data": [7] * len(lines)},
+        ]
+        self._answer(200, json.dumps({"outputs": outputs, "path": self.path}).encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_question_with_its_query_is_answered_with_json(address: str) -> None:
+    assert ask(f"http://{address}/status?all=1") == {"a": 1}
+
+
+def test_a_refusal_is_told_in_the_roles_own_words(address: str) -> None:
+    with pytest.raises(EndpointUnavailable, match="answers 409: version 7 is not held"):
+        ask(f"http://{address}/refused")
+
+
+def test_an_answer_that_is_no_json_is_a_closed_door(address: str) -> None:
+    with pytest.raises(EndpointUnavailable, match="answers 500: <html>"):
+        ask(f"http://{address}/broken")
+    with pytest.raises(EndpointUnavailable, match="does not answer as it should"):
+        ask(f"http://{address}/other")
+
+
+def test_nobody_there_is_a_closed_door() -> None:
+    with pytest.raises(EndpointUnavailable, match=r"http://127\.0\.0\.1:1/status does not answer: "):
+        ask("http://127.0.0.1:1/status")
+
+
+def test_lines_are_predicted_with_the_version_that_answered(address: str) -> None:
+    assert predict(address, "ctr", ["1:a", "2:a"]) == ([0.5, 0.5], [7, 7])
