@@ -1,6 +1,6 @@
 """Awkward numbers in the rows of a stream: what became of them, and how fresh the model is meanwhile.
 
-    .venv/bin/python -m bench.awkward_numbers [--rate 1000] [--seconds 60] [--rows 20]
+    .venv/bin/python -m bench.awkward_numbers [--rate 1000] [--seconds 60] [--rows 1]
 
 `elastic-ctr local`'s own processes learn rows of JSON from a followed folder: two columns of categories, a number that is standardised, and
 the same one as it is. In the middle of it each of NUMBERS comes in `--rows` rows at once. Freshness is the time from a row's append to the
@@ -145,7 +145,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=60, help="how long rows come; the awkward ones in the middle of it"
     )
-    parser.add_argument("--rows", type=int, default=20, help="of each number, in each of the two columns")
+    parser.add_argument("--rows", type=int, default=1, help="of each number, in each of the two columns")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="awkward-") as name:
         log = FolderLog(Path(name) / "log")
