@@ -19,6 +19,7 @@ from elastic_ctr.config.data import split_time
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.own_network import read_source
 from elastic_ctr.config.values_file import Values
+from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.operate.cli.check import SETTLE_SECONDS, CheckFailed, verify_serving
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.first_file import check_columns
@@ -33,9 +34,11 @@ from elastic_ctr.operate.local.session import (
     RoleRefused,
     RunFailed,
     Session,
+    Status,
     failure,
     find_ports_free,
     has_come_to_its_end,
+    pause_of,
     status_and_release,
     troubles,
 )
@@ -308,47 +311,46 @@ def _go_on(process: "subprocess.Popen[bytes]") -> None:
 
 def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder: RunFolder, last: str | None) -> None:
     """Until predictions are answered, by the version of the hour `last` where there is one, or cannot be."""
-    console, said = Console(stderr=True), list[str]()
-    model, predictions = places.info.model, places.info.predictions
+    said, before = list[str](), list[str]()
     wrong_since: float | None = None
 
     def say(sentence: str) -> None:
         if sentence.partition(" (")[0] not in said:
             said.append(sentence.partition(" (")[0])
-            console.print(sentence, highlight=False)
+            Console(stderr=True).print(sentence, highlight=False)
 
     while process.poll() is None:
         status_, release = status_and_release(places)
         if status_ is not None:
             _go_on(process)
         say(stage(status_, None if release is None else release.candidate))
-        info = run_folder.read()
-        problems = [] if info is None else list(info.problems)
-        if (stands_still := failure(status_, release)) and stands_still not in problems:
-            problems.append(stands_still)
-        for each in problems:
+        found = _problems_of(run_folder, status_, release)
+        for each in found:
             say(each)
-        # What is tried again is waited for.
-        problems = [each for each in problems if each not in troubles(status_)]
+        # One look may see a problem that has gone. What is tried again is waited for.
+        problems = [each for each in found if each in before and each not in troubles(status_)]
+        before = found
         if release is None:
             # A version may be live while training stands still, and cube-transfer does not answer yet: only processes end it.
             problems = [each for each in problems if each.startswith("ctr-")]
-        waits = last is not None and status_ is not None and not problems and not has_come_to_its_end(status_, release)
-        live = None if release is None or waits else release.live
+        under_way = last is not None and status_ is not None and not has_come_to_its_end(status_, release)
+        pause = pause_of(status_, release) if under_way and status_ is not None else ""
+        live = None if release is None or (under_way and not pause and not problems) else release.live
         # A master may refuse an old folder while the version in it is answered already.
         if live is not None and (status_ is not None or problems):
-            stays = [each for each in problems if each.startswith("ctr-master-") and " cannot run: " in each]
+            stays = under_way and not pause
+            stays |= any(each.startswith("ctr-master-") and " cannot run: " in each for each in problems)
             # A role that holds up predictions is one of these.
             problems = [each for each in problems if each.startswith(("ctr-serving", "ctr-cube"))]
-            unanswered = _unanswered(predictions, model, live)
+            unanswered = _unanswered(places.info.predictions, places.info.model, live)
             if unanswered is None:
-                console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
+                say(f"predictions: http://{places.serving}, folder {places.folder}")
+                if pause:
+                    say(f"they do not know {last} yet: {pause}")
                 if stays:
                     _go_on(process)
-                    refuse(
-                        f"training does not go on until this is mended (`elastic-ctr local down --dir {places.folder}` ends all)",
-                        1,
-                    )
+                    ends = f"`elastic-ctr local down --dir {places.folder}` ends all"
+                    refuse(f"training does not go on until this is mended ({ends})", 1)
                 _print_next_of_up(places)
                 return
             say(str(unanswered))
@@ -364,6 +366,14 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
             )
         time.sleep(0.5)
     refuse(run_folder.absence())
+
+
+def _problems_of(run_folder: RunFolder, status: Status | None, release: ReleaseDocument | None) -> list[str]:
+    """Return the problems of the processes, and the reason why training stands still."""
+    info = run_folder.read()
+    found = [] if info is None else list(info.problems)
+    stands_still = failure(status, release)
+    return [*found, stands_still] if stands_still and stands_still not in found else found
 
 
 def _print_next_of_up(places: Places) -> None:

@@ -1,6 +1,5 @@
-"""The text of statistics and of drift, and their plot, for `elastic-ctr analyze`."""
+"""The text of statistics, and their plot, for `elastic-ctr analyze`."""
 
-from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
@@ -10,12 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.features.statistics.drift import Drift
 
 _SHOWN_VALUES = 3
 _PLOTTED_VALUES = 20
 _PLOTTED_BINS = 64
-MUCH, SOME = 0.25, 0.1  # of the population stability index
 _COLUMNS = 4
 
 
@@ -54,24 +51,6 @@ def statistics_table(statistics: Statistics) -> Group:
             *("-" if each is None else f"{each:.5g}" for each in facts),
         )
     return Group(*(each for each in (texts, numbers) if each.row_count))
-
-
-def drift_table(drifts: Iterable[Drift]) -> Table:
-    """A line for each column, those that have changed most first."""
-    shown = _table("column", "kind", "PSI", "missing before", "missing", "unseen before", "unseen", left=("kind",))
-    for each in sorted(drifts, key=lambda drift: -1.0 if drift.psi is None else drift.psi, reverse=True):
-        psi = each.psi or 0.0
-        shown.add_row(
-            Text(each.column),
-            each.kind,
-            "-" if each.psi is None else f"{each.psi:.3f}",
-            f"{each.pinned_missing:.1%}",
-            f"{each.missing:.1%}",
-            _share(each.pinned_unseen),
-            _share(each.unseen),
-            style="red" if psi > MUCH else "yellow" if psi > SOME else "",
-        )
-    return shown
 
 
 def plot(statistics: Statistics, picture: Path) -> None:
@@ -123,7 +102,3 @@ def _short(value: str, most: int = 20) -> str:
     """On one line: values may hold any character."""
     plain = "".join(each if each.isprintable() else "�" for each in value)
     return plain if len(plain) <= most else plain[: most - 1] + "…"
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"

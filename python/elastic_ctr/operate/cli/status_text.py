@@ -10,11 +10,12 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from elastic_ctr.operate.cli.fitted_text import Column, FittedTable, Sentence, lines_of, shortened
-from elastic_ctr.operate.cli.statistics_text import MUCH, SOME
 from elastic_ctr.operate.local.report import dated, figure, learned, number, total
 from elastic_ctr.operate.local.run_view import stage
 from elastic_ctr.operate.local.session import troubles
 
+# Of the population stability index.
+MUCH, SOME = 0.25, 0.1
 _NOTICES = 3
 _INDENT = 11
 _SHOWN_RECOVERIES = 5

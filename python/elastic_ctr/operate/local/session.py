@@ -93,6 +93,13 @@ def has_come_to_its_end(status: Status | None, release: ReleaseDocument | None) 
     return not published or release.live == max(published)
 
 
+def pause_of(status: Status, release: ReleaseDocument | None) -> str:
+    """Why the version of the last hour does not come by itself: a sentence; empty while it is on its way."""
+    if release is not None and release.promotion_paused:
+        return "promotion is paused: `elastic-ctr rollback --resume` lets the newest version go live"
+    return f"the master waits for {status['waitsFor']}" if status["waitsFor"] else ""
+
+
 def troubles(status: Status | None) -> list[str]:
     """Errors that are retried: the reasons why a run stands still."""
     if status is None:

@@ -18,7 +18,9 @@ WRONG = "serving at 127.0.0.1:8400 answers 500: the log says why"
 def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """`local up` of a run whose version 7 is live, with the answers of serving."""
 
-    def following(*looks: CheckFailed | int, states: Sequence[dict[str, Any]] = (), last: str | None = None) -> None:
+    def following(
+        *looks: CheckFailed | int, states: Sequence[dict[str, Any]] = (), last: str | None = None, paused: bool = False
+    ) -> None:
         given = iter(looks)
 
         def verify(_address: str, _model: str) -> Checked:
@@ -27,7 +29,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
                 raise look
             return Checked("", {"version": look})
 
-        release = SimpleNamespace(live=7, candidate=None, refused={})
+        release = SimpleNamespace(live=7, candidate=None, refused={}, promotion_paused=paused)
         places: Any = SimpleNamespace(
             serving="127.0.0.1:8400", folder=tmp_path, info=SimpleNamespace(model="ctr", predictions=["127.0.0.1:8400"])
         )
@@ -38,10 +40,11 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(local, "status_and_release", lambda _: (next(statuses, {}), release))
         monkeypatch.setattr(local, "troubles", lambda _: [])
         monkeypatch.setattr(local, "_print_next_of_up", lambda _: None)
-        monkeypatch.setattr(local, "failure", lambda *_: None)
+        monkeypatch.setattr(local, "failure", lambda status, _: status.get("failure", ""))
         monkeypatch.setattr(local, "stage", lambda *_: "the roles start")
         monkeypatch.setattr("time.sleep", lambda _: None)
         local._follow_start(process, places, folder, last)
+        assert next(statuses, None) is None, "it did not wait for all of these"
 
     return following
 
@@ -52,27 +55,61 @@ def test_it_names_what_it_waits_for_once_and_returns_with_the_first_answer(
     later = CheckFailed("serving at 127.0.0.1:8400: answers 503: version 7 is being checked")
     follow(later, later, 6, 7)
 
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.count("version 7 is being checked") == 1
-    assert "serving answers with version 6, and 7 is live" in told
-    assert "predictions: http://127.0.0.1:8400" in told
+    words = told(capsys)
+    assert words.count("version 7 is being checked") == 1
+    assert "serving answers with version 6, and 7 is live" in words
+    assert "predictions: http://127.0.0.1:8400" in words
+
+
+def status(*versions: int, finished: bool, **others: Any) -> dict[str, Any]:
+    published = [{"id": each, "state": "published"} for each in versions]
+    return {"finished": finished, "versions": published, "current": None, "waitsFor": "", **others}
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
 
 
 def test_with_a_last_hour_it_returns_once_the_version_of_that_hour_answers(
     follow: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def status(*versions: int, finished: bool) -> dict[str, Any]:
-        published = [{"id": each, "state": "published"} for each in versions]
-        return {"finished": finished, "versions": published, "current": None}
+    states = [status(6, finished=False), status(6, 7, finished=False), status(6, 7, finished=True)]
 
-    # One look alone: serving is asked for its version at the end.
-    follow(
-        7,
-        states=[status(6, finished=False), status(6, 7, finished=False), status(6, 7, finished=True)],
-        last="20200401/01",
-    )
+    follow(7, states=states, last="20200401/01")
 
-    assert "predictions: http://127.0.0.1:8400" in " ".join(capsys.readouterr().err.split())
+    assert "predictions: http://127.0.0.1:8400" in told(capsys)
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "paused", "words"),
+    [
+        ("20200401/05/donefile", False, "they do not know 20200401/05 yet: the master waits for 20200401/05/donefile"),
+        ("", True, "they do not know 20200401/05 yet: promotion is paused"),
+    ],
+)
+def test_a_last_hour_that_does_not_come_by_itself_is_named(
+    follow: Any, capsys: pytest.CaptureFixture[str], waits_for: str, paused: bool, words: str
+) -> None:
+    states = [status(6, 7, finished=False, waitsFor=waits_for)]
+
+    follow(7, states=states, last="20200401/05", paused=paused)
+
+    assert words in told(capsys)
+
+
+def test_a_training_that_is_stopped_before_its_last_hour_ends_it_with_1(
+    follow: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped = status(7, finished=False, failure="pass 20200401/01 is stopped: too many lines are refused")
+
+    with pytest.raises(typer.Exit) as ended:
+        follow(7, states=[stopped, stopped], last="20200401/01")
+
+    words = told(capsys)
+    assert ended.value.exit_code == 1
+    assert "pass 20200401/01 is stopped" in words
+    assert "predictions: http://127.0.0.1:8400" in words
+    assert "training does not go on until this is mended" in words
 
 
 def test_an_answer_that_stays_wrong_ends_it_with_a_sentence(
@@ -82,7 +119,7 @@ def test_an_answer_that_stays_wrong_ends_it_with_a_sentence(
     with pytest.raises(typer.Exit) as ended:
         follow(CheckFailed(WRONG, is_wrong=True))
 
-    told = " ".join(capsys.readouterr().err.split())
+    words = told(capsys)
     assert ended.value.exit_code == 1
-    assert WRONG in told
-    assert "no prediction is answered until this is mended" in told
+    assert WRONG in words
+    assert "no prediction is answered until this is mended" in words

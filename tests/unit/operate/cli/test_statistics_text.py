@@ -9,10 +9,9 @@ from rich.console import Console, RenderableType
 
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.features.statistics.drift import Drift
 from elastic_ctr.formats.cells import cells_of
 from elastic_ctr.formats.inputs import Inputs, TextInput
-from elastic_ctr.operate.cli.statistics_text import PlotterAbsent, drift_table, plot, statistics_table
+from elastic_ctr.operate.cli.statistics_text import PlotterAbsent, plot, statistics_table
 
 
 def some() -> Statistics:
@@ -36,22 +35,6 @@ def test_every_column_has_a_line() -> None:
     assert ["[red]tags", "2", "50.0%", "1", "1", "6.0", "a�b[/]", "100.0%"] in lines
     assert ["price", "2", "0.0%", "2", "1.5", "1.5", "1.5", "2.5", "2.5", "2", "0.5"] in lines
     assert ["none", "2", "100.0%", "0", *["-"] * 7] in lines
-
-
-def test_what_has_changed_most_stands_first() -> None:
-    drifts = [
-        Drift("a", "number", 0.01, 0, 0),
-        Drift("b", "text", 0.5, 0, 0.25, 0.1, 0.2),
-        Drift("c", "text", None, 0, 1),
-    ]
-
-    lines = [line for line in shown(drift_table(drifts)) if line and line[0] in "abc"]
-
-    assert lines == [
-        ["b", "text", "0.500", "0.0%", "25.0%", "10.0%", "20.0%"],
-        ["a", "number", "0.010", "0.0%", "0.0%", "-", "-"],
-        ["c", "text", "-", "0.0%", "100.0%", "-", "-"],
-    ]
 
 
 def test_a_plot_without_the_plotter_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

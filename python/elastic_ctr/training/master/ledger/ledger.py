@@ -63,9 +63,6 @@ class Ledger(
         """The first that is not done: passes are worked off in order."""
         return self._row(PassRow, "passes where state != 'done' order by ordinal")
 
-    def pass_before(self, ordinal: int) -> PassRow | None:
-        return self._row(PassRow, "passes where ordinal < ? order by ordinal desc", ordinal)
-
     def passes_after(self, ordinal: int) -> list[PassRow]:
         return self._rows(PassRow, "passes where ordinal > ? order by ordinal", ordinal)
 
