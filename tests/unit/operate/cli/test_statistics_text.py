@@ -38,7 +38,7 @@ def test_every_column_has_a_line() -> None:
     assert ["none", "2", "100.0%", "0", *["-"] * 7] in lines
 
 
-def test_what_has_changed_most_stands_first() -> None:
+def test_the_column_with_the_largest_drift_stands_first() -> None:
     drifts = [
         Drift("a", "number", 0.01, 0, 0),
         Drift("b", "text", 0.5, 0, 0.25, 0.1, 0.2),
