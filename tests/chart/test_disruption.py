@@ -41,7 +41,7 @@ def test_every_budget_can_be_met(render: Renderer, values: dict[str, Any]) -> No
         [_] = [each for each in owners if budget.selector.items() <= each.pod.labels.items()]
 
 
-def test_what_there_is_one_of_has_no_budget(render: Renderer) -> None:
+def test_only_cube_and_serving_have_a_disruption_budget(render: Renderer) -> None:
     """A budget on a singleton would block the drain of its node for ever, or promise nothing."""
     assert {each.component for each in render(**CLICKS_BY_HTTP).all("PodDisruptionBudget")} == {"cube", "serving"}
 
@@ -59,7 +59,7 @@ def test_copies_stand_on_several_nodes_where_that_is_possible(render: Renderer) 
         assert spread["labelSelector"]["matchLabels"].items() <= rendered.pod_of(name).labels.items()
 
 
-def test_a_rolling_update_of_serving_never_has_fewer_pods_than_asked_for(render: Renderer) -> None:
+def test_a_rolling_update_of_serving_never_has_fewer_pods_than_replicas(render: Renderer) -> None:
     rolling = render().one("Deployment", component="serving").spec["strategy"]["rollingUpdate"]
 
     assert (rolling["maxUnavailable"], rolling["maxSurge"]) == (0, 1)
@@ -84,7 +84,7 @@ def test_the_autoscaler_knows_what_it_scales(render: Renderer) -> None:
     assert scaler.spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
 
 
-def test_without_an_autoscaler_the_values_say_how_many() -> None:
+def test_without_an_autoscaler_the_values_set_the_replicas_of_serving() -> None:
     running = found_in_cluster("apps/v1", "Deployment", "ctr-serving", spec={"replicas": 5})
 
     assert install(objects=[running], serving={"replicas": 2}).one("Deployment").replicas == 2
@@ -96,12 +96,12 @@ def test_an_autoscaler_that_is_new_starts_with_the_pods_there_are() -> None:
     assert install(objects=[running], serving=AUTOSCALED).one("Deployment").replicas == 5
 
 
-def test_an_autoscaler_that_comes_with_the_release_says_how_many_by_itself() -> None:
+def test_an_autoscaler_of_the_release_alone_sets_the_replicas_of_serving() -> None:
     """Who renders with a cluster's kinds but cannot look anything up, as Argo CD does, would set the count back each time."""
     assert "replicas" not in install(serving=AUTOSCALED).one("Deployment").spec
 
 
-def test_once_there_is_an_autoscaler_nobody_else_says_how_many() -> None:
+def test_a_deployment_sets_no_replicas_once_the_cluster_has_an_autoscaler() -> None:
     running = found_in_cluster("apps/v1", "Deployment", "ctr-serving", spec={"replicas": 5})
     scaler = found_in_cluster("autoscaling/v2", "HorizontalPodAutoscaler", "ctr-serving", spec={})
 
@@ -178,7 +178,7 @@ def test_volumes_go_with_their_release_unless_the_values_keep_them(render: Rende
     assert retention(**keep) == {"Retain"}
 
 
-def test_who_is_scaled_to_nothing_finds_its_volume_again_but_a_copy_of_a_shard(render: Renderer) -> None:
+def test_scaling_down_deletes_the_volume_of_a_replica_of_cube_and_retains_every_other(render: Renderer) -> None:
     kept = {
         name: each["whenScaled"] for name, each in policies(render, cube={"persistence": {"enabled": True}}).items()
     }

@@ -73,7 +73,7 @@ def test_an_intake_opens_its_own_edges_and_no_others(render: Renderer, by: Rule)
     assert not may(rendered, OUTSIDER, known["intake"], INTAKE)
 
 
-def test_clicks_come_from_whom_the_values_name(render: Renderer) -> None:
+def test_the_intake_lets_in_the_peers_that_the_values_name(render: Renderer) -> None:
     shop = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}}
     rendered = render(**merged(CLICKS_BY_HTTP, {"intake": {"networkPolicy": {"from": [shop]}}}))
     intake = peers(rendered)["intake"]
@@ -83,7 +83,7 @@ def test_clicks_come_from_whom_the_values_name(render: Renderer) -> None:
     assert may(rendered, peers(rendered)["master"], intake, INTAKE)
 
 
-def test_the_intake_of_another_release_is_reached_by_who_reads_the_stream_at_its_port(render: Renderer) -> None:
+def test_only_readers_of_the_stream_reach_the_intake_of_another_release_at_its_port(render: Renderer) -> None:
     rendered = render(data={**CLICKS_BY_HTTP["data"], "source": {"url": "intake://clicks.shop:9310"}})
     other = Peer("shop", {"app": "intake"}, ports={"intake": 9310})
 
@@ -94,7 +94,7 @@ def test_the_components_are_those_of_the_picture(rendered: Rendered) -> None:
     assert peers(rendered).keys() == {each for source, target, _ in EDGES for each in (source, target)}
 
 
-def test_a_port_that_nobody_opens_is_closed(rendered: Rendered) -> None:
+def test_a_port_that_no_policy_opens_is_closed(rendered: Rendered) -> None:
     known = peers(rendered)
 
     for source in known:
@@ -114,7 +114,7 @@ def test_predictions_are_open_to_all_and_nothing_else_is(rendered: Rendered) -> 
         assert found == {("serving", port) for port in DOORS}
 
 
-def test_the_doors_of_serving_may_be_closed_to_all_but_some(render: Renderer) -> None:
+def test_the_ports_of_serving_may_be_closed_to_all_but_some(render: Renderer) -> None:
     shop = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}}
     rendered = render(serving={"networkPolicy": {"from": [shop]}})
     serving = peers(rendered)["serving"]
@@ -125,7 +125,7 @@ def test_the_doors_of_serving_may_be_closed_to_all_but_some(render: Renderer) ->
         assert may(rendered, peers(rendered)["client"], serving, door)
 
 
-def test_a_door_of_serving_that_is_closed_stands_nowhere(render: Renderer) -> None:
+def test_a_port_of_serving_that_is_off_is_in_no_pod_service_or_policy(render: Renderer) -> None:
     rendered = render(serving={"config": {"grpcPort": 0}})
     serving = peers(rendered)["serving"]
     service = rendered.one("Service", component="serving")
@@ -146,13 +146,13 @@ def test_prometheus_reaches_the_metrics_and_nothing_else(rendered: Rendered) -> 
     assert found == METRICS | {("serving", port) for port in DOORS}
 
 
-def test_every_pod_may_ask_for_names(rendered: Rendered) -> None:
+def test_every_pod_reaches_dns(rendered: Rendered) -> None:
     for name, peer in peers(rendered).items():
         assert may(rendered, peer, DNS, 53), name
         assert not may(rendered, peer, DNS, 9153), name
 
 
-def test_names_are_asked_for_by_udp_too(rendered: Rendered) -> None:
+def test_dns_is_open_by_udp_and_by_tcp(rendered: Rendered) -> None:
     protocols = {
         port["protocol"]
         for each in rendered.all("NetworkPolicy")
@@ -178,7 +178,7 @@ HADOOP = Peer(address="198.51.100.9")
 READERS = ("master", "trainer", "scoring")
 
 
-def test_only_who_reads_logs_reaches_hadoop(rendered: Rendered) -> None:
+def test_only_readers_of_logs_reach_hadoop(rendered: Rendered) -> None:
     ports = {9870, 9864, 9871, 9865, 14000}
 
     assert reaching(rendered, HADOOP, [*ports, 9000, 443, 22]) == dict.fromkeys(READERS, ports)
@@ -191,7 +191,7 @@ def test_hadoop_is_where_the_values_say(render: Renderer) -> None:
     assert reaching(rendered, Peer(address="198.51.101.9"), [9870, 9864]) == {}
 
 
-def test_only_who_reads_a_topic_reaches_its_brokers_at_the_ports_that_are_named(render: Renderer) -> None:
+def test_only_readers_of_a_topic_reach_its_brokers_at_the_ports_that_are_named(render: Renderer) -> None:
     rendered = render(
         data={"source": {"url": "kafka://one:9094,two:9095/clicks"}, "start": "earliest", "end": None},
         networkPolicy={"kafka": {"cidrs": ["198.51.100.0/24"]}},
@@ -230,7 +230,7 @@ def test_a_client_is_let_out_to_what_there_is_and_nothing_else(render: Renderer)
     assert ports == {8701}
 
 
-def test_where_logs_are_files_nobody_reaches_hadoop(render: Renderer) -> None:
+def test_no_pod_reaches_hadoop_where_logs_are_files(render: Renderer) -> None:
     rendered = render(
         data={"source": {"url": "file:///data"}}, dataVolume={"existingClaim": "logs", "mountPath": "/data"}
     )
@@ -241,13 +241,13 @@ def test_where_logs_are_files_nobody_reaches_hadoop(render: Renderer) -> None:
 WRITERS = {"master", "trainer", "pserver", "cube", "cube-transfer", "serving", "scoring"}
 
 
-def test_a_store_in_hadoop_is_reached_by_all_who_use_it(render: Renderer) -> None:
+def test_a_store_in_hadoop_is_reached_by_every_component_that_uses_it(render: Renderer) -> None:
     rendered = render(store={"config": {"url": "hdfs://namenode:9000"}}, fileServer={"enabled": False})
 
     assert reaching(rendered, HADOOP, [9870]).keys() == WRITERS
 
 
-def test_a_store_elsewhere_is_reached_by_all_who_use_it(render: Renderer) -> None:
+def test_a_store_elsewhere_is_reached_by_every_component_that_uses_it(render: Renderer) -> None:
     rendered = render(
         store={"config": {"url": "http://files.other:8080"}},
         fileServer={"enabled": False},
@@ -272,7 +272,7 @@ def test_another_release_reaches_nothing_but_predictions(render: Renderer) -> No
     assert found <= {("client", "serving", port) for port in DOORS}
 
 
-def test_whom_the_values_name_are_clients(render: Renderer) -> None:
+def test_peers_that_the_values_name_are_clients(render: Renderer) -> None:
     ops: dict[str, Any] = {"podSelector": {"matchLabels": {"team": "ops"}}}
     rendered = render(networkPolicy={"clients": [ops]})
     found = {
@@ -285,7 +285,7 @@ def test_whom_the_values_name_are_clients(render: Renderer) -> None:
     assert found == {(target, port) for source, target, port in EDGES if source == "client"}
 
 
-def test_a_file_server_that_is_shown_outside_lets_in_whom_the_values_name(render: Renderer) -> None:
+def test_a_file_server_behind_a_load_balancer_lets_in_the_clients_that_the_values_name(render: Renderer) -> None:
     ops: dict[str, Any] = {"podSelector": {"matchLabels": {"team": "ops"}}}
     rendered = render(networkPolicy={"clients": [ops]}, fileServer={"service": {"type": "LoadBalancer"}})
     file_server = peers(rendered)["file-server"]

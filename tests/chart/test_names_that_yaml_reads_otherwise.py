@@ -99,7 +99,7 @@ TAKEN: dict[str, Any] = {
 }
 
 
-def test_what_values_name_may_look_like_a_number(render: Renderer) -> None:
+def test_a_name_in_the_values_may_look_like_a_number(render: Renderer) -> None:
     for values in (
         TAKEN,
         {"tracking": {"enabled": True, "persistence": {"storageClass": "2024"}}},

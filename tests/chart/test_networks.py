@@ -45,7 +45,7 @@ def outside() -> Iterator[tuple[str, str, object]]:
 
 
 @pytest.mark.parametrize(("network", "key", "value"), list(outside()), ids=str)
-def test_what_the_program_refuses_of_a_network_the_schema_refuses(
+def test_the_schema_refuses_a_setting_of_a_network_that_the_program_refuses(
     render: Renderer, network: str, key: str, value: object
 ) -> None:
     model = {"network": {"name": network, key: value}}
@@ -82,7 +82,9 @@ def test_what_the_program_refuses_of_a_network_the_schema_refuses(
     ],
     ids=str,
 )
-def test_what_is_no_network_is_refused_by_both(render: Renderer, network: object, words: str) -> None:
+def test_an_invalid_network_is_refused_by_the_schema_and_by_the_program(
+    render: Renderer, network: object, words: str
+) -> None:
     model = {"network": network}
 
     with pytest.raises(ConfigRefused, match=r"model\.network"):
@@ -153,7 +155,7 @@ def test_every_role_loads_the_network_that_was_given_and_nothing_of_the_default(
     ],
     ids=str,
 )
-def test_what_is_wrong_with_a_network_of_the_users_own_is_a_sentence_in_both(
+def test_an_error_in_a_network_of_your_own_is_refused_by_the_chart_and_by_the_program(
     render: Renderer, model: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigRefused, match=r"model"):

@@ -79,7 +79,7 @@ def test_every_kubernetes_takes_every_object(rendered: Rendered, version: str) -
 
 
 @pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
-def test_what_a_cluster_is_sent_is_what_its_version_takes(version: str) -> None:
+def test_the_objects_for_a_version_of_kubernetes_fit_its_schemas(version: str) -> None:
     sent = [each for each in install(version=f"{version}.0", tracking={"enabled": True}).objects if each.kind != "Job"]
 
     assert {each.name: wrong for each in sent if (wrong := wrong_for_kubernetes(each.raw, version))} == {}
@@ -109,7 +109,7 @@ def test_no_two_objects_are_one(rendered: Rendered) -> None:
     assert [each for each, times in counted.items() if times > 1] == []
 
 
-def test_every_object_says_whose_it_is(rendered: Rendered) -> None:
+def test_every_object_has_the_recommended_labels(rendered: Rendered) -> None:
     for each in rendered.objects:
         assert {
             "app.kubernetes.io/name": "elastic-ctr",
@@ -187,7 +187,7 @@ def test_cluster_wide_names_carry_namespace_and_release(render: Renderer) -> Non
     assert {each.name for each in found} == {"elastic-ctr.ads.ctr.pserver", "elastic-ctr.ads.ctr.trainer"}
 
 
-def test_what_is_shown_is_what_is_installed_every_time(render: Renderer) -> None:
+def test_two_renderings_of_the_same_values_differ_in_the_generated_token_alone(render: Renderer) -> None:
     """Nothing but the generated token may differ between two renderings of the same values."""
 
     def without_token(of: Rendered) -> str:

@@ -58,7 +58,7 @@ def read_by(monitor: Object, rendered: Rendered) -> Iterator[tuple[str, int]]:
                 yield from ((pod.component, port) for name, port in ports.items() if name in names)
 
 
-def test_every_door_with_metrics_is_read_once(rendered: Rendered) -> None:
+def test_every_endpoint_with_metrics_is_scraped_once(rendered: Rendered) -> None:
     monitors = [*rendered.all("ServiceMonitor"), *rendered.all("PodMonitor")]
 
     assert Counter(each for monitor in monitors for each in read_by(monitor, rendered)) == Counter(METRICS)
@@ -78,14 +78,14 @@ def test_the_operator_finds_what_it_reads_by_the_labels_of_the_values(rendered: 
         assert rendered.one(kind).labels["release"] == "stack"
 
 
-def test_metrics_say_whose_they_are(rendered: Rendered) -> None:
+def test_metrics_have_the_labels_of_their_release_and_component(rendered: Rendered) -> None:
     labels = {"app.kubernetes.io/instance", "app.kubernetes.io/component"}
 
     assert set(rendered.one("ServiceMonitor").spec["targetLabels"]) == labels
     assert set(rendered.one("PodMonitor").spec["podTargetLabels"]) == labels
 
 
-def test_nothing_is_made_for_prometheus_unless_asked_for(render: Renderer) -> None:
+def test_objects_for_prometheus_are_absent_by_default(render: Renderer) -> None:
     assert {"ServiceMonitor", "PodMonitor", "PrometheusRule"} & {each.kind for each in render().objects} == set()
 
 
@@ -130,7 +130,7 @@ def test_every_alert_is_of_this_release_and_says_what_to_do(rendered: Rendered) 
         assert "<" not in re.sub(r"\s<=?\s", "", rule["expr"]), rule["alert"]
 
 
-def test_what_prometheus_fills_in_is_left_to_prometheus(rendered: Rendered) -> None:
+def test_templates_in_the_annotations_of_alerts_are_left_to_prometheus(rendered: Rendered) -> None:
     raw = yaml.safe_load(ALERTS)
     texts = {text for group in raw["groups"] for rule in group["rules"] for text in rule["annotations"].values()}
     templated = {text for text in texts if "{{" in text}
@@ -147,7 +147,7 @@ def test_the_dashboard_is_one_and_arrives_whole(rendered: Rendered) -> None:
     assert config.labels["grafana_dashboard"] == "1"
 
 
-def test_every_panel_asks_for_something_and_says_what() -> None:
+def test_every_panel_has_a_title_and_queries_metrics_of_the_program() -> None:
     board = json.loads(DASHBOARD)
     panels = [each for each in board["panels"] if each["type"] != "row"]
 

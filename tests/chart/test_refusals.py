@@ -482,7 +482,7 @@ BETWEEN_ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("features", "words"), FEATURE_KEYS.values(), ids=FEATURE_KEYS)
-def test_a_rule_of_one_feature_is_told_by_the_schema_and_held_by_the_program(
+def test_a_rule_of_one_feature_is_enforced_by_the_schema_and_by_the_program(
     render: Renderer, features: dict[str, Any], words: str
 ) -> None:
     told = render.refusal(below=ROWS, features=features)
@@ -494,7 +494,7 @@ def test_a_rule_of_one_feature_is_told_by_the_schema_and_held_by_the_program(
 
 
 @pytest.mark.parametrize(("values", "words"), BETWEEN_ROWS.values(), ids=BETWEEN_ROWS)
-def test_a_rule_of_rows_is_one_sentence_and_held_by_the_program(
+def test_a_rule_of_rows_is_one_sentence_of_the_chart_and_is_enforced_by_the_program(
     render: Renderer, values: dict[str, Any], words: list[str]
 ) -> None:
     told = render.refusal(below=ROWS, **values)
@@ -535,7 +535,7 @@ TAKEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("values", TAKEN.values(), ids=TAKEN)
-def test_what_is_right_is_taken(render: Renderer, values: dict[str, Any]) -> None:
+def test_right_values_are_rendered(render: Renderer, values: dict[str, Any]) -> None:
     assert render(**values).objects
 
 
@@ -549,7 +549,7 @@ def test_the_schema_refuses_one_wrong_key_in_one_sentence(render: Renderer, valu
 
 
 @pytest.mark.parametrize(("keys", "words"), MISSING.values(), ids=MISSING)
-def test_what_must_be_given_is_asked_for_by_name(render: Renderer, keys: list[str], words: str) -> None:
+def test_a_missing_required_key_is_named_in_the_refusal(render: Renderer, keys: list[str], words: str) -> None:
     data = {
         "source": {"url": "hdfs://namenode:9000"},
         "path": "/train_data",
@@ -570,7 +570,7 @@ def test_an_install_with_no_values_says_all_that_is_missing(render: Renderer) ->
 
 
 @pytest.mark.parametrize(("values", "words"), BETWEEN_KEYS.values(), ids=BETWEEN_KEYS)
-def test_a_rule_between_keys_is_told_in_our_sentence(
+def test_a_broken_rule_between_keys_is_refused_in_a_sentence_of_the_chart(
     render: Renderer, values: dict[str, Any], words: list[str]
 ) -> None:
     told = render.refusal(**values)
@@ -583,7 +583,7 @@ def test_a_rule_between_keys_is_told_in_our_sentence(
     assert any(mark in sentence for mark in (": ", "; ")), told
 
 
-def test_several_wrong_keys_are_told_at_once(render: Renderer) -> None:
+def test_several_wrong_keys_are_refused_at_once(render: Renderer) -> None:
     told = render.refusal(cube={"config": {"shards": 0}}, trainer={"replicas": 0}, nonsense=1)
 
     for words in ("/cube/config/shards", "/trainer/replicas", "'nonsense'"):
@@ -595,7 +595,7 @@ def test_without_volcano_the_install_names_the_two_ways_out() -> None:
         install(without=[VOLCANO])
 
 
-def test_a_training_that_is_off_asks_for_no_volcano() -> None:
+def test_a_training_that_is_off_needs_no_volcano() -> None:
     assert install(without=[VOLCANO], training={"enabled": False}).all("Job") == []
 
 
@@ -610,7 +610,7 @@ def test_an_old_kubernetes_is_refused() -> None:
         install(version="1.26.9")
 
 
-def test_what_is_refused_here_is_refused_by_the_program_too() -> None:
+def test_the_rules_between_keys_of_the_chart_are_rules_of_the_program_too() -> None:
     """One rule, two places: the program's own between-keys rules are all among these."""
     for name in (
         "more shards than partitions",

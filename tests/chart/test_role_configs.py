@@ -86,7 +86,7 @@ def test_cluster_and_laptop_give_a_role_the_same_settings(values: dict[str, Any]
 ROWS = read(CHART / "examples" / "rows.yaml")
 
 
-def test_who_trains_on_rows_makes_the_same_input_in_a_cluster_as_on_a_laptop(render: Renderer) -> None:
+def test_the_members_of_a_training_have_the_same_input_in_a_cluster_as_on_a_laptop(render: Renderer) -> None:
     local = settings(Values, ROWS, "values.yaml")
     found = files(render(below=ROWS))
 
@@ -97,7 +97,7 @@ def test_who_trains_on_rows_makes_the_same_input_in_a_cluster_as_on_a_laptop(ren
     assert inputs["trainer"].numbers == ("price",)
 
 
-def test_only_who_trains_is_told_of_features_and_only_where_there_are_any(render: Renderer) -> None:
+def test_features_are_in_the_role_files_of_a_training_alone_and_only_where_there_are_any(render: Renderer) -> None:
     of_rows = [name for name, text in render(below=ROWS).configs() if "\nfeatures:" in text]
     of_clicks = [name for name, text in render().configs() if "\nfeatures:" in text]
 
@@ -106,7 +106,7 @@ def test_only_who_trains_is_told_of_features_and_only_where_there_are_any(render
     assert of_clicks == []
 
 
-def test_an_intake_is_told_which_columns_an_impression_has(render: Renderer) -> None:
+def test_an_intake_that_joins_has_the_features_in_its_role_file(render: Renderer) -> None:
     stream = {"lateClicks": True, "join": {"key": "id"}}
     data = {
         **CLICKS_BY_HTTP["data"],
@@ -123,7 +123,7 @@ def test_an_intake_is_told_which_columns_an_impression_has(render: Renderer) -> 
     assert found["intake"].features == settings(Values, case, "values.yaml").features
 
 
-def test_statistics_are_told_to_the_master_alone_as_they_are(render: Renderer) -> None:
+def test_statistics_are_in_the_role_file_of_the_master_alone_and_unchanged(render: Renderer) -> None:
     text = Statistics(texts={}, numbers={}).to_json()
     values = merged(ROWS, {"statistics": text})
 
@@ -171,7 +171,7 @@ def test_names_and_values_of_features_arrive_as_they_are(render: Renderer) -> No
 
 
 @pytest.mark.parametrize(("sleep", "all_of_it", "grace"), [(15, 60, 35), (15, 30, 5), (15, 20, 0), (0, 0, 0)])
-def test_what_serving_has_under_way_ends_before_the_pod_is_killed(
+def test_the_grace_seconds_of_serving_end_before_its_pod_is_killed(
     sleep: int, all_of_it: int, grace: int, render: Renderer
 ) -> None:
     rendered = render(serving={"preStopSeconds": sleep, "terminationGracePeriodSeconds": all_of_it})
@@ -225,7 +225,7 @@ def test_addresses_lead_to_services_of_this_release_and_their_ports(render: Rend
     assert {("ctr-master", 9700), ("ctr-cube-transfer", 9300)} <= ports
 
 
-def test_who_reads_the_stream_is_told_where_the_intake_of_the_release_is(render: Renderer) -> None:
+def test_readers_of_the_stream_have_the_address_of_the_intake_of_the_release(render: Renderer) -> None:
     case = merged(CLICKS_BY_HTTP, {"intake": {"config": {"port": 9310}}})
     rendered = render(**case)
     found: dict[str, Any] = files(rendered)
@@ -267,7 +267,7 @@ def test_a_master_is_found_as_soon_as_it_listens(render: Renderer) -> None:
     assert render().one("Service", name="ctr-master").spec["publishNotReadyAddresses"] is True
 
 
-def test_transfer_is_told_shards_and_copies_and_the_master_is_told_pservers(render: Renderer) -> None:
+def test_transfer_has_the_counts_of_shards_and_replicas_and_the_master_that_of_pservers(render: Renderer) -> None:
     found: dict[str, Any] = files(
         render(cube={"replicasPerShard": 3, "config": {"shards": 5}}, pserver={"replicas": 4})
     )
@@ -286,7 +286,7 @@ def test_transfer_is_told_shards_and_copies_and_the_master_is_told_pservers(rend
         ({"share": 0.1, "minutes": None}, 10),
     ],
 )
-def test_transfer_is_told_how_long_a_candidate_answers_the_share_that_serving_is_told(
+def test_transfer_has_the_minutes_of_a_canary_and_serving_has_its_share(
     render: Renderer, canary: dict[str, Any], minutes: float
 ) -> None:
     found: dict[str, Any] = files(render(serving={"config": {"canary": canary}}))
@@ -305,7 +305,7 @@ def test_the_store_is_the_file_server_of_the_release_unless_a_url_is_given(rende
     assert {file.store.url for file in other.values() if hasattr(file, "store")} == {"hdfs://namenode:9000"}
 
 
-def test_who_trains_is_told_where_tracking_is_where_there_is_one(render: Renderer) -> None:
+def test_the_master_and_the_trainers_have_the_address_of_tracking_where_it_is_on(render: Renderer) -> None:
     rendered = render(tracking={"enabled": True, "service": {"port": 5500}})
     found: dict[str, Any] = files(rendered)
     without: dict[str, Any] = files(render())
@@ -316,7 +316,7 @@ def test_who_trains_is_told_where_tracking_is_where_there_is_one(render: Rendere
     assert without["trainer"].tracking is None
 
 
-def test_who_trains_knows_the_training_and_whether_it_ends(render: Renderer) -> None:
+def test_the_members_of_a_training_have_its_name_and_whether_they_exit_when_it_is_done(render: Renderer) -> None:
     volcano: dict[str, Any] = files(render())
     none: dict[str, Any] = files(render(training={"scheduler": "none"}))
 
@@ -367,7 +367,7 @@ def test_slots_arrive_as_they_are(render: Renderer, slots: object) -> None:
     assert found["trainer"].data.slots == ("7", "b")
 
 
-def test_what_nobody_gave_is_not_written(render: Renderer) -> None:
+def test_a_role_file_has_no_null(render: Renderer) -> None:
     for where, text in render().configs():
         assert "null" not in text, where
 

@@ -125,7 +125,7 @@ THE_SAME: dict[str, Values] = {
 
 @pytest.mark.parametrize("scheduler", ["volcano", "none"])
 @pytest.mark.parametrize("values", ANOTHER.values(), ids=ANOTHER)
-def test_what_a_running_job_cannot_take_over_is_another_training(
+def test_values_that_a_running_job_cannot_take_over_make_another_training(
     render: Renderer, values: Values, scheduler: str
 ) -> None:
     assert name_of(render, scheduler, **values) != name_of(render, scheduler)
@@ -133,7 +133,9 @@ def test_what_a_running_job_cannot_take_over_is_another_training(
 
 @pytest.mark.parametrize("scheduler", ["volcano", "none"])
 @pytest.mark.parametrize("values", THE_SAME.values(), ids=THE_SAME)
-def test_what_does_not_concern_training_leaves_it_alone(render: Renderer, values: Values, scheduler: str) -> None:
+def test_values_that_do_not_concern_training_leave_its_name_as_it_is(
+    render: Renderer, values: Values, scheduler: str
+) -> None:
     assert name_of(render, scheduler, **values) == name_of(render, scheduler)
 
 
@@ -168,7 +170,7 @@ def copied(tmp_path: Any) -> Any:
     return shutil.copytree(CHART, tmp_path / "elastic-ctr")
 
 
-def test_the_members_are_told_the_name_the_master_knows(render: Renderer) -> None:
+def test_the_members_and_the_master_have_one_name_of_the_training(render: Renderer) -> None:
     for scheduler in ("volcano", "none"):
         found: dict[str, Any] = files(render(training={"scheduler": scheduler}))
         assert len({found[role].training for role in ("master", "trainer", "pserver")}) == 1
@@ -226,7 +228,7 @@ def members(rendered: Rendered) -> dict[str, dict[str, Any]]:
     return {name: rendered.pod_of(name).spec for name in ("pserver", "trainer")}
 
 
-def test_who_trains_has_time_to_save_before_it_goes(render: Renderer) -> None:
+def test_the_members_of_a_training_have_time_to_save_before_they_are_killed(render: Renderer) -> None:
     assert all(spec["terminationGracePeriodSeconds"] == 300 for spec in members(render()).values())
 
 

@@ -186,7 +186,7 @@ def test_all_components_have_the_same_keys_in_the_same_order() -> None:
     assert not any(of_all_pods & set(DEFAULTS[name]) for name in COMPONENTS)
 
 
-def test_every_value_says_what_it_does() -> None:
+def test_every_key_of_the_values_file_has_a_comment() -> None:
     lines = (CHART / "values.yaml").read_text().splitlines()
     silent = [
         line.strip()
@@ -209,7 +209,7 @@ def test_a_default_is_the_classes(key: str) -> None:
     assert at(DEFAULTS, key) == (None if key in FILLED else expected)
 
 
-def test_what_must_be_given_has_no_default() -> None:
+def test_a_required_key_has_no_default() -> None:
     for key in GIVEN:
         above, _, name = key.rpartition(".")
         assert name not in at(DEFAULTS, above)
@@ -283,7 +283,7 @@ def test_slots_are_a_list_or_text(render: Renderer, slots: object) -> None:
 
 
 @pytest.mark.parametrize("slots", [[], "", [None], {"a": 1}, ["a b"], ["a:b"], ["a", "a"], True], ids=str)
-def test_what_is_no_list_of_slots_is_refused(render: Renderer, slots: object) -> None:
+def test_an_invalid_list_of_slots_is_refused(render: Renderer, slots: object) -> None:
     with pytest.raises(ValueError, match="slots"):
         Values.model_validate(merged(SMALLEST, {"data": {"slots": slots}}))
 
@@ -326,7 +326,7 @@ def nulls(keys: list[str]) -> dict[str, Any]:
     return given
 
 
-def test_a_default_that_is_taken_away_is_missed_by_nobody_unless_the_schema_says_so(render: Renderer) -> None:
+def test_the_chart_renders_without_any_default_that_the_schema_does_not_require(render: Renderer) -> None:
     """`helm --set key=null` deletes a default: all that may go, at once."""
     free = [key for key, required in leaves_with_a_default() if not required]
 
@@ -343,7 +343,7 @@ def test_a_default_that_is_taken_away_is_missed_by_nobody_unless_the_schema_says
     assert files(rendered)
 
 
-def test_a_default_that_the_chart_needs_is_asked_for_by_name(render: Renderer) -> None:
+def test_a_deleted_default_that_the_schema_requires_is_named_in_the_refusal(render: Renderer) -> None:
     needed = [key for key, required in leaves_with_a_default() if required]
     told = render.refusal(**nulls(needed))
 

@@ -96,7 +96,7 @@ def gang_values(base_values: Values) -> Values:
 
 
 @pytest.mark.timeout(420)
-def test_what_does_not_fit_as_a_whole_does_not_start_at_all(
+def test_a_gang_that_does_not_fit_as_a_whole_does_not_start(
     kube: Kube,
     namespace: str,
     gang_values: Values,
@@ -219,7 +219,7 @@ def _unschedulable(kube: Kube, namespace: str) -> bool:
 
 
 @pytest.mark.timeout(600)
-def test_trainers_come_and_go_during_a_pass_and_nobody_else_is_restarted(
+def test_trainers_come_and_go_during_a_pass_and_no_other_pod_is_restarted(
     settled: Release, clicks: ClickLogs, tell: Callable[..., None]
 ) -> None:
     before = settled.training()

@@ -127,7 +127,7 @@ def test_every_edge_of_the_picture_is_open(settled: Release) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("askers")
-def test_what_is_not_drawn_is_shut(settled: Release, tell: Callable[..., None]) -> None:
+def test_a_port_that_no_policy_opens_cannot_be_reached(settled: Release, tell: Callable[..., None]) -> None:
     there = targets(settled)
     found = {source: reached(settled, there, source, doors) for source, doors in SHUT.items()}
     wrong = {f"{source} to {door}" for source, doors in found.items() for door, is_open in doors.items() if is_open}

@@ -14,7 +14,7 @@ def lines(first: int, stop: int) -> list[bytes]:
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_what_a_killed_broker_has_not_taken_comes_later_once_and_in_its_order(tmp_path: Path) -> None:
+def test_lines_that_a_killed_broker_has_not_taken_come_later_once_and_in_order(tmp_path: Path) -> None:
     with plain_broker(tmp_path) as broker:
         log = TopicLog(broker)
         log.append(lines(0, 500))

@@ -75,7 +75,7 @@ def test_the_command_itself_shows_help_and_its_version() -> None:
 
 
 @pytest.mark.parametrize(("typed", "offered"), [("elastic-ctr st", "status"), ("elastic-ctr local d", "down")])
-def test_a_shell_is_told_how_words_go_on(typed: str, offered: str) -> None:
+def test_the_completion_of_the_shell_offers_the_words_that_fit(typed: str, offered: str) -> None:
     words = typed.split()
     asked = {"_ELASTIC_CTR_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
 
@@ -84,7 +84,7 @@ def test_a_shell_is_told_how_words_go_on(typed: str, offered: str) -> None:
     assert offered in done.stdout.split()
 
 
-def test_predictions_that_nobody_reads_on_end_without_a_word() -> None:
+def test_predict_ends_without_an_error_once_its_output_is_closed() -> None:
     def answer(method: str, path: str, body: Any) -> Said:
         if path.endswith("/ready"):
             return 200, {}
@@ -132,7 +132,7 @@ def test_a_typo_in_values_is_answered_with_the_file_and_the_setting_that_was_mea
         ["master"],
     ],
 )
-def test_what_is_no_command_or_lacks_an_option_exits_with_2(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_command_or_a_missing_option_exits_with_2(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ELASTIC_CTR_CONFIG", raising=False)
 
     refused = call(*words)
@@ -141,7 +141,7 @@ def test_what_is_no_command_or_lacks_an_option_exits_with_2(words: list[str], mo
     assert "Error" in refused.stderr
 
 
-def test_status_with_nobody_there_exits_with_2_and_a_sentence_for_each_role(nobody: str) -> None:
+def test_status_of_roles_that_do_not_answer_exits_with_2_and_a_sentence_for_each(nobody: str) -> None:
     asked = call("status", "--address", nobody, "--transfer", nobody, "--serving", nobody)
 
     assert asked.exit_code == 2
@@ -214,7 +214,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) 
     assert sentence.endswith("; `local.portBase`, 1000 higher, moves all ports of the run")
 
 
-def test_predict_seek_and_rollback_with_nobody_there_exit_with_2_and_a_sentence(nobody: str) -> None:
+def test_predict_seek_and_rollback_without_a_server_exit_with_2_and_a_sentence(nobody: str) -> None:
     predict = call("predict", "-", "--address", nobody, given="1 0 5:0\n")
     seek = call("cube", "seek", "5", "--transfer", nobody)
     direct = call("cube", "seek", "5", "--version", "7", "--address", nobody)
@@ -274,7 +274,7 @@ def test_a_role_refuses_a_file_it_cannot_read_or_does_not_know_with_2(role: str,
     assert f"{strange}: zebra is not a setting; remove it or mend its spelling" in unknown.output
 
 
-def test_a_trainer_whose_token_file_is_empty_says_so_with_2(tmp_path: Path) -> None:
+def test_a_trainer_whose_token_file_is_empty_exits_with_2_and_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "internal").touch()
     (tmp_path / "config.yaml").write_text(f"""
         auth: {{internalFile: {tmp_path}/internal}}

@@ -91,7 +91,7 @@ def test_no_call_is_answered_without_the_token(address: str, token: str, method:
 
 
 @pytest.mark.parametrize(("method", "request_"), CALLS)
-def test_a_master_that_was_told_to_end_decides_nothing_any_more(
+def test_a_master_that_is_ending_decides_nothing_any_more(
     address: str, ends: threading.Event, method: str, request_: object
 ) -> None:
     client = MasterClient(address, tokens(TOKEN))
@@ -109,7 +109,7 @@ def test_a_master_that_was_told_to_end_decides_nothing_any_more(
     client.close()
 
 
-def test_every_call_of_the_protocol_is_asked_for_its_token() -> None:
+def test_the_tests_of_tokens_cover_every_call_of_the_protocol() -> None:
     methods = {method.name for method in control.DESCRIPTOR.services_by_name["Control"].methods}
 
     assert {method for method, _ in CALLS} == methods
@@ -177,7 +177,7 @@ def test_a_port_that_is_taken_is_a_sentence_that_names_it(servicer: ControlServi
             start_server(servicer, "127.0.0.1", port)
 
 
-def test_a_failure_inside_the_master_is_told_and_the_next_call_is_answered(
+def test_a_failure_inside_the_master_is_an_internal_error_and_the_next_call_is_answered(
     servicer: ControlServicer, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = MasterClient(address, tokens(TOKEN))
@@ -196,7 +196,7 @@ def test_a_failure_inside_the_master_is_told_and_the_next_call_is_answered(
     client.close()
 
 
-def test_what_65536_samples_weigh_passes_through_the_door(servicer: ControlServicer, address: str) -> None:
+def test_the_master_takes_a_message_of_the_size_of_65536_samples(servicer: ControlServicer, address: str) -> None:
     client = MasterClient(address, tokens(TOKEN))
     state = control.PserverState(
         index=0, incarnation="x", training="local", results=[control.JobResult(id="x", values=bytes(64 << 20))]

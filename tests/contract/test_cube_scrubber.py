@@ -72,7 +72,7 @@ def test_a_part_that_changes_in_place_is_dropped_while_the_others_are_answered(
     assert server.status()["damaged"] == server.loaded()["damaged"]
 
 
-def test_after_the_damage_is_told_no_wrong_value_is_answered_and_a_fetched_part_is(
+def test_a_part_reported_as_damaged_is_not_answered_until_it_is_fetched_again(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     paths = write_parts(tmp_path / "v1", KEYS, partitions=PARTITIONS)
@@ -130,7 +130,7 @@ def test_a_part_that_is_cut_while_it_is_mapped_is_dropped_and_no_worker_ends(
     assert server.status()["workerRestarts"] == 0
 
 
-def test_what_is_unloaded_is_verified_no_longer(server: ServerProcess, tmp_path: Path) -> None:
+def test_an_unloaded_version_is_verified_no_longer(server: ServerProcess, tmp_path: Path) -> None:
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=PARTITIONS))
     until(lambda: server.status()["scrub"]["verifiedBytes"] > 0)
     server.http.post("/unload", json={"version": 1, "partitions": None})

@@ -73,7 +73,7 @@ def test_both_dockerfiles_with_an_environment_are_alike() -> None:
 
 
 @pytest.mark.parametrize("file", OURS, ids=ids)
-def test_what_is_copied_is_in_the_repository(file: Path) -> None:
+def test_every_file_that_a_dockerfile_copies_is_in_the_repository(file: Path) -> None:
     sources = {
         source
         for step in steps(file)

@@ -92,7 +92,7 @@ def test_a_range_waits_for_none_of_the_messages_behind_it(
     stream.close()
 
 
-def test_what_comes_later_is_in_a_later_range(broker: Broker, topic: str) -> None:
+def test_a_message_that_comes_later_is_in_a_later_range(broker: Broker, topic: str) -> None:
     stream = stream_of(broker, topic)
     assert stream.partitions()[f"{topic}/0"] == Kept(0, 0)
 
@@ -158,7 +158,9 @@ def test_offsets_that_retention_has_dropped_are_counted(broker: Broker, topic: s
     stream.close()
 
 
-def test_what_a_transaction_has_taken_back_is_not_read_and_its_markers_are_no_lines(broker: Broker, topic: str) -> None:
+def test_a_message_of_an_aborted_transaction_is_not_read_and_its_markers_are_no_lines(
+    broker: Broker, topic: str
+) -> None:
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": topic}, logger=None)
     producer.init_transactions(30)
     for word, finish in ((b"kept", producer.commit_transaction), (b"taken back", producer.abort_transaction)):
@@ -286,7 +288,7 @@ def test_a_topic_that_goes_between_the_look_at_its_end_and_the_reading_is_waited
     stream.close()
 
 
-def test_whatever_a_broker_says_while_it_starts_again_a_range_that_was_seen_can_be_asked_for_again(
+def test_a_range_of_a_broker_that_restarts_is_at_worst_unavailable_until_it_is_read_again(
     broker: Broker, topic: str
 ) -> None:
     broker.produce(topic, [b"%d" % number for number in range(100)])

@@ -42,7 +42,7 @@ def test_the_example_is_trained_exported_and_scored_by_serving_as_by_the_trainer
     assert found.training_microseconds > 0 < found.prediction_microseconds
 
 
-def test_a_process_that_the_network_ends_is_told() -> None:
+def test_a_network_that_kills_its_process_is_refused_with_the_signal() -> None:
     source = "import os\nos.kill(os.getpid(), 9)\ndef logit(inputs, settings): ...\n"
 
     with pytest.raises(CheckRefused, match="the engine was ended by SIGKILL while it was trained"):
@@ -88,7 +88,7 @@ os._exit(0)
     assert found[1] == pytest.approx(1e-3, abs=1e-6)
 
 
-def test_what_a_file_prints_is_shown_and_the_json_stays_alone_on_stdout(tmp_path: Path) -> None:
+def test_the_output_of_a_network_file_goes_to_stderr_and_stdout_has_the_json_alone(tmp_path: Path) -> None:
     (tmp_path / "my_network.py").write_text(
         'def logit(inputs, settings):\n    print("width", inputs.pooled.shape[1])\n    return inputs.pooled\n'
     )

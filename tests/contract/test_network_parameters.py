@@ -24,7 +24,7 @@ VALUES = {
 FILE = write_parameters(VALUES)
 
 
-def test_what_paddle_exports_is_read_and_written_byte_by_byte(tmp_path: Path) -> None:
+def test_parameters_that_paddle_exports_are_read_and_written_byte_by_byte(tmp_path: Path) -> None:
     exported = export(tmp_path, 5)
     program = framework_proto().ProgramDesc.FromString((tmp_path / MODEL_FILE).read_bytes())
     data = (tmp_path / PARAMETERS_FILE).read_bytes()

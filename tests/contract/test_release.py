@@ -224,7 +224,7 @@ def test_a_live_part_that_is_damaged_in_the_store_too_is_built_again_from_its_se
     assert f"output/ctr_dict/{base}/part-00003.dict was damaged in the store, and is built again" in cube.log("builder")
 
 
-def test_a_live_part_whose_sequence_file_is_damaged_too_is_told_with_the_way_out_and_not_answered(
+def test_a_live_part_damaged_with_its_sequence_file_is_a_problem_of_the_status_and_not_answered(
     cube: World, base: int
 ) -> None:
     cube.base(base)
@@ -382,9 +382,7 @@ def test_a_rollback_makes_the_earlier_version_live_and_holds_until_it_is_resumed
     np.testing.assert_array_equal(values[:9], values_of(keys[:9], base + 3))
 
 
-def test_a_publishing_hold_goes_back_below_its_suspects_and_its_end_is_told_to_the_master(
-    cube: World, base: int
-) -> None:
+def test_a_publishing_hold_goes_back_below_its_suspects_and_the_master_can_see_its_end(cube: World, base: int) -> None:
     keys = cube.base(base)
     cube.live(base)
     for version in (base + 1, base + 2):
@@ -535,7 +533,7 @@ def test_shards_grow_from_two_to_four_and_every_read_is_answered(cube: World, ba
     eventually("each pod holds what it owes and nothing else", moved)
 
 
-def test_who_does_not_know_the_token_changes_nothing(own_cube: World) -> None:
+def test_transfer_refuses_calls_with_a_wrong_token(own_cube: World) -> None:
     own_cube.start_transfer()
     eventually("transfer answers", own_cube.document)
 

@@ -78,7 +78,7 @@ def test_each_row_of_the_input_gets_one_row_of_output_in_its_order(
     assert (total["rows"], total["refused"], total["refusedByReason"]) == (1000, 20, {"not_a_number": 20})
 
 
-async def test_what_is_scored_is_what_serving_answers(
+async def test_scores_are_the_answers_of_serving(
     exports: dict[int, Exported], cube: Cube, store: FileStore, transfer: Transfer, scratch: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "work").mkdir()
@@ -104,7 +104,9 @@ async def test_what_is_scored_is_what_serving_answers(
     assert np.ptp(served) > 0.5
 
 
-def test_an_evaluation_says_what_the_scores_say(values: Path, exports: dict[int, Exported], tmp_path: Path) -> None:
+def test_an_evaluation_has_the_quality_of_the_scores(
+    values: Path, exports: dict[int, Exported], tmp_path: Path
+) -> None:
     write_hours(tmp_path / "data", HOURS)
     assert call("predict", "-f", values, "--output", tmp_path / "out").returncode == 0
 
@@ -295,7 +297,7 @@ def test_a_process_that_is_lost_is_replaced(values: Path, tmp_path: Path) -> Non
         (signal.SIGTERM, 143, ""),
     ],
 )
-def test_a_command_that_is_told_to_end_leaves_no_process_and_no_scratch(
+def test_a_command_that_a_signal_ends_leaves_no_process_and_no_scratch(
     signum: signal.Signals, code: int, told: str, values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "scratch").mkdir()
@@ -369,7 +371,7 @@ def test_a_file_that_cannot_be_read_costs_no_other_and_is_scored_once_it_is_mend
     assert len(rows_of(tmp_path / "out/20200401/00/part-x.gz.csv")) == 2000
 
 
-def test_what_is_done_is_reported_without_its_version_and_what_is_left_names_it(
+def test_a_job_of_a_deleted_version_is_reported_if_it_is_done_and_refused_if_tasks_are_left(
     values: Path, store: FileStore, exports: dict[int, Exported], tmp_path: Path
 ) -> None:
     write_hours(tmp_path / "data", {"20200401/00": 20})

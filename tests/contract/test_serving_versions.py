@@ -393,7 +393,7 @@ async def test_workers_have_a_core_before_the_check_of_a_version(
     assert nices == [min(here + 5, 19), here]
 
 
-async def test_told_to_end_it_ends_though_all_workers_hang(store: FileStore, transfer: Transfer, scratch: Path) -> None:
+async def test_serving_ends_though_all_its_workers_hang(store: FileStore, transfer: Transfer, scratch: Path) -> None:
     await transfer.publish()
     async with serving(store, transfer, scratch, workers=2, grace_seconds=1) as running:
         workers = running.process.workers
@@ -405,7 +405,7 @@ async def test_told_to_end_it_ends_though_all_workers_hang(store: FileStore, tra
     assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2
 
 
-async def test_what_workers_did_not_say_while_their_parent_stood_still_is_not_held_against_them(
+async def test_workers_that_were_silent_while_their_parent_stood_still_are_not_restarted(
     store: FileStore, transfer: Transfer, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_pool, "HUNG_SECONDS", 6)

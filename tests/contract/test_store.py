@@ -192,7 +192,7 @@ def test_a_donefile_alone_may_be_replaced_and_readers_see_the_old_or_the_new(wor
     assert world.files() == ["donefile"]
 
 
-def test_what_is_published_is_never_changed(world: World, tmp_path: Path) -> None:
+def test_a_published_file_is_never_changed(world: World, tmp_path: Path) -> None:
     (tmp_path / "second").write_bytes(b"second")
     world.store.put_bytes(b"first", "x/a")
 
@@ -260,7 +260,7 @@ def test_a_name_is_taken_as_it_is(world: World, name: str) -> None:
     assert world.files() == []
 
 
-def test_a_deleted_file_or_folder_is_gone_with_all_it_held_and_deleting_again_is_done(world: World) -> None:
+def test_a_deleted_file_or_folder_is_gone_with_its_content_and_deleting_again_succeeds(world: World) -> None:
     for path in ("x/a", "x/c/d", "x/c/e/f", "y/z"):
         world.store.put_bytes(b"", path)
 
@@ -286,7 +286,7 @@ def test_size_and_time_are_the_files(world: World) -> None:
 
 
 @pytest.mark.parametrize("ask", ["get_bytes", "size", "modified_at"])
-def test_what_is_not_there_is_named(world: World, ask: str) -> None:
+def test_a_missing_file_is_named(world: World, ask: str) -> None:
     with pytest.raises(NotInStore, match=f"a/b is not in {world.url}"):
         getattr(world.store, ask)("a/b")
 

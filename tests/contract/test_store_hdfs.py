@@ -124,7 +124,7 @@ def test_a_namenode_that_stays_away_is_a_sentence() -> None:
 
 @pytest.mark.parametrize("lost", [b"op=CREATE", b"op=RENAME", b"op=GETFILESTATUS"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_was_done_and_not_heard_of_is_done_once(folder: Folder, overwrite: bool, lost: bytes) -> None:
+def test_a_call_whose_answer_is_lost_is_done_once(folder: Folder, overwrite: bool, lost: bytes) -> None:
     with bad_line("127.0.0.1", folder.hadoop.http) as line:
         far = folder.store(door=f"127.0.0.1:{line.port}")
         far.put_bytes(b"old", "x/done", overwrite=True)
@@ -138,7 +138,7 @@ def test_what_was_done_and_not_heard_of_is_done_once(folder: Folder, overwrite: 
     assert folder.files() == (["x/done"] if overwrite else ["x/a", "x/done"])
 
 
-def test_who_may_not_is_told_so_in_one_sentence_and_not_asked_again(folder: Folder, store: Store) -> None:
+def test_a_user_without_permission_is_refused_for_good_in_one_sentence(folder: Folder, store: Store) -> None:
     store.put_bytes(b"secret", "x/a")
     folder.hadoop.ask("PUT", f"{folder.path}/x/a", "SETPERMISSION", permission="600")
     alice = folder.store("alice")
@@ -183,7 +183,7 @@ def test_a_full_quota_is_a_sentence_to_wait_with_and_leaves_nothing(folder: Fold
     assert folder.files() == []
 
 
-def test_of_a_pair_whichever_answers_is_asked(folder: Folder) -> None:
+def test_the_address_of_a_pair_that_answers_is_used(folder: Folder) -> None:
     store = folder.store(door=f"127.0.0.1:1,{folder.hadoop.door}")
 
     store.put_bytes(b"ours", "x/a")

@@ -82,7 +82,7 @@ def test_a_server_killed_in_the_middle_of_a_get_and_started_again_sends_the_rest
 
 
 @pytest.mark.parametrize("request_line", [b"PUT ", b"HEAD ", b"MOVE ", b"DELETE ", b"GET "])
-def test_what_was_done_and_not_heard_of_is_done_once(
+def test_a_request_whose_answer_is_lost_is_done_once(
     file_server: FileServer, line: BadLine, far: Store, request_line: bytes
 ) -> None:
     line.fault = Fault(lost_answer_to=request_line)
@@ -153,7 +153,7 @@ def test_a_token_comes_and_goes_while_the_server_runs(file_server: FileServer) -
 @pytest.mark.parametrize(
     "given", ["x", ".", "..", "../tokens/x", "x/../x", "%2e%2e", TOKEN[:-1], TOKEN + "x", TOKEN.upper()]
 )
-def test_what_is_no_token_is_no_way_to_another_file(file_server: FileServer, given: str) -> None:
+def test_the_file_server_refuses_an_invalid_token_even_one_that_is_a_path(file_server: FileServer, given: str) -> None:
     with httpx.Client(base_url=file_server.url) as client:
         refused = client.put("/x/a", content=b"1", headers={"authorization": f"Bearer {given}"})
 

@@ -34,7 +34,7 @@ ROWS = 3000
     ],
     ids=lambda model: model["network"] if isinstance(model["network"], str) else model["network"]["name"],
 )
-def test_what_a_network_has_learned_is_what_serving_answers(
+def test_the_answers_of_serving_are_those_of_the_trained_network(
     tmp_path: Path, start: Callable[..., Run], model: dict[str, Any]
 ) -> None:
     dice = random.Random(7)

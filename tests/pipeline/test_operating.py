@@ -223,7 +223,7 @@ def test_predict_names_bad_lines_and_answers_the_others(system: Standing) -> Non
     assert "2 lines" in asked.stderr
 
 
-def test_the_examples_of_the_http_doors_are_answered_as_the_manual_says(system: Standing) -> None:
+def test_the_examples_of_the_http_protocols_are_answered_as_documented(system: Standing) -> None:
     page = (DOCS / "serving-protocols.md").read_text()
     examples = re.findall(r"^curl -s http://127\.0\.0\.1:8400(\S+) -d '\n(.*?)'$", page, re.MULTILINE | re.DOTALL)
     # tests/pipeline/test_rows.py asks for the predictions of a model of rows and for their explanations.
@@ -251,7 +251,7 @@ def test_the_examples_of_the_http_doors_are_answered_as_the_manual_says(system: 
     assert probabilities == pytest.approx([probabilities[0]] * 3, abs=1e-6)
 
 
-def test_what_cannot_be_answered_is_refused_by_the_field_and_the_next_request_is_answered(system: Standing) -> None:
+def test_a_wrong_request_is_refused_by_its_field_and_the_next_request_is_answered(system: Standing) -> None:
     host, port = system.places.serving.split(":")
     [slot, *_] = system.places.values.data.slots or ()
 

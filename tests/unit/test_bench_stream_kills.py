@@ -61,7 +61,7 @@ def test_each_offset_is_in_one_range_or_is_counted(ranges: list[tuple[int, int]]
     assert unaccounted(ranges, 30) == found
 
 
-def test_what_grows_once_it_is_filled_is_not_flat_with_or_without_teeth() -> None:
+def test_a_series_that_grows_once_it_is_filled_is_not_flat_with_or_without_teeth() -> None:
     times = [float(each) for each in range(0, 1800, 5)]
     filled = [min(4e8, 1e7 * each) for each in range(len(times))]
     # Compactions each four minutes, the last of which is not over.
@@ -76,7 +76,7 @@ def test_what_grows_once_it_is_filled_is_not_flat_with_or_without_teeth() -> Non
     assert growth_of(times[:8], leak[:8]) == 0
 
 
-def test_the_disk_of_a_run_is_told_by_role(tmp_path: Path) -> None:
+def test_the_disk_of_a_run_is_measured_by_role(tmp_path: Path) -> None:
     for name, size in (("store/versions/1/a", 10), ("state/master/ledger.db", 20), ("state/ctr-cube-s0-0/part", 30)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x" * size)

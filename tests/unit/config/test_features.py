@@ -38,7 +38,7 @@ def test_the_features_of_the_contract_are_read_and_stand_by_name() -> None:
     assert features.needs_statistics == ("device", "price", "price_bin")
 
 
-def test_what_is_written_of_features_is_read_back_the_same() -> None:
+def test_features_are_the_same_after_they_are_written_and_read() -> None:
     features = Features.model_validate(
         {
             "c": {**CITY, "vocabulary": ["a", "7"]},
@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
 
 
 @pytest.mark.parametrize(("given", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_meant_is_refused_with_a_sentence(given: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_feature_is_refused_with_a_sentence(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Features.model_validate(given)
 

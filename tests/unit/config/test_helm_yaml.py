@@ -132,7 +132,7 @@ def test_a_key_is_what_it_is_to_helm(key: str) -> None:
         ('a: "\\ud83d\\ude00"', "the text on line 1 has half a character; write the character itself"),
     ],
 )
-def test_what_helm_refuses_is_refused_in_a_sentence(text: str, sentence: str) -> None:
+def test_yaml_that_helm_refuses_is_refused_in_a_sentence(text: str, sentence: str) -> None:
     with pytest.raises(helm_python.HelmValuesError):
         helm_python.values_from_yaml(text)
 

@@ -29,7 +29,7 @@ def file(folder: Path, text: str | bytes) -> Path:
         (b"a: \x00", "is not YAML"),
     ],
 )
-def test_what_is_no_settings_file_is_refused_in_a_sentence_that_names_it(
+def test_an_invalid_settings_file_is_refused_in_a_sentence_that_names_it(
     tmp_path: Path, text: str | bytes, sentence: str
 ) -> None:
     path = file(tmp_path, text)

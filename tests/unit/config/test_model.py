@@ -48,7 +48,7 @@ def test_the_definition_of_the_features_is_part_of_the_model() -> None:
     assert digest_of_model(Model(), ModelInput(("a",), definition="{}")) != digest_of_model(Model(), ONE_SLOT)
 
 
-def test_thresholds_let_everything_through_unless_told() -> None:
+def test_thresholds_let_every_key_through_by_default() -> None:
     table = Model().table
 
     assert (table.base_threshold, table.embedx_threshold, table.delete_threshold) == (0, 0, 0)
@@ -146,7 +146,7 @@ def test_an_unknown_network_is_refused_with_the_names_there_are(name: object) ->
 
 
 @pytest.mark.parametrize("given", [5, ["deepfm"]], ids=str)
-def test_what_is_neither_a_name_nor_a_map_is_refused(given: object) -> None:
+def test_a_network_that_is_neither_a_name_nor_a_map_is_refused(given: object) -> None:
     assert refused(given) == (
         f"values.yaml: network: a network is its name, or a map with its name and its settings, not {given!r}"
     )

@@ -71,7 +71,7 @@ def test_settings_are_numbers_texts_and_lists_in_the_order_of_their_names() -> N
     ],
     ids=lambda given: str(given)[:60],
 )  # fmt: skip
-def test_what_cannot_be_a_network_is_refused_by_a_sentence(given: Any, words: str) -> None:
+def test_an_invalid_network_of_your_own_is_refused_in_a_sentence(given: Any, words: str) -> None:
     assert refusal(given).startswith(words)
 
 

@@ -60,7 +60,7 @@ def test_the_text_is_kept_as_it_is_written_by_analyze() -> None:
         ),
     ],
 )
-def test_what_is_no_statistics_of_the_features_is_refused(
+def test_statistics_that_are_damaged_or_not_of_the_features_are_refused(
     statistics: object, given: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(ConfigRefused) as refused:
@@ -92,7 +92,7 @@ def of_cities(top: tuple[tuple[str, int], ...], values: int, distinct: int) -> S
         (4, of_cities((("a", 2), ("b", 1)), 3, 3), False),
     ],
 )
-def test_a_vocabulary_with_fewer_values_than_it_asks_for_is_told_where_the_column_has_more(
+def test_a_vocabulary_with_fewer_values_than_its_top_is_reported_where_the_column_has_more(
     top: int, statistics: Statistics, warned: bool
 ) -> None:
     features = values(
@@ -125,7 +125,7 @@ def test_they_stand_in_the_masters_file_alone(tmp_path: Path) -> None:
     assert load(MasterFile, tmp_path / "master.yaml").statistics == text
 
 
-def test_a_vocabulary_of_which_no_row_has_a_value_is_told_with_what_the_column_has() -> None:
+def test_a_vocabulary_of_which_no_row_has_a_value_is_reported_with_values_of_the_column() -> None:
     """As of codes with a leading zero that were written as numbers once."""
     statistics = of_cities((("02134", 2), ("02130", 1)), 3, 2)
 
@@ -146,7 +146,7 @@ def test_a_vocabulary_is_not_judged_by_a_part_of_the_values() -> None:
     assert absent_vocabularies(values(None, features=given).features, of_cities((("a", 2), ("b", 1)), 9, 8)) == []
 
 
-def test_numbers_that_another_model_has_learned_otherwise_are_told() -> None:
+def test_numbers_with_another_transform_than_in_another_model_are_reported() -> None:
     def features(**numbers: Any) -> Features:
         given = {
             name: {"type": "numeric"} | ({} if steps is None else {"transform": steps})

@@ -108,7 +108,9 @@ def test_a_partition_is_owed_by_its_own_shard_alone_only_if_that_is_up_or_enough
 
 
 @given(placements, st.dictionaries(st.sampled_from("abc"), holder_of(12, shards=6)))
-def test_what_shards_owe_is_what_partitions_are_owed_by(placement: Placement, holders: dict[str, Holder]) -> None:
+def test_the_partitions_of_each_shard_agree_with_the_shards_of_each_partition(
+    placement: Placement, holders: dict[str, Holder]
+) -> None:
     said = document(5, {5: holders}, shards=placement.shards, up=placement.up)
     for shard in range(placement.shards):
         owed = assigned_partitions(shard, 5, said, 12)
@@ -132,7 +134,7 @@ def test_the_partitions_of_a_lost_shard_are_spread_over_all_that_are_left(
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.data())
-def test_in_whatever_order_added_shards_come_up_nobody_fetches_what_another_shard_will_own(
+def test_added_shards_that_come_up_in_any_order_make_no_shard_fetch_a_partition_of_another(
     before: int, added: int, data: st.DataObject
 ) -> None:
     shards, partitions = before + added, 60
@@ -156,7 +158,7 @@ def test_a_shard_is_up_while_one_of_its_pods_reports_and_is_not_draining() -> No
     assert shards_up(reports, 3) == (0,)
 
 
-def test_what_agents_report_is_what_readers_are_told() -> None:
+def test_the_holders_of_a_version_are_the_agents_that_report_its_partitions() -> None:
     reports = [agent("b", 1, v7=(3, 1)), agent("a", 0, draining=True, v7=(0, 2), v6=())]
 
     assert holders_by_version(reports) == {
@@ -188,7 +190,7 @@ def test_where_no_serving_pod_is_known_the_holders_decide() -> None:
     assert readers_verdict(5, [], 0, 120).validated
 
 
-def test_one_difference_refuses_whoever_else_passed() -> None:
+def test_a_version_that_one_serving_pod_refuses_is_refused_though_another_validated_it() -> None:
     verdict = readers_verdict(5, [reader("a", validated=True), reader("b", refused=True)], 1000, 120)
 
     assert verdict.refused == "b: differs"
@@ -256,7 +258,7 @@ def test_deltas_over_a_refused_version_cannot_be_built_until_the_next_base() -> 
     assert standing_on_refused((3,), {3: manifest(3, 2, 1)}, {}, {2}) == {}
 
 
-def test_what_is_built_with_other_kinds_of_values_is_not_built_for_a_version() -> None:
+def test_a_version_stands_on_dictionaries_with_its_own_kind_of_values_alone() -> None:
     known = {1: manifest(1), 2: manifest(2, 1, 1), 3: manifest(3, 2, 1).model_copy(update={"values": "int8"})}
     built = {1: dictionary(1), 2: dictionary(2, full=1)}
 
@@ -349,7 +351,7 @@ def test_nothing_is_let_go_while_no_version_is_live() -> None:
     assert unneeded_partitions({4: {0, 1, 2}}, said, 0, "me", 4) == {}
 
 
-def test_an_old_version_is_let_go_only_where_the_live_one_is_held() -> None:
+def test_an_old_version_is_unneeded_only_where_the_live_one_is_loaded() -> None:
     said = document(5, {})
 
     assert unneeded_partitions({4: {0, 1, 2}, 5: {0}}, said, 0, "me", 4) == {4: {0, 1}}
@@ -367,7 +369,7 @@ def test_a_wanted_partition_is_let_go_only_to_a_pod_that_owes_and_holds_it_and_s
 
 
 @given(st.data())
-def test_whatever_the_document_says_a_pod_keeps_an_answer_for_what_it_owes(data: st.DataObject) -> None:
+def test_a_pod_keeps_an_answer_for_each_assigned_partition_with_any_release_document(data: st.DataObject) -> None:
     shards = data.draw(st.integers(1, 4))
     placement = Placement(shards=shards, up=tuple(sorted(data.draw(st.sets(st.integers(0, shards - 1))))))
     shard = data.draw(st.integers(0, shards - 1))

@@ -24,7 +24,7 @@ def row(*values: float) -> Values:
 
 @pytest.mark.parametrize("kind", VALUE_KINDS)
 @given(values=rows)
-def test_what_is_answered_differs_by_no_more_than_the_bound(kind: ValueKind, values: Values) -> None:
+def test_a_quantised_value_differs_by_no_more_than_the_bound(kind: ValueKind, values: Values) -> None:
     error = np.abs(quantised(values, kind).astype(np.float64) - values)
 
     assert (error <= error_bound(values, kind)).all()
@@ -67,7 +67,7 @@ def test_quantising_again_changes_nothing(kind: ValueKind, values: Values) -> No
 
 @pytest.mark.parametrize("kind", VALUE_KINDS)
 @given(values=rows)
-def test_stored_rows_have_the_bytes_that_are_said_and_are_not_the_given_ones_changed(
+def test_stored_rows_have_the_bytes_of_their_kind_and_the_given_rows_are_unchanged(
     kind: ValueKind, values: Values
 ) -> None:
     before = values.copy()

@@ -104,7 +104,7 @@ def test_of_a_line_that_is_too_long_one_piece_that_is_too_long_is_left(
 
 
 @given(content=CONTENTS, start=st.integers(0, 100), size=st.integers(0, 100), most=st.integers(1, 7))
-def test_a_stream_that_gives_less_than_was_asked_for_makes_no_difference(
+def test_a_stream_that_gives_less_than_requested_makes_no_difference(
     content: bytes, start: int, size: int, most: int
 ) -> None:
     stream = Trickle(content, most)
@@ -190,7 +190,9 @@ def test_parts_that_were_compressed_one_by_one_are_one_file(ending: str, compres
 
 
 @COMPRESSED
-def test_what_a_read_of_the_source_raises_is_no_damage(ending: str, compress: Callable[[bytes], bytes]) -> None:
+def test_an_error_of_reading_the_source_is_not_taken_for_damage(
+    ending: str, compress: Callable[[bytes], bytes]
+) -> None:
     class Gone(io.BytesIO):
         def read(self, size: int = -1, /) -> bytes:  # type: ignore[override]
             if self.tell() > 1000:

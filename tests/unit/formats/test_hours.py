@@ -97,7 +97,7 @@ def test_a_folder_that_is_not_empty_is_refused_unless_forced(tmp_path: Path) -> 
     assert set(files(tmp_path)) == {"20200401/22/part-00000", "20200401/22/donefile", "slot.conf", "notes.txt"}
 
 
-def test_what_a_killed_run_staged_is_cleared(tmp_path: Path) -> None:
+def test_files_that_a_killed_run_staged_are_cleared(tmp_path: Path) -> None:
     (tmp_path / ".staging" / "20200401").mkdir(parents=True)
     (tmp_path / ".staging" / "20200401" / "22").touch()
 
@@ -123,7 +123,7 @@ def test_an_hour_is_read_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["20200401", "20200401/5", "20200231/05", "20200401/24", "2020-04-01/05", ""])
-def test_what_is_no_hour_is_refused(text: str) -> None:
+def test_a_text_that_is_no_hour_is_refused(text: str) -> None:
     with pytest.raises(HoursRefused, match="is not an hour; write it as 20200401/00"):
         parse_hour(text)
 

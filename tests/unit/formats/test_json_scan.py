@@ -189,7 +189,9 @@ more = st.sampled_from(["", "", "", " ", "\n\n", "x", "{}", ',"signature_name":"
 @example('{"instances":[{"a quote "":"a"}]}', "", 0, b"", "keep")
 @example('{"instances":[{"":1}]}', "", 0, b"", "keep")
 @example('{"instances":[{"tags":["","a",null,"b"]}],"signature_name":"x"}', "", 0, b"", "keep")
-def test_whatever_is_read_is_what_json_rows_reads(document: str, end: str, at: int, put: bytes, change: str) -> None:
+def test_the_scanner_reads_a_document_as_json_rows_does_or_not_at_all(
+    document: str, end: str, at: int, put: bytes, change: str
+) -> None:
     body = (document + end).encode("utf-8", "surrogatepass")
     if change == "cut":
         body = body[: at % (len(body) + 1)]

@@ -141,12 +141,12 @@ def test_a_line_to_predict_has_the_features_of_the_training_line(line: bytes, sp
     assert (bare.keys, bare.ignored, bare.padding) == (instance.keys, instance.ignored, instance.padding)
 
 
-def test_what_is_predicted_may_have_no_features_as_a_training_line_may() -> None:
+def test_a_line_to_predict_may_have_no_features_as_a_training_line_may() -> None:
     assert parse_features(b" ", TWO, None).keys == parse_line(b"1 0", TWO, None).keys == [[], []]
 
 
 @given(line=LINES, sparse_dim=SPARSE_DIMS)
-def test_whatever_the_bytes_a_line_is_read_or_refused(line: bytes, sparse_dim: int | None) -> None:
+def test_a_line_of_any_bytes_is_read_or_refused(line: bytes, sparse_dim: int | None) -> None:
     try:
         instance = parse_line(line, SLOTS, sparse_dim)
     except LineRefused:

@@ -23,7 +23,7 @@ def random_line(dice: random.Random) -> bytes:
     return " ".join([str(show), str(dice.randrange(0, show + 1)), *features]).encode()
 
 
-def test_what_trainers_get_is_read_back_as_the_lines_say() -> None:
+def test_records_for_trainers_are_read_back_as_the_lines_have_them() -> None:
     dice = random.Random(3)
     lines = [random_line(dice) for _ in range(3000)]
     for sparse_dim in (None, 1000):

@@ -48,7 +48,7 @@ def test_without_rows_there_is_no_sample() -> None:
     assert kept(0, 1) == []
 
 
-def test_what_is_kept_is_a_copy() -> None:
+def test_a_sample_keeps_copies_of_its_rows() -> None:
     batch, sample = cells(0, 3), RowSample(16)
     batch = Cells(batch.data.copy(), batch.begins, batch.ends, batch.numbers)
     sample.add(batch)

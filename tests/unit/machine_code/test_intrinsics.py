@@ -70,7 +70,7 @@ def test_the_upper_half_of_a_product_and_the_lowest_bit(a: int, b: int) -> None:
 
 
 @given(st.integers(0, 9), u64)
-def test_what_is_stored_at_any_address_is_read_there(at: int, value: int) -> None:
+def test_a_value_stored_at_any_address_is_read_from_there(at: int, value: int) -> None:
     data = np.zeros(32, np.uint8)
 
     u8, u16, u32, i32, whole = (int(each) for each in _stored(data, at, np.uint64(value)))

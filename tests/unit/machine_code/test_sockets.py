@@ -104,7 +104,7 @@ def test_a_descriptor_without_a_row_is_the_callers_to_turn_away() -> None:
             assert peer.recv(1) == b""
 
 
-def test_what_comes_stands_behind_what_is_there(door: Door) -> None:
+def test_received_bytes_are_appended_to_the_input(door: Door) -> None:
     assert door.say(b"abc") == 3
     assert door.say(b"defgh", most=6) == 3
 
@@ -112,7 +112,7 @@ def test_what_comes_stands_behind_what_is_there(door: Door) -> None:
     assert door.input(end=6).tobytes() == b"abcdef"
 
 
-def test_that_nothing_came_is_told_from_a_peer_that_says_no_more(door: Door) -> None:
+def test_a_receive_without_data_is_another_result_than_one_from_a_peer_that_ended(door: Door) -> None:
     assert sockets.receive(door.sockets, door.fd, 10) == NOTHING
 
     door.peer.shutdown(socket.SHUT_WR)
@@ -140,7 +140,7 @@ def test_bytes_to_be_passed_over_are_counted_down(door: Door) -> None:
 
 
 @pytest.mark.parametrize(("size", "rest"), [(0, b"abcdef"), (2, b"cdef"), (6, b"")])
-def test_what_is_taken_makes_room_for_the_rest(door: Door, size: int, rest: bytes) -> None:
+def test_taken_bytes_make_room_for_the_rest_of_the_input(door: Door, size: int, rest: bytes) -> None:
     door.say(b"abcdef")
 
     sockets.taken(door.sockets, door.fd, size)
@@ -158,7 +158,7 @@ def test_of_a_connection_that_ends_everything_is_taken(door: Door) -> None:
     assert door.row[INPUT] == 0
 
 
-def test_what_the_socket_does_not_take_waits_and_comes_whole_and_in_order(door: Door) -> None:
+def test_bytes_that_the_socket_does_not_take_wait_and_arrive_whole_and_in_order(door: Door) -> None:
     door.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     said = np.random.default_rng(1).bytes(7 << 20)
     pieces = [said[at : at + (1 << 20)] for at in range(0, len(said), 1 << 20)]
@@ -214,7 +214,7 @@ def test_room_is_reserved_in_whole_pages_of_zeros() -> None:
 LONGEST = 2_000_000_000
 
 
-def test_who_is_asked_soon_stays_awake_and_who_is_not_sleeps(door: Door) -> None:
+def test_busy_poll_goes_on_after_a_prompt_request_and_ends_after_a_late_one(door: Door) -> None:
     door.peer.sendall(b"at once")
     ready, polling = sockets.busy_poll(door.sockets, 10_000, 0, LONGEST)
     assert (ready, polling) == (1, LONGEST)
@@ -228,7 +228,7 @@ def test_who_is_asked_soon_stays_awake_and_who_is_not_sleeps(door: Door) -> None
     assert (ready, polling) == (1, 0)
 
 
-def test_what_comes_while_it_polls_is_found_without_sleeping(door: Door) -> None:
+def test_busy_poll_finds_bytes_that_come_meanwhile_without_sleeping(door: Door) -> None:
     polling = 60_000_000_000
 
     with said_later(door.peer, 0.05):
@@ -236,7 +236,7 @@ def test_what_comes_while_it_polls_is_found_without_sleeping(door: Door) -> None
         assert sockets.busy_poll(door.sockets, 10_000, polling, 0) == (1, polling)
 
 
-def test_who_may_not_stay_awake_does_not(door: Door) -> None:
+def test_busy_poll_is_off_where_its_longest_time_is_0(door: Door) -> None:
     door.peer.sendall(b"at once")
 
     assert sockets.busy_poll(door.sockets, 10_000, 0, 0) == (1, 0)

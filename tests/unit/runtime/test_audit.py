@@ -40,7 +40,7 @@ def request(secret: str | None) -> Request:
     return Request({"type": "http", "method": "POST", "path": "/retry", "headers": raw, "client": ("10.0.0.7", 5)})
 
 
-def test_a_change_leaves_who_did_what_on_what_with_which_result(log: AuditLog, tmp_path: Path) -> None:
+def test_a_change_is_audited_with_its_caller_action_object_and_result(log: AuditLog, tmp_path: Path) -> None:
     role = access("s3cret", log)
 
     with role.audited(request("s3cret"), Right.OPERATE, "pass retry") as call:
@@ -134,7 +134,7 @@ def test_a_line_that_is_none_is_passed_over(text: str) -> None:
     assert AuditLine.parse(text) is None
 
 
-def test_what_a_caller_has_chosen_is_one_short_line(log: AuditLog, tmp_path: Path) -> None:
+def test_the_text_of_a_caller_is_one_short_line_of_the_audit(log: AuditLog, tmp_path: Path) -> None:
     log.refused("-", "POST /a\nb\x1b[31m" + "x" * 1000, "from ::1", "refused")
 
     [line] = (tmp_path / "state/master/master.refused.jsonl").read_text().splitlines()

@@ -90,5 +90,5 @@ def test_tokens_reach_worker_processes_and_are_read_again_there(file: Path) -> N
     assert bearer(copied) == {"authorization": BOB}
 
 
-def test_whoever_needs_no_token_sends_none() -> None:
+def test_a_client_without_a_token_sends_no_header() -> None:
     assert bearer(None) == bearer(Tokens()) == {}

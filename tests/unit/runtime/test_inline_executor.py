@@ -55,7 +55,7 @@ def test_work_that_fails_is_over() -> None:
         until(lambda: idle(thread))
 
 
-def test_what_comes_after_the_end_is_refused_and_nothing_is_under_way() -> None:
+def test_an_executor_refuses_work_after_its_shutdown_and_is_idle() -> None:
     thread = InlineExecutor("lent")
     thread.shutdown()
 

@@ -10,7 +10,9 @@ JUMPS = st.floats(-1e6, 1e6).filter(lambda jump: abs(jump) > 2.5)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.none() | JUMPS), max_size=20))
-def test_what_passes_is_what_passed_whatever_the_clock_says(steps: list[tuple[float, float | None]]) -> None:
+def test_a_steady_clock_counts_the_time_that_passes_whatever_the_wall_clock_shows(
+    steps: list[tuple[float, float | None]],
+) -> None:
     wall, up, passed = 1.6e9, 50.0, 0.0
     clock = SteadyClock(0.0, 2.0, lambda: wall, lambda: up)
     begun = clock()
@@ -33,7 +35,7 @@ def test_a_clock_that_is_slewed_is_followed() -> None:
     assert clock.moved == 0
 
 
-def test_a_jump_is_told_once_and_kept_over_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_jump_is_logged_once_and_kept_over_a_restart(caplog: pytest.LogCaptureFixture) -> None:
     wall, up = 1.6e9, 50.0
     clock = SteadyClock(0.0, 2.0, lambda: wall, lambda: up)
     before = clock()

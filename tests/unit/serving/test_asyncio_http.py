@@ -144,7 +144,7 @@ async def test_answers_keep_the_order_of_their_requests() -> None:
     )
 
 
-async def test_a_client_that_asks_without_end_is_not_read_further() -> None:
+async def test_a_client_with_too_many_requests_under_way_is_not_read_further() -> None:
     echo = Echo()
     echo.at_once = False
     connection, wire = connected(HttpFrontend(echo, Limits(max_pipelined=4)))
@@ -219,7 +219,9 @@ async def test_a_client_that_does_not_read_is_not_read_either() -> None:
         (b"POST / HTTP/1.1\r\nHost: a\r\nExpect: miracles\r\nContent-Length: 3\r\n\r\n", 417),
     ],
 )
-async def test_what_cannot_be_served_gets_one_sentence_and_the_connection_is_closed(sent: bytes, status: int) -> None:
+async def test_a_request_that_cannot_be_served_gets_one_sentence_and_its_connection_is_closed(
+    sent: bytes, status: int
+) -> None:
     refused: list[int] = []
     door = HttpFrontend(Echo(), Limits(max_body_bytes=1000), refused.append)
     connection, wire = connected(door)
@@ -311,7 +313,7 @@ async def test_head_has_the_length_and_no_body() -> None:
     assert wire.written.endswith(b"content-length: 6\r\n\r\n")
 
 
-async def test_who_stops_in_the_middle_of_a_request_is_told_so() -> None:
+async def test_a_request_that_stops_in_its_middle_is_answered_with_408() -> None:
     connection, wire = connected(HttpFrontend(Echo()))
     connection.data_received(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Le")
 
@@ -386,7 +388,9 @@ async def test_an_idle_client_is_let_go(listening: Callable[..., Any]) -> None:
     assert rest == b""
 
 
-async def test_stopping_finishes_what_was_asked_and_takes_no_more(listening: Callable[..., Any]) -> None:
+async def test_a_stopping_frontend_answers_requests_under_way_and_takes_no_connection(
+    listening: Callable[..., Any],
+) -> None:
     echo = Echo()
     echo.at_once = False
     door, port = await listening(echo)
@@ -408,7 +412,9 @@ async def test_stopping_finishes_what_was_asked_and_takes_no_more(listening: Cal
     assert b"connection: close" in answer
 
 
-async def test_who_asks_when_the_door_stops_is_answered_and_told_to_close(listening: Callable[..., Any]) -> None:
+async def test_a_request_to_a_stopping_frontend_is_answered_with_connection_close(
+    listening: Callable[..., Any],
+) -> None:
     door, port = await listening(Echo())
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -426,7 +432,7 @@ async def test_who_asks_when_the_door_stops_is_answered_and_told_to_close(listen
     assert b"connection: close" in second
 
 
-async def test_an_idle_client_does_not_hold_up_a_door_that_stops(listening: Callable[..., Any]) -> None:
+async def test_an_idle_client_does_not_delay_a_stopping_frontend(listening: Callable[..., Any]) -> None:
     door, port = await listening(Echo(), Limits(drain_idle_seconds=0.05, head_seconds=0.1))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while not door.connections:

@@ -18,7 +18,7 @@ from serving.running import SAMPLES, SLOTS, Sum, Witness, running, until
 Live = Callable[[], Any]
 
 
-async def test_what_arrives_while_a_round_runs_is_the_next_round_with_each_key_once() -> None:
+async def test_requests_that_arrive_during_a_round_are_the_next_one_with_each_key_once() -> None:
     async with running() as it:
         it.add(1)
         it.batcher.pin(1)
@@ -36,7 +36,7 @@ async def test_what_arrives_while_a_round_runs_is_the_next_round_with_each_key_o
 
 
 @pytest.mark.parametrize("max_rows", [64, 2])
-async def test_where_it_is_asked_for_an_answer_tells_how_many_feasigns_of_each_instance_are_known(
+async def test_an_answer_counts_the_known_feasigns_of_each_instance_where_requested(
     max_rows: int,
 ) -> None:
     """In a round with others, and in parts."""
@@ -146,7 +146,7 @@ async def test_a_round_ends_at_the_version_it_began_with() -> None:
     assert set(it.batcher.versions) == {2}
 
 
-async def test_a_round_that_cube_holds_no_longer_is_asked_again_at_live() -> None:
+async def test_a_round_at_a_version_that_cube_no_longer_holds_is_repeated_at_live() -> None:
     async with running(live=2, max_rows=2) as it:
         it.add(1)
         it.add(2)
@@ -162,7 +162,7 @@ async def test_a_round_that_cube_holds_no_longer_is_asked_again_at_live() -> Non
 
 
 @pytest.mark.parametrize("live", [None, 1])
-async def test_it_is_asked_again_once_and_then_refused_with_503(live: int | None) -> None:
+async def test_a_round_that_cube_does_not_hold_is_repeated_at_most_once_and_then_refused(live: int | None) -> None:
     async with running(live=live) as it:
         it.add(1)
         it.batcher.pin(1)
@@ -205,7 +205,7 @@ async def test_an_unreachable_cube_fails_its_round_and_the_next_is_answered() ->
     assert answer == ([105.0], 1)
 
 
-async def test_whatever_a_round_raises_the_next_one_is_answered() -> None:
+async def test_a_round_after_one_that_raised_is_answered() -> None:
     async with running() as it:
         network = it.add(1)
         it.batcher.pin(1)
@@ -277,9 +277,7 @@ async def test_a_version_that_is_checked_is_kept_until_it_has_answered() -> None
 
 
 @pytest.mark.parametrize(("what", "failure"), [("held", VersionNotHeld), ("down", CubeUnavailable)])
-async def test_a_check_is_told_what_cube_says_and_is_not_asked_again_at_live(
-    what: str, failure: type[Exception]
-) -> None:
+async def test_a_check_gets_the_error_of_cube_and_is_not_repeated_at_live(what: str, failure: type[Exception]) -> None:
     async with running(live=1) as it:
         it.add(1)
         it.batcher.pin(1)
@@ -292,7 +290,7 @@ async def test_a_check_is_told_what_cube_says_and_is_not_asked_again_at_live(
     assert it.table.asked == [(2, [5])]
 
 
-async def test_a_silent_holder_keeps_only_those_waiting_who_need_it() -> None:
+async def test_a_silent_holder_delays_only_the_requests_that_need_it() -> None:
     async with running() as it:
         it.add(1)
         it.batcher.pin(1)
@@ -331,7 +329,7 @@ async def test_a_round_that_waits_long_ends_at_the_version_it_began_with() -> No
     assert (answer, after) == (([105.0], 1), ([205.0], 2))
 
 
-async def test_who_is_answered_by_another_version_does_not_wait_for_the_document_that_one_waits_for() -> None:
+async def test_a_request_at_another_version_does_not_wait_for_the_release_document_of_an_earlier_one() -> None:
     document = asyncio.Event()
 
     async def newest_live() -> int:
@@ -355,7 +353,7 @@ async def test_who_is_answered_by_another_version_does_not_wait_for_the_document
     assert (answer, after) == (([205.0], 2), ([206.0], 2))
 
 
-async def test_doors_are_asked_for_more_while_a_round_waits_long() -> None:
+async def test_frontends_are_polled_for_more_while_a_round_waits_long() -> None:
     class HttpFrontend:
         """Has a question when it is asked again, and tells nobody."""
 
@@ -406,7 +404,7 @@ async def test_rounds_that_wait_long_are_computed_one_at_a_time() -> None:
     assert len(network.threads) == 5
 
 
-async def test_before_the_first_version_the_stage_is_told() -> None:
+async def test_before_the_first_version_a_refusal_has_the_stage() -> None:
     async with running() as it:
         it.batcher.stage = "training hour 1 of 4"
 
@@ -414,7 +412,7 @@ async def test_before_the_first_version_the_stage_is_told() -> None:
             it.batcher.current()
 
 
-async def test_what_was_refused_before_the_lookup_failed_is_answered_once() -> None:
+async def test_a_request_refused_before_its_lookup_failed_is_answered_once() -> None:
     async with running(live=2) as it:
         it.add(1, SlotList(("0", "1", "2")))
         it.add(2)

@@ -70,7 +70,7 @@ def test_only_the_last_minutes_are_recent_and_all_are_in_the_histogram(clicks: C
     assert sum(clicks.histogram.counts) == 6
 
 
-def test_what_is_kept_is_bounded_though_nobody_asks(clicks: ClickFreshness) -> None:
+def test_kept_figures_are_bounded_though_they_are_never_read(clicks: ClickFreshness) -> None:
     for number in range(2000):
         clicks.answers(version((6 + number, 100.0 + number, 101.0 + number, 50)), 102.0 + number)
 

@@ -65,7 +65,7 @@ async def test_json_that_differs_by_a_blank_at_its_end_is_read_as_well() -> None
     assert frontends == (1, 0)
 
 
-async def test_a_model_with_other_slots_refuses_and_is_asked_for_them_again() -> None:
+async def test_a_model_with_other_slots_refuses_until_its_slots_are_read_again() -> None:
     async with http_standing("numba") as it:
         client = ServingClient(it.address)
         feasigns, lengths = await asyncio.to_thread(client.encode, INSTANCES)
@@ -81,7 +81,7 @@ async def test_a_model_with_other_slots_refuses_and_is_asked_for_them_again() ->
     assert (answer.version, answer.probabilities[0]) == (8, 6)
 
 
-async def test_before_the_first_version_the_refusal_says_so() -> None:
+async def test_before_the_first_version_a_client_is_refused_with_503() -> None:
     async with http_standing("numba", live=None) as it:
         with (
             ServingClient(it.address) as client,
@@ -92,7 +92,7 @@ async def test_before_the_first_version_the_refusal_says_so() -> None:
     assert refused.value.status == 503
 
 
-def test_what_does_not_fit_together_is_refused_before_it_is_sent() -> None:
+def test_arrays_that_do_not_fit_together_are_refused_before_they_are_sent() -> None:
     slots = SlotList(("a", "b"))
     for feasigns, lengths in (
         (np.zeros(2, np.uint64), np.array([[1, 0]])),

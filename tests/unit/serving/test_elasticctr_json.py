@@ -89,7 +89,7 @@ def test_a_feasign_is_a_number_or_text_and_a_negative_one_is_the_same_bits(given
     "wrong",
     [1.5, "abc", "", "1.0", "\u0661", "1_000", " 1", "+1", "--1", "9" * 5000, 2**64, -(2**63) - 1, None, True, [1], {}],
 )
-def test_what_is_no_feasign_is_refused_by_its_place(wrong: Any) -> None:
+def test_a_value_that_is_no_feasign_is_refused_by_its_place(wrong: Any) -> None:
     document = {
         "instances": [
             {"slots": [{"slot_name": "0", "feasigns": [1, 2]}]},
@@ -137,7 +137,7 @@ def test_one_instance_too_many_is_refused_with_413() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"\xff\xfe", b'{"instances": NaN}', b"[" * 100_000, b'{"instances": [Infinity]}']
 )
-def test_what_is_no_json_is_refused(body: bytes) -> None:
+def test_a_body_that_is_no_json_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError, match="the body is"):
         parse_inference(body, SLOTS, 10)
 

@@ -203,7 +203,7 @@ async def test_answers_have_the_headers_that_their_status_demands(kind: str) -> 
     ],
     ids=["one-trailer", "many-trailers", "one-extension", "many-extensions", "huge-chunk"],
 )
-async def test_what_surrounds_a_chunked_body_is_bounded(kind: str, flood: bytes) -> None:
+async def test_the_trailers_and_extensions_of_a_chunked_body_are_bounded(kind: str, flood: bytes) -> None:
     async with http_standing(kind) as it:
         [refused] = answers(await said(it.port, head(POST, b"Host: a", *CHUNKED) + flood))
 

@@ -19,7 +19,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def test_nobody_reaches_anothers_input_though_bodies_are_small(kind: str) -> None:
+async def test_the_input_of_a_connection_is_its_own_though_bodies_are_small(kind: str) -> None:
     limits = Limits(max_body_bytes=1000)
     async with http_standing(kind, limits=limits) as it, peer(it) as (_, first), peer(it) as (reader, second):
         # Half a request of another, with buffers on both sides of those who say more than fits.
@@ -38,7 +38,7 @@ async def test_nobody_reaches_anothers_input_though_bodies_are_small(kind: str) 
             writer.close()
 
 
-async def test_who_asks_without_end_before_the_first_version_does_not_keep_it_from_coming(kind: str) -> None:
+async def test_requests_without_end_before_the_first_version_do_not_keep_it_from_coming(kind: str) -> None:
     async with http_standing(kind, live=None) as it:
 
         async def ask() -> None:
@@ -60,7 +60,7 @@ async def test_who_asks_without_end_before_the_first_version_does_not_keep_it_fr
         assert it.counters.requests["elastic_ctr", 200] >= 20
 
 
-async def test_one_who_does_not_read_does_not_spoil_the_end_of_others(kind: str) -> None:
+async def test_a_client_that_does_not_read_does_not_spoil_the_end_of_others(kind: str) -> None:
     async with http_standing(kind) as it, peer(it) as (_, deaf), peer(it) as (reader, writer):
         # At most 64 requests of one client are under way: at 32 rows each, the queue of the batcher (64 * 64 rows) has room for others.
         for _ in range(100):
@@ -148,7 +148,7 @@ async def test_answers_that_cannot_be_sent_cost_their_clients_and_no_others(monk
             assert probabilities(await other.readuntil(b'"err_code":0}')) == [6]
 
 
-async def test_a_door_that_never_listened_ends() -> None:
+async def test_a_frontend_can_be_stopped_twice() -> None:
     async with http_standing("numba") as it:
         await it.door.stop(0)
         await it.door.stop(0)

@@ -87,7 +87,7 @@ def test_the_everyday_request_is_read_as_the_protocol_reads_it(body: Any, layout
     st.integers(0, 400),
     st.binary(max_size=2),
 )
-def test_what_is_read_is_never_what_the_protocol_refuses_or_reads_otherwise(
+def test_the_scanner_reads_a_body_as_the_protocol_does_or_not_at_all(
     body: Any, layout: Any, place: int, change: bytes
 ) -> None:
     whole = written(body, *layout)
@@ -121,7 +121,7 @@ LEFT = [
 
 
 @pytest.mark.parametrize("data", LEFT)
-def test_what_is_not_everyday_is_left_to_the_protocol(data: bytes) -> None:
+def test_an_unusual_body_is_left_to_the_protocol(data: bytes) -> None:
     assert SCANNER.read(data) is None
     try:
         parse_inference(data, SLOTS, 5)

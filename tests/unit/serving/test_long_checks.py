@@ -168,7 +168,7 @@ async def test_a_candidate_that_is_taken_back_is_let_go_and_checked_anew_when_it
     assert it.checked() == [1, 2, 2]
 
 
-async def test_what_is_still_loaded_is_let_go_when_that_is_done(tmp_path: Path) -> None:
+async def test_a_dropped_candidate_that_a_worker_still_loads_is_unloaded_when_that_is_done(tmp_path: Path) -> None:
     async with pod(tmp_path, workers=1, live=1) as it:
         [worker] = it.in_order()
         answer = worker.hangs_at(2)

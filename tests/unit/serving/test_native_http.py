@@ -49,7 +49,7 @@ async def test_a_prediction_is_answered_and_counted(kind: str) -> None:
         assert it.counters.requests["elastic_ctr", 200] == 3
 
 
-async def test_everyday_requests_never_reach_the_door_in_python() -> None:
+async def test_usual_requests_never_reach_the_frontend_in_python() -> None:
     async with http_standing("numba") as it, peer(it) as (reader, writer):
         for length in (1, 10, 1000):
             writer.write(request({"a": list(range(length))}))
@@ -177,14 +177,14 @@ ALONE = [PIECES[2], *PIECES]
     st.lists(st.integers(0, 1500), max_size=4),
     st.one_of(st.none(), st.tuples(st.integers(0, 600), st.binary(max_size=2))),
 )
-def test_both_doors_answer_the_same_to_the_same_bytes(
+def test_both_frontends_answer_the_same_to_the_same_bytes(
     pieces: list[bytes], cuts: list[int], change: tuple[int, bytes] | None
 ) -> None:
     same_at_both(http_standing, pieces, cuts, change)
 
 
 @pytest.mark.parametrize("number", range(len(PIECES)))
-async def test_whatever_one_asks_the_next_everyday_client_is_answered(number: int) -> None:
+async def test_the_next_usual_request_is_answered_after_any_other(number: int) -> None:
     async with http_standing("numba") as it, http_standing("python") as other:
         ours, theirs = [await said(each, [EVERYDAY, PIECES[number], EVERYDAY]) for each in (it, other)]
         async with peer(it) as (reader, writer):
@@ -209,7 +209,7 @@ async def test_a_request_in_pieces_is_one_request(kind: str) -> None:
                 assert probabilities(await reader.readuntil(b'"err_code":0}')) == [6]
 
 
-async def test_who_is_slow_is_the_business_of_the_door_in_python() -> None:
+async def test_a_slow_request_is_moved_to_the_frontend_in_python() -> None:
     for cut in (30, len(EVERYDAY) - 10):
         async with http_standing("numba") as it, peer(it) as (reader, writer):
             writer.write(EVERYDAY)
@@ -222,7 +222,7 @@ async def test_who_is_slow_is_the_business_of_the_door_in_python() -> None:
             assert mine(it) == 0
 
 
-async def test_a_large_body_is_read_by_the_door_in_python(kind: str) -> None:
+async def test_a_large_body_between_usual_requests_is_answered(kind: str) -> None:
     async with http_standing(kind) as it, peer(it) as (reader, writer):
         writer.write(EVERYDAY + request({"a": [1] * 100_000}) + EVERYDAY)
         answers = [await reader.readuntil(b'"err_code":0}') for _ in range(3)]
@@ -230,7 +230,7 @@ async def test_a_large_body_is_read_by_the_door_in_python(kind: str) -> None:
         assert probabilities(b"".join(answers)) == [6, 100_000, 6]
 
 
-async def test_what_others_write_into_each_head_does_not_send_a_connection_away() -> None:
+async def test_headers_of_proxies_do_not_move_a_connection_to_the_frontend_in_python() -> None:
     async with http_standing("numba") as it, peer(it) as (reader, writer):
         for number in range(10):
             traced = (
@@ -243,7 +243,7 @@ async def test_what_others_write_into_each_head_does_not_send_a_connection_away(
         assert (mine(it), moved(it)) == (1, 0)
 
 
-async def test_who_sends_a_new_header_each_time_is_for_the_parser() -> None:
+async def test_a_connection_with_a_new_header_each_time_is_moved_to_the_frontend_in_python() -> None:
     async with http_standing("numba") as it, peer(it) as (reader, writer):
         for number in range(10):
             writer.write(request({"a": [number]}, more=(f"x-request-{number}: a",)))
@@ -261,7 +261,7 @@ async def test_more_heads_than_are_kept_are_all_understood() -> None:
                 assert probabilities(await reader.readuntil(b'"err_code":0}')) == [number]
 
 
-async def test_connections_beyond_the_rows_are_answered_by_the_door_in_python() -> None:
+async def test_connections_beyond_the_rows_are_answered_too() -> None:
     async with http_standing("numba", own=NativeLimits(max_rows=64, max_connections=0)) as it:
         peers = [await asyncio.open_connection("127.0.0.1", it.port) for _ in range(80)]
         for _, writer in peers:
@@ -273,7 +273,7 @@ async def test_connections_beyond_the_rows_are_answered_by_the_door_in_python() 
         assert probabilities(b"".join(answers)) == [6] * 80
 
 
-async def test_before_the_first_version_the_stage_is_told(kind: str) -> None:
+async def test_before_the_first_version_a_refusal_has_the_stage(kind: str) -> None:
     async with http_standing(kind, live=None) as it, peer(it) as (reader, writer):
         it.batcher.stage = "version 3 is being checked"
         writer.write(EVERYDAY)
@@ -306,7 +306,7 @@ async def test_a_version_with_another_slot_list_reads_what_waits_for_it_again(ki
         assert probabilities(b"".join(rest)) == [6, 9]
 
 
-async def test_whatever_a_round_raises_is_a_refusal_and_the_next_is_answered(kind: str) -> None:
+async def test_a_round_that_raises_is_answered_with_500_and_the_next_request_is_answered(kind: str) -> None:
     async with http_standing(kind) as it, peer(it) as (reader, writer):
         it.table.wrong = RuntimeError("the test wants it")
         writer.write(EVERYDAY * 2)
@@ -318,7 +318,7 @@ async def test_whatever_a_round_raises_is_a_refusal_and_the_next_is_answered(kin
         assert probabilities(await reader.readuntil(b'"err_code":0}')) == [6]
 
 
-async def test_who_leaves_with_a_request_under_way_costs_nothing(kind: str) -> None:
+async def test_a_client_that_leaves_with_a_request_under_way_does_not_disturb_the_next(kind: str) -> None:
     async with http_standing(kind) as it:
         it.table.gate.clear()
         async with peer(it) as (_, writer):
@@ -331,7 +331,7 @@ async def test_who_leaves_with_a_request_under_way_costs_nothing(kind: str) -> N
             assert probabilities(await reader.readuntil(b'"err_code":0}')) == [6]
 
 
-async def test_who_does_not_read_is_not_read_and_others_are_answered(kind: str) -> None:
+async def test_a_client_that_does_not_read_is_not_read_and_others_are_answered(kind: str) -> None:
     async with http_standing(kind) as it, peer(it) as (_, deaf), peer(it) as (reader, writer):
         many = request(*[{"a": [1]}] * 64) * 50
         for _ in range(200):
@@ -352,7 +352,7 @@ async def test_an_idle_client_is_let_go(kind: str) -> None:
         assert await asyncio.wait_for(reader.read(), 20) == b""
 
 
-async def test_stopping_finishes_what_was_asked_and_tells_who_asks_again_to_close(kind: str) -> None:
+async def test_a_stopping_frontend_answers_requests_under_way_and_announces_the_close(kind: str) -> None:
     limits = Limits(drain_idle_seconds=0.2, head_seconds=0.1)
     async with http_standing(kind, limits=limits) as it, peer(it) as (reader, writer), peer(it) as (idle, _):
         writer.write(EVERYDAY)

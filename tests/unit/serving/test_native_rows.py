@@ -105,14 +105,14 @@ PIECES = (
     st.lists(st.integers(0, 1500), max_size=4),
     st.one_of(st.none(), st.tuples(st.integers(0, 600), st.binary(max_size=2))),
 )
-def test_both_doors_answer_the_same_to_the_same_bytes(
+def test_both_frontends_answer_the_same_to_the_same_bytes(
     pieces: list[bytes], cuts: list[int], change: tuple[int, bytes] | None
 ) -> None:
     same_at_both(standing, pieces, cuts, change)
 
 
 @pytest.mark.parametrize("number", range(len(PIECES)))
-async def test_each_request_is_answered_and_counted_as_by_the_door_in_python(number: int) -> None:
+async def test_each_request_is_answered_and_counted_as_by_the_frontend_in_python(number: int) -> None:
     async with standing("numba") as it, standing("python") as other:
         ours, theirs = [await said(each, [PIECES[0], PIECES[number]]) for each in (it, other)]
 
@@ -120,7 +120,7 @@ async def test_each_request_is_answered_and_counted_as_by_the_door_in_python(num
         assert it.counters.requests == other.counters.requests
 
 
-async def test_everyday_rows_never_reach_the_door_in_python() -> None:
+async def test_usual_rows_never_reach_the_frontend_in_python() -> None:
     async with standing("numba") as it, peer(it) as (reader, writer):
         for number in range(5):
             writer.write(request(*[ROW] * (number + 1)))
@@ -218,7 +218,7 @@ async def test_a_version_with_other_features_reads_what_waits_for_it_again(kind:
 
 
 @pytest.mark.parametrize("kind", HTTP_KINDS)
-async def test_before_the_first_version_the_stage_is_told(kind: str) -> None:
+async def test_before_the_first_version_a_refusal_has_the_stage(kind: str) -> None:
     async with http_standing(kind, live=None) as it:
         it.batcher.stage = "version 3 is being checked"
 

@@ -61,7 +61,7 @@ def test_many_keys_come_out_both_ways_alike(seed: int, size: int, different: int
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
 
 
-def test_what_does_not_belong_together_is_refused() -> None:
+def test_arrays_that_do_not_belong_together_are_refused() -> None:
     instances = Instances(np.arange(1, 5, dtype=np.uint64), np.full(2, 2), 1)
     unique = pooling.unique_keys(instances, None)
     too_long = Instances(instances.feasigns, np.full(2, 3), 1)

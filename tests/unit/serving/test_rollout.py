@@ -124,7 +124,7 @@ async def test_a_version_that_this_disk_has_no_room_for_costs_nothing_that_is_an
     assert it.rollout.refused == {}
 
 
-async def test_what_cannot_be_checked_yet_is_checked_again(tmp_path: Path) -> None:
+async def test_a_version_that_cannot_be_checked_yet_is_checked_again(tmp_path: Path) -> None:
     async with pod(tmp_path, workers=1) as it:
         it.checker.outcome[1] = {"later": "cube is not there"}
         it.document(live=1)
@@ -158,7 +158,7 @@ async def test_a_manifest_that_is_not_there_is_refused_the_second_time(tmp_path:
     assert layout.version_manifest(9) in it.rollout.refused[9]
 
 
-async def test_versions_nobody_wants_are_let_go_with_their_files(tmp_path: Path) -> None:
+async def test_a_version_that_is_wanted_no_more_is_unloaded_and_its_files_deleted(tmp_path: Path) -> None:
     async with pod(tmp_path, workers=1) as it:
         for live, previous in ((1, None), (2, 1), (3, 2)):
             it.document(live=live, previous=previous)
@@ -202,7 +202,9 @@ async def test_after_a_rollback_a_worker_started_anew_answers_with_what_served_u
     assert anew.pinned == 3
 
 
-async def test_what_failed_and_is_wanted_no_more_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_failures_of_a_version_that_is_wanted_no_more_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("elastic_ctr.serving.rollout._AGAIN_SECONDS", 0.01)
     monkeypatch.setattr("elastic_ctr.serving.rollout._TRIES", 1_000_000)
     async with pod(tmp_path) as it:
@@ -231,7 +233,7 @@ async def test_before_a_version_is_live_the_pod_is_ready_and_says_what_it_waits_
     assert known == (True, f"no version is live yet: {stage}")
 
 
-async def test_a_worker_whose_doors_cannot_be_opened_is_asked_again_and_the_stage_says_why(
+async def test_a_worker_that_cannot_listen_is_ordered_to_again_and_the_stage_has_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elastic_ctr.serving.rollout._AGAIN_SECONDS", 0.01)

@@ -56,7 +56,7 @@ def test_a_refusal_names_version_worst_line_and_both_values() -> None:
     assert "version 7 answers sample line 2 with 0.3, and 0.25 was published" in verdict.refused
 
 
-def test_what_is_not_a_number_never_passes() -> None:
+def test_a_score_that_is_not_a_number_never_passes() -> None:
     verdict = compare(7, [float("nan"), 0.5], np.array([0.5, 0.5]), 1e-5)
 
     assert verdict.refused is not None

@@ -73,7 +73,7 @@ def test_an_everyday_head_is_known_by_what_stands_around_its_length_and_its_valu
         b"",
     ],
 )
-def test_whatever_is_not_everyday_is_not_known(head: bytes) -> None:
+def test_an_unusual_head_has_no_template(head: bytes) -> None:
     assert head_template(head, PATHS, 100) is None
 
 
@@ -105,7 +105,7 @@ changes = st.tuples(
 
 @settings(deadline=None, max_examples=500)
 @given(changes, st.integers(1, 999_999_999), st.lists(values, min_size=8, max_size=8))
-def test_what_stands_in_the_holes_of_a_form_means_the_same_to_the_parser_and_machine_code_knows_it(
+def test_a_head_with_other_values_in_its_holes_is_parsed_alike_and_known_to_machine_code(
     change: tuple[int, bytes], length: int, others: list[bytes]
 ) -> None:
     place, by = change
@@ -128,7 +128,7 @@ def test_what_stands_in_the_holes_of_a_form_means_the_same_to_the_parser_and_mac
 
 @settings(deadline=None, max_examples=500)
 @given(st.lists(changes, max_size=3), st.integers(0, len(EVERYDAY)))
-def test_what_machine_code_knows_the_parser_reads_alike(made: list[tuple[int, bytes]], cut: int) -> None:
+def test_a_head_that_machine_code_knows_is_read_alike_by_the_parser(made: list[tuple[int, bytes]], cut: int) -> None:
     heads = heads_of_100()
     heads.learn(EVERYDAY)
     other = EVERYDAY

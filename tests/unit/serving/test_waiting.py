@@ -67,7 +67,7 @@ async def test_of_rounds_that_wait_for_cube_there_are_only_so_many() -> None:
     assert answers == [([100.0 + key], 1) for key in range(5, 45)]
 
 
-async def test_what_waits_for_cube_is_in_the_number_that_may_wait() -> None:
+async def test_requests_that_wait_for_cube_are_in_the_number_that_may_wait() -> None:
     async with running(max_rows=1) as it:
         it.add(1)
         it.batcher.pin(1)

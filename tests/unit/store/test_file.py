@@ -40,7 +40,7 @@ def test_a_file_being_put_is_not_listed(store: FileStore) -> None:
     assert list(store.walk("x")) == ["x/a"]
 
 
-def test_what_puts_that_were_cut_off_have_left_is_swept_and_nothing_else(store: FileStore) -> None:
+def test_a_sweep_deletes_the_remains_of_cut_off_puts_and_nothing_else(store: FileStore) -> None:
     for path in ("x/a", "x/.hidden", "x/y/b"):
         store.put_bytes(b"", path)
     for left in ("x/.part-0011223344556677", "x/y/.part-8899aabbccddeeff"):
@@ -53,7 +53,7 @@ def test_what_puts_that_were_cut_off_have_left_is_swept_and_nothing_else(store: 
     assert there == ["x/.hidden", "x/a", "x/y/.part-8899aabbccddeeff", "x/y/b"]
 
 
-def test_a_deleted_folder_is_gone_with_all_it_held_and_deleting_again_is_done(store: FileStore) -> None:
+def test_a_deleted_folder_is_gone_with_its_content_and_deleting_again_succeeds(store: FileStore) -> None:
     store.put_bytes(b"", "x/c/d")
 
     for _ in range(2):
@@ -64,7 +64,7 @@ def test_a_deleted_folder_is_gone_with_all_it_held_and_deleting_again_is_done(st
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_that_cannot_be_asked_is_an_error_of_the_store(
+def test_a_folder_that_cannot_be_reached_is_an_error_of_the_store(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
 ) -> None:
     def stale(path: object, *_: object, **__: object) -> None:
@@ -105,7 +105,7 @@ def test_a_published_file_may_be_read_by_every_role(store: FileStore) -> None:
 
 
 @pytest.mark.parametrize("ask", ["get_bytes", "size", "modified_at"])
-def test_what_is_not_there_is_named(store: FileStore, ask: str) -> None:
+def test_a_missing_file_is_named(store: FileStore, ask: str) -> None:
     with pytest.raises(NotInStore, match=r"a/b is not in file://"):
         getattr(store, ask)("a/b")
 
@@ -150,7 +150,7 @@ PASSING = {
 
 
 @pytest.mark.parametrize("code", PASSING)
-def test_a_disk_that_takes_nothing_for_a_moment_is_to_be_asked_again(
+def test_a_disk_that_takes_nothing_for_a_moment_is_unavailable_and_to_be_tried_again(
     store: FileStore, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def full(_: int) -> None:
@@ -170,7 +170,7 @@ def test_a_disk_that_takes_nothing_for_a_moment_is_to_be_asked_again(
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM])
-def test_a_folder_that_may_not_be_written_any_more_is_to_be_asked_again(
+def test_a_folder_that_may_not_be_written_any_more_is_unavailable_and_to_be_tried_again(
     store: FileStore, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def forbidden(_: int) -> None:

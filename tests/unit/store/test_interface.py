@@ -14,7 +14,7 @@ def test_a_path_that_leaves_the_store_is_refused(path: str) -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5))
-def test_what_is_let_through_has_no_step_up_and_no_root(steps: list[str]) -> None:
+def test_an_accepted_path_has_no_step_up_and_no_root(steps: list[str]) -> None:
     try:
         path = relative("/".join(steps))
     except StoreError:

@@ -22,7 +22,7 @@ def test_the_root_is_an_empty_path() -> None:
         relative("a/../..")
 
 
-def test_what_a_library_wrapped_is_found() -> None:
+def test_a_cause_that_a_library_wrapped_is_found() -> None:
     refused = ConnectionRefusedError(111, "refused")
     named, unnamed = ValueError("one library"), ValueError("another")
     named.__cause__ = refused

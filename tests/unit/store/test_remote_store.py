@@ -132,7 +132,7 @@ def test_an_upload_that_arrives_short_is_never_published() -> None:
     assert remote.files == {}
 
 
-def test_what_a_failed_put_left_is_swept_away() -> None:
+def test_the_remains_of_a_failed_put_are_swept_away() -> None:
     remote = MemoryRemote()
     store = store_over(remote, seconds=0)
     remote.fault = lambda name: "unheard" if name == "put" else None
@@ -143,7 +143,7 @@ def test_what_a_failed_put_left_is_swept_away() -> None:
     assert remote.files == {}
 
 
-def test_who_interrupts_a_put_does_not_wait_for_any_more_calls() -> None:
+def test_an_interrupted_put_makes_no_more_calls() -> None:
     remote = MemoryRemote()
     asked: list[str] = []
 
@@ -183,7 +183,7 @@ def test_a_local_file_is_read_anew_for_every_try(tmp_path: Path) -> None:
     assert store.get_bytes("a/b") == b"0123456789"
 
 
-def test_a_missing_source_is_named_and_nothing_is_asked_twice(tmp_path: Path) -> None:
+def test_a_missing_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nowhere cannot be published as a/b: No such file"):
         store_over(MemoryRemote()).put(tmp_path / "nowhere", "a/b")
 
@@ -280,7 +280,7 @@ def test_a_list_shows_no_file_that_is_being_put() -> None:
     assert store.list("x/a") == store.list("nowhere") == []
 
 
-def test_what_is_asked_is_asked_again_until_it_is_answered() -> None:
+def test_a_call_is_repeated_until_it_is_answered() -> None:
     remote = MemoryRemote()
     store = store_over(remote)
     store.put_bytes(b"12345", "x/a")

@@ -17,14 +17,14 @@ def failing(times: int, error: Exception, tries: list[int], retry: RetryPolicy) 
     raise AssertionError
 
 
-def test_what_may_pass_is_tried_again_until_it_has_passed(no_pauses: None) -> None:
+def test_an_error_that_may_pass_is_tried_again_until_it_has_passed(no_pauses: None) -> None:
     tries: list[int] = []
 
     assert failing(3, StoreUnavailable("away"), tries, RetryPolicy()) == "done"
     assert len(tries) == 4
 
 
-def test_the_last_error_is_told_when_patience_is_over() -> None:
+def test_the_last_error_is_raised_when_the_time_is_over() -> None:
     tries: list[int] = []
 
     with pytest.raises(StoreUnavailable, match="away"):
@@ -34,7 +34,7 @@ def test_the_last_error_is_told_when_patience_is_over() -> None:
 
 
 @pytest.mark.parametrize("error", [StoreError("for good"), OSError("the disk"), KeyError("a mistake")])
-def test_what_will_not_pass_is_not_tried_again(error: Exception, no_pauses: None) -> None:
+def test_an_error_that_will_not_pass_is_not_tried_again(error: Exception, no_pauses: None) -> None:
     tries: list[int] = []
 
     with pytest.raises(type(error)):
@@ -54,7 +54,7 @@ def test_an_interrupt_is_never_swallowed(end: type[BaseException], no_pauses: No
         interrupted()
 
 
-def test_who_must_leave_gives_up(no_pauses: None) -> None:
+def test_a_retry_ends_when_its_caller_gives_up(no_pauses: None) -> None:
     tries: list[int] = []
 
     with pytest.raises(StoreUnavailable):
@@ -63,7 +63,7 @@ def test_who_must_leave_gives_up(no_pauses: None) -> None:
     assert len(tries) == 3
 
 
-def test_a_long_wait_is_told_once(
+def test_a_long_wait_is_logged_once(
     no_pauses: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     moments = iter(range(0, 900, 3))
@@ -95,7 +95,7 @@ def test_pauses_grow_and_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.1 <= min(pauses) <= max(pauses) <= 2.5
 
 
-def test_bytes_that_came_are_not_asked_for_again(no_pauses: None) -> None:
+def test_bytes_that_came_are_not_requested_again(no_pauses: None) -> None:
     asked: list[int] = []
 
     def part(start: int) -> Iterator[bytes]:

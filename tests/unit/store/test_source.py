@@ -51,7 +51,7 @@ def test_a_file_that_is_not_there_is_named(source: FileSource) -> None:
         source.open("day/00/none")
 
 
-def test_what_cannot_be_read_is_an_error_that_names_it(source: FileSource) -> None:
+def test_a_path_that_cannot_be_read_is_an_error_that_names_it(source: FileSource) -> None:
     with pytest.raises(StoreError, match=r"day/00/folder in file://.* cannot be read: Is a directory"):
         source.open("day/00/folder")
 
@@ -79,7 +79,7 @@ def test_an_address_of_hdfs_gives_a_source_without_asking_it_anything() -> None:
     found.close()
 
 
-def test_an_address_nobody_understands_is_refused_with_the_way_out() -> None:
+def test_an_address_of_an_unknown_scheme_is_refused_with_the_way_out() -> None:
     with pytest.raises(StoreError, match=r"data\.source\.url 'ftp://x' is not understood; give file:///a/folder"):
         open_source("ftp://x", "root")
 

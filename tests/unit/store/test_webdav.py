@@ -82,7 +82,7 @@ def test_a_listing_with_a_name_that_leads_elsewhere_is_refused_whole(world: Maki
         b'[{"name": "a", "type": "file", "mtime": "Sat, 21 Nov 2026 08:40:28 GMT", "size": "big"}]',
     ],
 )
-def test_what_is_no_listing_is_refused_and_never_an_empty_folder(world: Making, body: bytes) -> None:
+def test_an_answer_that_is_no_listing_is_refused_and_never_an_empty_folder(world: Making, body: bytes) -> None:
     with pytest.raises(StoreError, match="the answer is not a JSON listing; it needs nginx"):
         world(Answer(200, body)).store.list("a")
 
@@ -141,13 +141,13 @@ def test_without_a_token_the_refusal_says_so(world: Making) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 508, 520])
-def test_a_server_that_cannot_just_now_is_asked_again(world: Making, status: int, no_pauses: None) -> None:
+def test_a_server_that_is_unavailable_for_a_moment_is_tried_again(world: Making, status: int, no_pauses: None) -> None:
     here = world(Answer(status, headers={"retry-after": "0"}), Answer(status), Answer(200, b"hello"), seconds=30)
 
     assert here.store.get_bytes("a") == b"hello"
 
 
-def test_a_server_that_never_can_is_told_of_in_its_own_words(world: Making) -> None:
+def test_a_server_that_stays_unavailable_is_reported_in_its_own_words(world: Making) -> None:
     here = world(Answer(503, headers={"retry-after": "7"}))
 
     with pytest.raises(
@@ -165,7 +165,7 @@ def test_a_server_that_knows_no_ranges_is_read_from_the_start(world: Making) -> 
     assert b"".join(store.read_from("a", 10)) == b""
 
 
-def test_a_body_that_ends_early_is_asked_for_the_rest(world: Making, no_pauses: None) -> None:
+def test_the_rest_of_a_body_that_ends_early_is_requested(world: Making, no_pauses: None) -> None:
     def answer(asked: Asked) -> Answer:
         start = int(asked.headers.get("range", "bytes=0-")[6:-1])
         headers = {"etag": '"1"'} | ({"content-range": f"bytes {start}-9/10"} if start else {})
@@ -234,7 +234,7 @@ def test_a_server_that_is_away_is_named_with_what_the_system_says() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://user:pass@file-server", "http://file-server?x=1", "http://file-server#x"])
-def test_an_address_says_no_more_than_where_it_is(url: str) -> None:
+def test_an_address_with_a_password_query_or_fragment_is_refused(url: str) -> None:
     with pytest.raises(StoreError, match=r"a token belongs into the file that auth\.internalFile") as refused:
         open_store(url)
 
@@ -249,9 +249,7 @@ def test_a_folder_of_the_server_may_be_the_store(world: Making) -> None:
     assert here.asked[0].path == "/deep%20down/a%20b/%C3%BC"
 
 
-def test_a_proxy_in_the_environment_is_not_asked(
-    world: Making, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_proxy_in_the_environment_is_not_used(world: Making, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
 

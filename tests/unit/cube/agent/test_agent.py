@@ -29,7 +29,9 @@ from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import read_dictionary
 
 
-async def test_what_the_shard_owes_of_the_wanted_versions_is_loaded_live_first(tmp_path: Path, played: Played) -> None:
+async def test_an_agent_loads_its_partitions_of_the_wanted_versions_the_live_one_first(
+    tmp_path: Path, played: Played
+) -> None:
     played.say(5, 4, 6)
     async with pod(tmp_path, played) as it:
         await it.holds(v5=MINE, v4=MINE, v6=MINE)
@@ -46,7 +48,7 @@ async def test_before_any_version_was_live_a_pod_that_runs_is_ready(tmp_path: Pa
         await it.until(lambda: it.agent.ready()[0])
 
 
-async def test_what_versions_will_lie_over_soon_is_fetched_beforehand(tmp_path: Path, played: Played) -> None:
+async def test_a_fold_that_versions_will_lie_over_soon_is_fetched_beforehand(tmp_path: Path, played: Played) -> None:
     store = FileStore(tmp_path / "store")
     own = read_dictionary(store, 5)
     # What the overlay of version 4 was merged into.
@@ -144,7 +146,7 @@ async def test_a_document_of_a_lower_generation_changes_nothing(tmp_path: Path, 
         assert played.reports[-1].document == it.agent.document
 
 
-async def test_an_old_version_is_unloaded_and_its_files_deleted_once_nobody_asks(
+async def test_an_old_version_is_unloaded_and_its_files_deleted_once_its_lookups_have_ended(
     tmp_path: Path, played: Played
 ) -> None:
     played.say(5)
@@ -181,7 +183,7 @@ async def test_the_last_live_version_is_kept_until_the_new_one_is_held(tmp_path:
         await it.holds(v6=MINE)
 
 
-async def test_what_others_owe_now_is_first_no_longer_reported_and_then_unloaded(
+async def test_partitions_of_another_shard_are_first_no_longer_reported_and_then_unloaded(
     tmp_path: Path, played: Played
 ) -> None:
     played.say(5)
@@ -205,7 +207,7 @@ async def test_what_others_owe_now_is_first_no_longer_reported_and_then_unloaded
         await it.holds(v5=(0,))
 
 
-async def test_what_another_pod_has_just_come_to_answer_is_reported_on_for_readers_who_do_not_find_that_pod_yet(
+async def test_a_partition_is_reported_on_while_readers_may_not_find_its_new_holder_yet(
     tmp_path: Path, played: Played
 ) -> None:
     played.say(5)
@@ -221,7 +223,7 @@ async def test_what_another_pod_has_just_come_to_answer_is_reported_on_for_reade
         assert played.reports[-1].loaded == {5: MINE}
 
 
-async def test_nothing_is_unloaded_while_readers_cannot_be_told(tmp_path: Path, played: Played) -> None:
+async def test_nothing_is_unloaded_while_transfer_is_away(tmp_path: Path, played: Played) -> None:
     played.say(5)
     async with pod(tmp_path, played, drain_seconds=0.3) as it:
         await it.holds(v5=MINE)
@@ -299,7 +301,9 @@ async def test_a_full_disk_is_reported_and_tried_again_and_what_is_loaded_is_ans
         await it.until(lambda: not played.reports[-1].errors)
 
 
-async def test_the_agents_door_shows_it_and_drains_it_for_who_knows_the_token(tmp_path: Path, played: Played) -> None:
+async def test_the_http_server_of_an_agent_shows_its_state_and_drains_it_by_a_call_with_the_token(
+    tmp_path: Path, played: Played
+) -> None:
     played.say(5)
     async with pod(tmp_path, played) as it:
         door = HttpServer(agent_app(it.agent, it.stop, access("secret")), "127.0.0.1", 0)

@@ -69,7 +69,7 @@ def test_an_overlay_comes_with_the_full_part_below_it(store: FileStore, tmp_path
     assert overlay.read_bytes() == b"\x08\x00" + DATA
 
 
-def test_what_was_fetched_needs_no_store_after_a_restart(store: FileStore, tmp_path: Path) -> None:
+def test_a_fetched_part_needs_no_store_after_a_restart(store: FileStore, tmp_path: Path) -> None:
     put_dictionary(store, tmp_path / "work", 7)
     put_dictionary(store, tmp_path / "work", 8, full=7)
     remote = RemoteStore(store.root)
@@ -106,7 +106,7 @@ def _writes() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="counts calls of write by Linux")
-def test_what_comes_in_small_pieces_is_written_in_large_ones(store: FileStore, tmp_path: Path) -> None:
+def test_a_part_that_comes_in_small_pieces_is_written_in_large_ones(store: FileStore, tmp_path: Path) -> None:
     """The kernel can keep what is written together in huge pages, in which records are found faster."""
     data = bytes(16 << 20)
     (tmp_path / "part").write_bytes(data)

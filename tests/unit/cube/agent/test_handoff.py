@@ -3,7 +3,7 @@ from elastic_ctr.cube.agent.handoff import HandoffTimers
 IT = {7: [2]}
 
 
-def test_readers_are_told_of_it_for_half_of_the_time_and_it_is_kept_for_all_of_it() -> None:
+def test_a_partition_is_hidden_after_half_of_the_time_and_due_after_all_of_it() -> None:
     handed = HandoffTimers(30)
     told = []
     for now in range(40):
@@ -14,7 +14,7 @@ def test_readers_are_told_of_it_for_half_of_the_time_and_it_is_kept_for_all_of_i
     assert told.index((True, True)) == 30
 
 
-def test_what_is_needed_again_begins_anew() -> None:
+def test_the_timer_of_a_partition_that_was_needed_again_begins_anew() -> None:
     handed = HandoffTimers(30)
     handed.update(IT, {}, 0)
     handed.update({}, {}, 20)
@@ -26,7 +26,7 @@ def test_what_is_needed_again_begins_anew() -> None:
     assert handed.due(7, 51)
 
 
-def test_what_readers_are_still_told_of_is_not_over() -> None:
+def test_a_partition_is_not_due_while_the_release_document_still_lists_this_pod_for_it() -> None:
     handed = HandoffTimers(30)
     for now in (0, 100):
         handed.update(IT, IT, now)
@@ -39,7 +39,7 @@ def test_what_readers_are_still_told_of_is_not_over() -> None:
     assert handed.due(7, 116)
 
 
-def test_what_was_never_seen_is_held() -> None:
+def test_a_version_that_was_never_handed_off_is_neither_hidden_nor_due() -> None:
     assert not HandoffTimers(30).hidden(7, 1e9)
     assert not HandoffTimers(30).due(7, 1e9)
 

@@ -31,7 +31,7 @@ def _read(path: Path, records: int, dim: int) -> tuple[list[int], bytes]:
 
 
 @given(st.integers(0, 300), st.integers(1, 17), st.integers(1, 900), st.integers(40, 2000), st.integers(1, 50))
-def test_what_was_written_is_read_whatever_the_blocks(
+def test_a_sequence_file_is_read_as_it_was_written_with_blocks_of_any_size(
     tmp_path_factory: pytest.TempPathFactory, count: int, dim: int, sync_interval: int, chunk: int, block: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "blocks.seq"
@@ -73,7 +73,7 @@ def test_a_damaged_file_is_refused_as_the_reader_refuses_it(
 
 
 @pytest.mark.parametrize("said", [4, 6])
-def test_another_number_of_records_than_was_said_is_refused(tmp_path: Path, said: int) -> None:
+def test_another_number_of_records_than_expected_is_refused(tmp_path: Path, said: int) -> None:
     _written(tmp_path / "x.seq", 5, 2)
 
     with pytest.raises(SequenceFileDamaged, match=f"it holds 5 records, {said} were expected"):

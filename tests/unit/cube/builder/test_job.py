@@ -315,7 +315,7 @@ def test_a_build_is_repeated_byte_for_byte(store: FileStore, tmp_path: Path) -> 
     assert checksums(store, 11) == first
 
 
-def test_what_a_cut_off_build_left_is_kept_if_it_is_the_same_and_replaced_if_not(
+def test_a_file_of_a_cut_off_build_is_kept_if_it_is_the_same_and_replaced_if_not(
     store: FileStore, tmp_path: Path
 ) -> None:
     (tmp_path / "part").write_bytes(b"right")
@@ -412,7 +412,7 @@ def test_a_delta_that_is_its_own_parent_is_refused(store: FileStore, tmp_path: P
         plan_build(11, store)
 
 
-def test_a_missing_parent_is_asked_for_again_later(store: FileStore, tmp_path: Path) -> None:
+def test_a_build_whose_parent_is_not_in_the_store_cannot_be_planned_yet(store: FileStore, tmp_path: Path) -> None:
     publish_version(store, tmp_path / "work", 11, MANY[:3], parent=10, base=10)
 
     with pytest.raises(NotInStore):

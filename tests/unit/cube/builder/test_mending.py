@@ -134,7 +134,9 @@ def test_versions_below_that_are_gone_change_nothing_where_their_deltas_are_ther
     assert store.get_bytes(path) == right
 
 
-def test_what_comes_out_otherwise_is_left_as_it_is_and_named(store: FileStore, tmp_path: Path) -> None:
+def test_a_damaged_part_that_is_built_again_as_another_file_is_left_as_it_is_and_named(
+    store: FileStore, tmp_path: Path
+) -> None:
     publish_version(store, tmp_path / "work", 10, MANY)
     build(store, tmp_path / "builds", 10)
     path = layout.dictionary_part(10, 1)

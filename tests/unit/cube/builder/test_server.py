@@ -72,7 +72,7 @@ def test_an_order_is_built_reported_and_joined(store: FileStore, builder: CubeBu
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_who_waits_for_a_build_is_answered_when_it_is_over(store: FileStore, tmp_path: Path) -> None:
+def test_a_request_that_waits_for_a_build_is_answered_when_the_build_is_over(store: FileStore, tmp_path: Path) -> None:
     publish_version(store, tmp_path / "work", 10, MANY)
     builder = builder_of(store, tmp_path / "scratch")
     builder.order(10)

@@ -43,7 +43,7 @@ def pair(tmp_path: Path) -> Iterator[list[str]]:
         server.stop()
 
 
-def test_each_partition_is_asked_where_it_is(pair: list[str]) -> None:
+def test_each_partition_is_looked_up_where_it_is(pair: list[str]) -> None:
     with BlockingCubeClient(pair) as client:
         values, missing = client.lookup(3, np.append(KEYS, as_keys([0, 700])))
 
@@ -51,14 +51,14 @@ def test_each_partition_is_asked_where_it_is(pair: list[str]) -> None:
     assert missing.tolist() == [False] * 101 + [True]
 
 
-def test_what_none_of_them_holds_is_not_held(pair: list[str]) -> None:
+def test_a_version_or_partition_without_a_holder_among_the_servers_is_not_held(pair: list[str]) -> None:
     with BlockingCubeClient(pair) as client, pytest.raises(VersionNotHeld, match="answered version not held; "):
         client.lookup(4, KEYS)
     with BlockingCubeClient(pair[:1]) as client, pytest.raises(VersionNotHeld, match="answered partition not held"):
         client.lookup(3, KEYS)
 
 
-def test_a_server_that_is_not_there_is_said_so(pair: list[str]) -> None:
+def test_a_client_needs_an_address_that_is_valid_and_answers(pair: list[str]) -> None:
     nobody = f"127.0.0.1:{free_port()}"
 
     with BlockingCubeClient([nobody, *pair]) as client:
@@ -105,7 +105,9 @@ def test_a_server_that_fails_is_replaced_by_another_that_holds_the_same(
     assert all(f"{address} " in str(nobody.value) for address in addresses)
 
 
-def test_what_only_a_server_that_fails_may_hold_is_unavailable(pair: list[str], replicas: list[Running]) -> None:
+def test_a_partition_that_only_a_failed_server_may_hold_is_unavailable(
+    pair: list[str], replicas: list[Running]
+) -> None:
     going = f"127.0.0.1:{replicas[0].port}"
 
     with BlockingCubeClient([going, pair[0]]) as client:

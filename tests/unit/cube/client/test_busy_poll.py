@@ -42,7 +42,7 @@ def asking() -> Iterator[Asking]:
         yield one
 
 
-def test_who_was_answered_at_once_polls_for_the_next_answer(asking: Asking) -> None:
+def test_an_exchange_that_was_answered_at_once_polls_for_the_next_answer(asking: Asking) -> None:
     asking.exchange.answered(BUSY_POLL_NS / 1e9)
     asking.peer.sendall(ANSWER)
 
@@ -52,7 +52,7 @@ def test_who_was_answered_at_once_polls_for_the_next_answer(asking: Asking) -> N
     assert asking.ask() is not None
 
 
-def test_who_waited_sends_and_leaves_the_answer_to_who_may_sleep(asking: Asking) -> None:
+def test_an_exchange_that_waited_sends_and_leaves_the_answer_to_its_caller(asking: Asking) -> None:
     asking.exchange.answered(0)
     asking.exchange.answered(2 * BUSY_POLL_NS / 1e9)
     asking.peer.sendall(ANSWER)
@@ -88,7 +88,7 @@ def test_an_answer_that_does_not_come_is_not_polled_for_long(asking: Asking) -> 
     assert time.monotonic() - began < 10
 
 
-def test_what_the_socket_does_not_take_is_said(asking: Asking) -> None:
+def test_bytes_that_the_socket_does_not_take_are_unsent(asking: Asking) -> None:
     asking.exchange.answered(0)
     with suppress(BlockingIOError):
         for _ in range(1000):
@@ -109,7 +109,7 @@ def test_what_the_socket_does_not_take_is_said(asking: Asking) -> None:
     ],
     ids=["a refusal", "another version", "another question's", "fewer keys", "more miss bits than keys"],
 )
-def test_what_is_no_answer_is_left_to_the_caller_with_what_came(asking: Asking, answer: bytes) -> None:
+def test_a_frame_that_is_no_answer_is_left_to_the_caller_with_its_bytes(asking: Asking, answer: bytes) -> None:
     asking.exchange.answered(0)
     asking.peer.sendall(answer)
 

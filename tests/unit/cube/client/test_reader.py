@@ -105,7 +105,7 @@ async def test_a_holder_that_is_gone_is_replaced_by_another(start: Callable[[], 
         leaving.stop = lambda: None  # type: ignore[method-assign]
 
 
-async def test_nobody_there_is_unavailable_and_says_who_was_asked() -> None:
+async def test_a_lookup_without_a_holder_that_answers_is_unavailable_and_names_the_address() -> None:
     async with client_of(partitions=PARTITIONS, retries=1, timeout_ms=2000) as client:
         client.set_holders({1: {"127.0.0.1:1": ALL}})
 
@@ -152,7 +152,9 @@ async def test_a_holder_that_is_away_for_a_moment_costs_no_lookup(tmp_path: Path
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
 
 
-async def test_a_lookup_goes_to_whoever_is_named_while_it_waits(start: Callable[[], Running], tmp_path: Path) -> None:
+async def test_a_lookup_goes_to_a_holder_that_is_named_while_it_waits(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
     there = start()
     there.hold(table_of(tmp_path))
 
@@ -167,7 +169,7 @@ async def test_a_lookup_goes_to_whoever_is_named_while_it_waits(start: Callable[
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
 
 
-async def test_a_partition_that_nobody_is_named_for_is_asked_where_it_was(
+async def test_a_partition_without_a_named_holder_is_looked_up_where_it_was(
     start: Callable[[], Running], tmp_path: Path
 ) -> None:
     busy = start()
@@ -274,7 +276,7 @@ async def test_a_keep_alive_reaches_every_holder(start: Callable[[], Running], t
     assert first.loop.counts[counters.KEEP_ALIVES] == second.loop.counts[counters.KEEP_ALIVES] == 1
 
 
-async def test_a_server_that_held_nothing_when_it_greeted_is_asked(
+async def test_a_server_that_had_loaded_nothing_when_it_greeted_gets_lookups(
     start: Callable[[], Running], tmp_path: Path
 ) -> None:
     server = start()
@@ -314,7 +316,7 @@ async def test_readers_go_on_while_holders_change(start: Callable[[], Running], 
         assert min(await asyncio.gather(*readers)) > 0
 
 
-async def test_a_holder_that_was_away_is_connected_to_again_before_it_is_asked() -> None:
+async def test_a_holder_that_was_away_is_connected_to_again_before_it_gets_lookups() -> None:
     server = Running(LookupLoop(counters.private(), 1000, 1000))
 
     async with client_of(partitions=PARTITIONS) as client:
@@ -364,7 +366,7 @@ async def test_a_lookup_under_way_ends_with_its_client() -> None:
     assert connections == 1
 
 
-async def test_a_holder_is_connected_to_before_it_is_asked(start: Callable[[], Running], tmp_path: Path) -> None:
+async def test_a_holder_is_connected_to_before_it_gets_lookups(start: Callable[[], Running], tmp_path: Path) -> None:
     server = start()
     server.hold(table_of(tmp_path))
     met = asyncio.Event()
@@ -401,7 +403,7 @@ async def test_a_lookup_that_is_cancelled_leaves_the_others_alone(start: Callabl
     assert [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes] == [True, False] * 5
 
 
-async def test_a_closed_client_says_so(start: Callable[[], Running], tmp_path: Path) -> None:
+async def test_a_closed_client_refuses_lookups(start: Callable[[], Running], tmp_path: Path) -> None:
     server = start()
     server.hold(table_of(tmp_path))
     async with client_of() as client:

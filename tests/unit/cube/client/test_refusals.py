@@ -39,7 +39,7 @@ from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.wire import Head, Status
 
 
-async def test_a_version_that_nobody_holds_is_not_held(start: Callable[[], Running], tmp_path: Path) -> None:
+async def test_a_version_without_a_holder_is_not_held(start: Callable[[], Running], tmp_path: Path) -> None:
     server = start()
     server.hold(table_of(tmp_path))
 
@@ -70,7 +70,7 @@ async def test_a_holder_that_lost_a_partition_is_replaced_by_another(
     assert client.stats.retried == 1
 
 
-async def test_a_holder_that_failed_is_asked_again_although_another_holds_nothing() -> None:
+async def test_a_holder_that_failed_is_tried_again_although_another_holds_nothing() -> None:
     def busy_at_first(number: int, head: Head, keys: Keys) -> bytes:
         return refused(head, Status.BUSY) if number == 1 else right_reply(head, keys)
 
@@ -84,7 +84,7 @@ async def test_a_holder_that_failed_is_asked_again_although_another_holds_nothin
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
 
 
-async def test_what_all_holders_say_they_do_not_hold_is_not_waited_for() -> None:
+async def test_a_lookup_of_a_version_that_all_holders_answer_as_not_held_is_not_repeated() -> None:
     settings = {"retries": 9, "deadline_ms": PATIENT, "partitions": PARTITIONS}
     async with impostor(refuse) as one, impostor(refuse) as other, client_of(**settings) as client:
         client.set_holders({1: {one: ALL, other: ALL}})
@@ -96,7 +96,7 @@ async def test_what_all_holders_say_they_do_not_hold_is_not_waited_for() -> None
 
 
 @pytest.mark.parametrize("answered", ["never", "long ago"])
-async def test_a_holder_that_did_not_answer_lately_is_asked_once_where_another_holds_nothing(answered: str) -> None:
+async def test_a_holder_that_did_not_answer_lately_is_tried_once_where_another_holds_nothing(answered: str) -> None:
     settings = {"deadline_ms": 2000, "partitions": PARTITIONS}
     async with impostor(refuse) as empty, client_of(**settings) as client:
         client.set_holders({1: {empty: ALL, "127.0.0.1:1": ALL}})
@@ -110,7 +110,7 @@ async def test_a_holder_that_did_not_answer_lately_is_asked_once_where_another_h
     assert client.stats.retried == 1
 
 
-async def test_a_holder_that_only_greets_is_asked_once_where_another_holds_nothing() -> None:
+async def test_a_holder_that_only_greets_gets_one_request_where_another_holds_nothing() -> None:
     settings = {"timeout_ms": 500, "deadline_ms": 2000, "partitions": PARTITIONS}
     async with impostor(refuse) as empty, impostor(silent) as mute, client_of(**settings) as client:
         client.set_holders({1: {empty: ALL, mute: ALL}})
@@ -146,7 +146,7 @@ async def test_a_holder_that_answered_a_moment_ago_is_waited_for_although_anothe
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
 
 
-async def test_in_place_of_one_that_holds_nothing_nobody_is_asked_twice_at_a_time() -> None:
+async def test_a_refused_lookup_is_not_sent_again_to_a_holder_that_has_it_already() -> None:
     hedged, release = asyncio.Event(), asyncio.Event()
 
     async def refuse_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -175,7 +175,7 @@ async def test_in_place_of_one_that_holds_nothing_nobody_is_asked_twice_at_a_tim
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
 
 
-async def test_a_hedge_is_put_to_nobody_who_is_being_asked() -> None:
+async def test_a_hedge_is_not_sent_to_a_holder_that_has_the_lookup_already() -> None:
     release = asyncio.Event()
 
     settings = {"hedge_ms": PATIENT // 2, "partitions": PARTITIONS}
@@ -217,7 +217,7 @@ async def test_a_refusal_of_one_question_is_none_of_those_that_shared_its_frame(
     assert client.stats.retried == 1
 
 
-async def test_a_version_that_is_not_held_is_said_once_to_all_who_asked_for_it(
+async def test_one_refusal_answers_all_lookups_of_a_version_that_is_not_held(
     start: Callable[[], Running], tmp_path: Path
 ) -> None:
     server = start()

@@ -11,7 +11,7 @@ class Clock:
         return self.now
 
 
-def test_what_changed_was_asked_since_the_last_look() -> None:
+def test_a_version_whose_counter_changed_had_a_lookup_since_the_last_look() -> None:
     clock, counts = Clock(), np.zeros((2, WIDTH), np.int64)
     activity = Activity(counts, clock)
     activity.look({1: 0, 2: 1})

@@ -60,7 +60,7 @@ def test_readers_find_a_place_among_more_silent_connections_than_there_are_place
             _check(open_.enter_context(_connected(server.port)))
 
 
-def test_who_asks_keeps_its_place_while_silent_ones_lose_theirs(server: ServerProcess) -> None:
+def test_a_connection_with_lookups_is_kept_among_a_crowd_of_silent_ones(server: ServerProcess) -> None:
     with contextlib.ExitStack() as open_:
         reader = open_.enter_context(_connected(server.port))
         for number in range(2 * CROWD):

@@ -13,13 +13,13 @@ KEYS = np.arange(1, 50, dtype=np.uint64)
 SOMEWHERE = {0: Paths(Path("/a"))}
 
 
-def test_what_was_assigned_comes_back_from_json() -> None:
+def test_assignments_come_back_from_json() -> None:
     assigned = Assignments().loaded(1, 9, 4, {0: Paths(Path("/a")), 3: Paths(Path("/b"), Path("/c"))})
 
     assert Assignments.from_json(assigned.to_json(Assignments()), Assignments()) == assigned
 
 
-def test_only_versions_that_changed_are_in_json_for_one_who_has_the_others() -> None:
+def test_the_json_since_earlier_assignments_has_only_the_versions_that_changed() -> None:
     before = Assignments().loaded(1, 9, 4, SOMEWHERE).loaded(2, 9, 4, SOMEWHERE).loaded(3, 9, 4, SOMEWHERE)
     after = before.loaded(4, 9, 4, SOMEWHERE).unloaded(1).loaded(2, 9, 4, {1: Paths(Path("/b"))})
 
@@ -47,7 +47,7 @@ def test_places_are_reused_and_never_shared() -> None:
     assert {version: own.place for version, own in assigned.versions.items()} == {1: 0, 3: 2, 4: 3, 9: 1}
 
 
-def test_unloading_what_is_not_held_changes_nothing() -> None:
+def test_unloading_an_absent_version_or_partition_changes_nothing() -> None:
     assigned = Assignments().loaded(1, 9, 4, SOMEWHERE)
 
     assert assigned.unloaded(2) == assigned.unloaded(1, [3]) == assigned

@@ -88,7 +88,7 @@ def test_requests_of_any_size_are_answered_in_order(running: Running, table: Ver
 @pytest.mark.parametrize(
     "n", [*(PIECE_KEYS + more for more in (-1, 0, 1, 8)), 2 * PIECE_KEYS, 2 * PIECE_KEYS + 1, MAX_KEYS - 3, MAX_KEYS]
 )
-def test_what_is_missing_in_a_large_answer_is_said_wherever_it_is(
+def test_a_missing_key_of_a_large_lookup_is_flagged_and_counted_wherever_it_is(
     running: Running, table: VersionTable, n: int
 ) -> None:
     keys = np.resize(KEYS, n)
@@ -108,7 +108,7 @@ def test_what_is_missing_in_a_large_answer_is_said_wherever_it_is(
     assert (counts[counters.REQUESTS], counts[counters.KEYS], counts[counters.MISSING]) == (4, 4 * n, missing)
 
 
-def test_what_stands_around_a_large_request_is_answered_in_its_turn(running: Running, tmp_path: Path) -> None:
+def test_requests_around_a_large_one_are_answered_in_their_order(running: Running, tmp_path: Path) -> None:
     running.hold(
         VersionTable.open(1, DIM, 3, write_parts(tmp_path / "1", KEYS, dim=DIM, partitions=3)),
         VersionTable.open(2, DIM, 3, write_parts(tmp_path / "2", KEYS, dim=DIM, version=2, partitions=3, only=[1])),
@@ -172,14 +172,14 @@ def test_a_request_may_come_byte_by_byte(running: Running, table: VersionTable) 
         _check(peer.reply(DIM), KEYS[:2], 1)
 
 
-def test_a_version_that_is_not_held_is_said_so(running: Running, table: VersionTable) -> None:
+def test_a_version_that_is_not_held_has_its_own_status(running: Running, table: VersionTable) -> None:
     with Peer(running.port) as peer:
         reply = peer.ask(2, KEYS[:3], DIM)
         assert (reply.status, reply.version, reply.values.size) == (Status.VERSION_NOT_HELD, 2, 0)
         _check(peer.ask(1, KEYS[:3], DIM), KEYS[:3], 1)
 
 
-def test_a_partition_that_is_not_held_is_said_so_and_nothing_is_guessed(running: Running, tmp_path: Path) -> None:
+def test_a_partition_that_is_not_held_has_its_own_status(running: Running, tmp_path: Path) -> None:
     paths = write_parts(tmp_path, KEYS, dim=DIM, partitions=3, only=[1])
     running.hold(VersionTable.open(1, DIM, 3, paths))
 
@@ -188,7 +188,7 @@ def test_a_partition_that_is_not_held_is_said_so_and_nothing_is_guessed(running:
         _check(peer.ask(1, as_keys([1, 4, 0, 7]), DIM), as_keys([1, 4, 0, 7]), 1)
 
 
-def test_a_server_that_holds_nothing_says_so(running: Running) -> None:
+def test_a_server_without_a_version_answers_not_held(running: Running) -> None:
     with Peer(running.port) as peer:
         assert peer.hello == Hello(0, 0, MAX_KEYS)
         assert peer.ask(1, KEYS, DIM).status == Status.VERSION_NOT_HELD
@@ -204,7 +204,7 @@ def test_a_keep_alive_is_answered_and_counted_for_its_version(running: Running, 
     assert running.loop.counts[counters.VERSIONS_AT] == 1
 
 
-def test_draining_is_said_in_every_reply(running: Running, table: VersionTable) -> None:
+def test_every_reply_of_a_draining_server_has_the_flag_of_draining(running: Running, table: VersionTable) -> None:
     with Peer(running.port) as peer:
         assert not peer.ask(1, KEYS[:1], DIM).draining
         running.hold(table, draining=True)
@@ -307,7 +307,7 @@ def test_connections_over_the_limit_are_closed_and_the_others_go_on(running: Run
 
 @settings(max_examples=60)
 @given(noise=st.lists(st.binary(min_size=1, max_size=120), min_size=1, max_size=4), greet=st.booleans())
-def test_noise_costs_only_the_one_who_makes_it(
+def test_noise_on_one_connection_does_not_disturb_another(
     running: Running, tmp_path_factory: pytest.TempPathFactory, noise: list[bytes], greet: bool
 ) -> None:
     if not running.loop.holdings.tables:
@@ -406,7 +406,7 @@ def test_a_loop_that_has_failed_takes_nothing_to_hold_any_more(
         running.hold(table)
 
 
-def test_what_happens_is_counted(running: Running, table: VersionTable) -> None:
+def test_lookups_keys_misses_and_refusals_are_counted(running: Running, table: VersionTable) -> None:
     with Peer(running.port) as peer:
         peer.ask(1, as_keys([1, 2, 5000]), DIM)
         peer.ask(4, as_keys([1]), DIM)

@@ -125,7 +125,7 @@ async def test_a_long_poll_is_answered_by_the_next_revision_and_ends_empty_witho
     assert nothing.status_code == 304
 
 
-async def test_who_knows_a_lower_generation_is_answered_at_once_whatever_its_revision(tmp_path: Path) -> None:
+async def test_a_request_with_a_lower_generation_is_answered_at_once_whatever_its_revision(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         document = await it.document(after=10**9, generation=0, wait=30)
 
@@ -160,7 +160,7 @@ async def test_a_built_version_is_candidate_then_live_and_the_status_tells_its_w
     assert "elastic_ctr_cube_transfer_live_version 10.0" in metrics
 
 
-async def test_a_report_that_says_something_else_changes_the_document_though_the_release_stays(tmp_path: Path) -> None:
+async def test_a_report_of_another_state_changes_the_document_though_the_release_stays(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         it.publish(1)
         await it.agent(1)
@@ -245,7 +245,7 @@ async def test_a_second_transfer_on_the_same_state_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("order", "status"), [({}, 400), ({"version": 1, "resume": True}, 400), ({"version": 1}, 409)])
-async def test_an_order_that_cannot_be_says_why(tmp_path: Path, order: dict[str, Any], status: int) -> None:
+async def test_an_impossible_order_is_refused_with_a_reason(tmp_path: Path, order: dict[str, Any], status: int) -> None:
     async with desk(tmp_path) as it:
         while it.transfer.view() is None:
             await asyncio.sleep(0.005)

@@ -52,7 +52,7 @@ def test_a_compacted_base_is_built_for_the_deltas_on_it_alone(store: FileStore, 
     assert (scan.usable, scan.problems) == ((10, 12), ())
 
 
-def test_what_no_donefile_announces_is_no_news(store: FileStore, tmp_path: Path) -> None:
+def test_a_version_that_no_donefile_announces_is_neither_usable_nor_a_problem(store: FileStore, tmp_path: Path) -> None:
     publish_version(store, tmp_path, 10, KEYS)
     store.delete(layout.DONEFILES)
 
@@ -87,7 +87,7 @@ def test_there_is_news_once_a_donefile_is_another_than_the_last_scan_read(
     assert catalog.has_news()
 
 
-def test_what_is_built_is_not_built_again(store: FileStore, tmp_path: Path) -> None:
+def test_a_version_with_a_dictionary_is_not_built_again(store: FileStore, tmp_path: Path) -> None:
     publish_version(store, tmp_path, 10, KEYS)
     catalog = Catalog(store)
     catalog.scan()

@@ -11,7 +11,7 @@ def report(pod: str = "c-s1-0", **more: Any) -> AgentReport:
     return AgentReport.model_validate(fields)
 
 
-def test_a_report_is_news_when_it_says_something_else() -> None:
+def test_a_report_is_news_when_it_differs_from_the_one_before() -> None:
     pods: Pods[AgentReport] = Pods(10)
 
     assert pods.record(report(), 0)
@@ -20,7 +20,7 @@ def test_a_report_is_news_when_it_says_something_else() -> None:
     assert [at for _, at in pods.heard()] == [2]
 
 
-def test_a_report_that_says_the_same_is_the_one_before_heard_later() -> None:
+def test_a_report_that_is_the_same_only_renews_the_one_before() -> None:
     pods: Pods[AgentReport] = Pods(10)
     first = report(loaded={7: (0, 1)})
     pods.record(first, 0)
@@ -35,7 +35,7 @@ def test_a_report_that_says_the_same_is_the_one_before_heard_later() -> None:
     assert pods.reports == [report(loaded={7: (0,)})]
 
 
-def test_a_silent_pod_expires_and_is_told_once() -> None:
+def test_a_silent_pod_expires_once() -> None:
     pods: Pods[AgentReport] = Pods(10)
     pods.record(report("a-s1-0"), 0)
     pods.record(report("b-s1-0"), 5)
@@ -46,7 +46,7 @@ def test_a_silent_pod_expires_and_is_told_once() -> None:
     assert [each.pod for each in pods.reports] == ["b-s1-0"]
 
 
-def test_a_listener_that_stood_still_holds_it_against_nobody() -> None:
+def test_pods_do_not_expire_because_transfer_stood_still() -> None:
     pods: Pods[AgentReport] = Pods(10)
     pods.record(report("a-s1-0"), 0)
 
@@ -56,7 +56,7 @@ def test_a_listener_that_stood_still_holds_it_against_nobody() -> None:
     assert pods.expire(71) == ["a-s1-0"]
 
 
-def test_what_was_heard_before_a_restart_expires_unless_it_is_heard_again() -> None:
+def test_a_pod_that_reported_before_a_restart_expires_unless_it_reports_again() -> None:
     pods: Pods[AgentReport] = Pods(10)
     pods.record(report("a-s1-0"), -9)
     pods.record(report("b-s1-0"), -9)

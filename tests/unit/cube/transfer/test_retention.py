@@ -71,7 +71,7 @@ def test_a_folder_without_a_manifest_goes_after_a_day_without_change(store: File
     assert delete_orphans(store, published=[10, 12], built=[], now=time.time()) == []
 
 
-def test_what_is_newer_than_all_that_is_published_may_be_on_its_way_however_long_that_takes(store: FileStore) -> None:
+def test_files_newer_than_all_published_versions_are_no_orphans_at_any_age(store: FileStore) -> None:
     store.put_bytes(b"", layout.cube_file(11, "delta", 0, 1))
     store.put_bytes(b"", f"{layout.model_folder(11)}/network.pdmodel")
     now = time.time() + ORPHAN_SECONDS + 10

@@ -37,7 +37,7 @@ def test_a_built_version_becomes_the_candidate_and_waits_for_holders() -> None:
     assert lacking(state, view(5), RULES) == (0, 1, 2, 3)
 
 
-def test_a_held_candidate_goes_live_and_what_was_live_is_previous() -> None:
+def test_a_loaded_candidate_goes_live_and_the_live_version_becomes_the_previous_one() -> None:
     state = advance(live(4), view(4, 5, held=(4, 5)), RULES)
 
     assert (state.live, state.previous, state.candidate) == (5, 4, None)
@@ -59,7 +59,7 @@ def test_a_candidate_is_settled_before_a_newer_one_is_looked_at() -> None:
     assert after.candidate == 5
 
 
-def test_right_after_a_start_nothing_is_promoted_for_nobody_has_been_heard() -> None:
+def test_a_transfer_promotes_nothing_until_it_has_listened_for_pods() -> None:
     seen = view(4, 5, held=(4, 5), listened=False)
 
     assert advance(live(4), seen, RULES).live == 4
@@ -105,7 +105,7 @@ def test_the_only_pod_that_has_a_version_may_go_and_what_was_live_is_still_answe
 
 
 @pytest.mark.parametrize("excused", [{"draining": True}, {"shard": 1}])
-def test_nobody_waits_for_a_pod_that_goes_or_owes_nothing(excused: dict[str, Any]) -> None:
+def test_promotion_waits_for_no_pod_that_drains_or_has_no_partitions_to_load(excused: dict[str, Any]) -> None:
     pods = [agent("c-s0-0", 4, 5), agent("c-s0-1", 4, **excused)]
 
     assert advance(live(4), view(4, 5, held=(4, 5), agents=pods), RULES).live == 5
@@ -215,7 +215,7 @@ def test_a_rollback_to_a_version_that_is_not_held_loads_it_first_and_asks_no_ser
     ("version", "reason"),
     [(3, "is refused"), (9, "has no dictionary in the store"), (5, "was never live")],
 )
-def test_a_rollback_that_cannot_be_says_why_and_what_can(version: int, reason: str) -> None:
+def test_an_impossible_rollback_is_refused_with_the_reason_and_the_possible_versions(version: int, reason: str) -> None:
     state = ReleaseState(generation=1, live=6, was_live=(2, 6), refused={3: "differs"})
 
     with pytest.raises(RollbackRefused, match=f"{reason}.*possible are 2"):

@@ -16,7 +16,7 @@ STATE = PersistedState(
 )
 
 
-def test_what_is_written_is_read_after_a_restart(tmp_path: Path) -> None:
+def test_a_state_is_read_after_a_restart_as_it_was_written(tmp_path: Path) -> None:
     StateFile(tmp_path).write(STATE)
 
     assert StateFile(tmp_path).read() == STATE

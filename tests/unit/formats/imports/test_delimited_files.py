@@ -242,7 +242,7 @@ def test_files_of_other_columns_are_written_in_the_order_of_the_first(tmp_path: 
         ("\t", '"', 'y\ta\n1\t"x\ty"\n', "csv", [b"y,a", b"1,x\ty"]),
     ],
 )
-def test_what_trainers_do_not_read_is_written_as_csv(
+def test_rows_in_a_form_that_trainers_do_not_read_are_written_as_csv(
     tmp_path: Path, delimiter: str, quote: str | None, text: str, kind: str, written: list[bytes]
 ) -> None:
     imported(replace(LABELLED, delimiter=delimiter, quote=quote), tmp_path, text)
@@ -286,7 +286,7 @@ def read_back(folder: Path, form: Format, columns: list[str], label: str) -> tup
 
 
 @given(text=st.text(max_size=60) | st.binary(max_size=60) | st.text(alphabet='01,"\t\r\n ab', max_size=40))
-def test_whatever_the_text_every_row_is_written_or_counted_and_trainers_take_it(
+def test_every_row_of_any_text_is_written_or_counted_and_trainers_take_it(
     tmp_path_factory: pytest.TempPathFactory, text: str | bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("import")
@@ -382,7 +382,7 @@ def test_labels_in_words_and_above_a_threshold_become_0_and_1(
     assert rows(tmp_path) == [b"y,a", *(b"%d,x" % click for click in clicks)]
 
 
-def test_a_label_that_is_no_number_is_refused_where_a_threshold_is_asked_for(tmp_path: Path) -> None:
+def test_a_label_that_is_no_number_is_refused_where_a_threshold_is_given(tmp_path: Path) -> None:
     with pytest.raises(ImportRefused, match="the label 'good' is no number to compare with >=4"):
         imported(CsvFormat(label="y", positive=">=4"), tmp_path, "y,a\ngood,x\n")
     with pytest.raises(ImportRefused, match="compares with no number"):

@@ -33,7 +33,7 @@ def test_a_moment_is_the_same_in_every_unit(text: str, form: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "form"), [("", "iso"), ("x", "epoch-ms"), ("12", "iso"), ("9" * 30, "epoch-s")])
-def test_what_is_no_time_is_none(text: str, form: str) -> None:
+def test_a_text_that_is_no_time_is_none(text: str, form: str) -> None:
     assert parsed_time(text, form) is None
 
 

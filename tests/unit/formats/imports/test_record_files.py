@@ -129,7 +129,7 @@ def test_parquet_has_decimals_dates_times_and_vectors(tmp_path: Path) -> None:
     assert found["tags"] == {"type": "categorical", "separator": "|"}
 
 
-def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in.parquet").write_text("a,b\n")
 
     with pytest.raises(ImportRefused, match="cannot be read as Parquet"):

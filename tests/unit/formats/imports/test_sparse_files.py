@@ -78,7 +78,7 @@ def test_the_fields_of_libffm_are_slots_and_its_numbers_columns(tmp_path: Path) 
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_way_out(
+def test_a_file_that_cannot_be_read_is_refused_with_the_way_out(
     text: str, form: SparseFormat, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ImportRefused) as refused:

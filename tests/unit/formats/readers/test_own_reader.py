@@ -72,7 +72,7 @@ def test_a_function_that_yields_something_else_is_refused() -> None:
         ("silent", "NotImplementedError"),
     ],
 )
-def test_what_a_function_raises_is_told_with_its_name_and_the_file(function: str, error: str) -> None:
+def test_an_error_of_a_reader_is_reported_with_its_name_and_the_file(function: str, error: str) -> None:
     with pytest.raises(ReaderFailed) as failed:
         list(rows_in_range(io.BytesIO(), "part-0", Format("reader", reader=f"{HERE}:{function}"), wanted_of(["x"])))
 

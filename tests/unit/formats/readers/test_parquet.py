@@ -132,7 +132,7 @@ def test_a_damaged_page_is_damage() -> None:
         read(bytes(content), wanted_of(["x"], ["y"]))
 
 
-def test_what_a_read_of_the_source_raises_is_no_damage() -> None:
+def test_an_error_of_reading_the_source_is_not_taken_for_damage() -> None:
     class Gone(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             raise OSError(f"the node is gone before its {size} bytes")

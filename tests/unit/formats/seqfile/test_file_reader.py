@@ -114,7 +114,7 @@ def test_a_file_of_hadoop_that_is_cut_off_is_damaged_or_misses_records(name: str
     interval=st.integers(1, 3000),
     seed=st.integers(0, 1000),
 )
-def test_what_was_written_is_read(keys: list[int], dim: int, interval: int, seed: int) -> None:
+def test_a_sequence_file_is_read_as_it_was_written(keys: list[int], dim: int, interval: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=(len(keys), dim)).astype(np.float32)
     stream = io.BytesIO()
     SequenceFileWriter(stream, sync_interval=interval).write(np.array(keys, dtype=np.uint64), values)
@@ -139,7 +139,7 @@ def test_records_of_any_length_are_read_as_bytes() -> None:
     assert list(SequenceFileReader(io.BytesIO(data), expected_records=3).records()) == pairs
 
 
-def test_the_layout_of_the_old_cube_builder_is_read_when_asked_for() -> None:
+def test_the_layout_of_the_old_cube_builder_is_read_without_inner_lengths() -> None:
     body = b"".join(struct.pack(">iiQ", 16, 8, 0)[:8] + struct.pack("<Qff", i, i, -i) for i in range(5))
     data = header_bytes(SYNC) + body[:48] + ESCAPE + SYNC + body[48:]
 

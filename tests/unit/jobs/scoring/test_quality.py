@@ -42,7 +42,7 @@ def test_measures_of_parts_together_are_those_of_all_rows() -> None:
     )
 
 
-def test_what_cannot_be_told_is_none() -> None:
+def test_a_measure_that_cannot_be_computed_is_none() -> None:
     one = np.ones(1, np.int64)
 
     found = measures(outcome_of(np.array([0.25], np.float32), one, 0 * one))

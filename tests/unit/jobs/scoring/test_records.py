@@ -158,7 +158,7 @@ def test_lines_without_clicks_are_features_alone_and_may_be_empty() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 12, 13, 20])
-def test_whatever_the_cut_each_line_is_in_one_part(cut: int) -> None:
+def test_each_line_is_in_one_part_wherever_the_file_is_cut(cut: int) -> None:
     text = b"1 0 5:0 6:7\n1 1 7:0\n2 1 8:7\n"
 
     found = [*blocks(LINES, text, OF_LINES, stop=cut), *blocks(LINES, text, OF_LINES, start=cut)]

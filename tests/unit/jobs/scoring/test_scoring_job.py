@@ -51,7 +51,7 @@ def test_outputs_are_named_as_their_inputs_and_stand_in_the_order_of_their_parts
     assert [task.bytes for task in tasks] == [50, 50, 10]
 
 
-def test_who_comes_second_gets_the_job_of_the_first(folder: JobFolder) -> None:
+def test_the_second_process_to_begin_a_job_gets_that_of_the_first(folder: JobFolder) -> None:
     first = folder.begin(job_of())
 
     assert folder.begin(job_of(version=8)) == first == folder.job()
@@ -129,7 +129,7 @@ def test_the_version_may_be_named_by_its_id(folder: JobFolder) -> None:
     folder.check(job_of(), OPTIONS.model_copy(update={"version": "7"}))
 
 
-def test_a_damaged_document_is_said(folder: JobFolder) -> None:
+def test_a_damaged_document_is_refused(folder: JobFolder) -> None:
     folder.store.put_bytes(b"{}", DOCUMENT)
 
     with pytest.raises(OtherJob, match=r"_job/job\.json in .* is damaged"):

@@ -68,7 +68,7 @@ def test_every_suggestion_is_a_model_and_a_trainer_that_the_values_file_may_have
 
 
 @given(data=st.data(), kept=st.sets(st.sampled_from([*KEYS, "model.network", "model.table", "trainer.config"])))
-def test_what_is_kept_stays_as_it_is(data: st.DataObject, kept: set[str]) -> None:
+def test_a_kept_value_is_neither_searched_nor_changed(data: st.DataObject, kept: set[str]) -> None:
     base = {"network": {"name": "dcn-v2", "layers": [48], "crossLayers": 5}, "embeddingDim": 11}
     space = space_of(base, kept=tuple(kept), networks=("dcn-v2",))
     sampler = Drawn(data)

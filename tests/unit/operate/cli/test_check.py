@@ -74,7 +74,7 @@ def test_a_live_version_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stderr.count("waiting: ") == done.stderr.count("answers 503: training hour 1 of 4") == 1
 
 
-def test_what_may_pass_is_looked_at_again_and_what_may_not_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_that_may_pass_is_checked_again_and_another_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "_BETWEEN_LOOKS", 0)
     looks: list[int] = []
 
@@ -92,7 +92,7 @@ def test_what_may_pass_is_looked_at_again_and_what_may_not_is_not(monkeypatch: p
     assert len(looks) == 1
 
 
-def test_what_does_not_pass_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_that_does_not_pass_in_time_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "SETTLE_SECONDS", 0)
 
     def look() -> Checked:

@@ -91,7 +91,9 @@ def test_a_version_that_goes_live_between_two_questions_is_right() -> None:
         (server(ready=(200, b"<html>")), "does not answer as it should", False),
     ],
 )
-def test_what_is_no_right_answer_is_said(found: dict[str, Any], reason: str, may_pass: bool) -> None:
+def test_a_wrong_answer_of_serving_fails_the_check_with_a_reason(
+    found: dict[str, Any], reason: str, may_pass: bool
+) -> None:
     with saying(pages(found)) as address, pytest.raises(CheckFailed) as failed:
         verify_serving(address, "ctr")
 
@@ -101,7 +103,7 @@ def test_what_is_no_right_answer_is_said(found: dict[str, Any], reason: str, may
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "a b:8400", ":8400", "host:port", "[::1"])
-def test_an_address_where_nobody_is_is_said(address: str) -> None:
+def test_an_address_without_serving_fails_the_check(address: str) -> None:
     with pytest.raises(CheckFailed, match=r"^serving at "):
         verify_serving(address, "ctr")
 
@@ -116,7 +118,7 @@ def test_an_address_where_nobody_is_is_said(address: str) -> None:
         (server(infer=answer(1.0, 7)), True),
     ],
 )
-def test_an_answer_that_a_later_one_will_not_mend_is_told_from_none(found: dict[str, Any], is_wrong: bool) -> None:
+def test_a_failed_check_is_wrong_only_if_a_later_answer_will_not_mend_it(found: dict[str, Any], is_wrong: bool) -> None:
     with saying(pages(found)) as address, pytest.raises(CheckFailed) as failed:
         verify_serving(address, "ctr")
 

@@ -23,7 +23,7 @@ def refusal_of(data_config: str = DATA_CONFIG, slot_conf: str = SLOT_CONF, optio
     return str(refused.value)
 
 
-def test_everything_that_the_source_could_say_has_its_place() -> None:
+def test_every_setting_of_the_source_has_its_place_in_the_values() -> None:
     resources = {"cpu": 4, "memory": "20Gi"}
 
     assert values_of() == {
@@ -38,7 +38,7 @@ def test_everything_that_the_source_could_say_has_its_place() -> None:
     }  # fmt: skip
 
 
-def test_what_nobody_said_is_left_to_the_chart() -> None:
+def test_a_value_that_is_not_given_is_left_to_the_chart() -> None:
     text = "HDFS_ADDRESS=hdfs://n:9000\nSTART_DATE_HR=20200401/00\nEND_DATE_HR=\nSPARSE_DIM=''\n"
 
     assert values_of(text, "7\n", Sizes()) == {
@@ -113,11 +113,11 @@ def test_an_address_with_a_variable_is_refused_unless_it_is_given() -> None:
         ("20200401/03", "20200331/23", "is before start 20200401/00; swap them"),
     ],
 )
-def test_what_cannot_be_taken_is_refused_by_the_name_it_has_in_data_config(old: str, new: str, reason: str) -> None:
+def test_a_wrong_value_is_refused_by_the_name_it_has_in_data_config(old: str, new: str, reason: str) -> None:
     assert reason in refusal_of(DATA_CONFIG.replace(old, new))
 
 
-def test_everything_wrong_is_said_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     said = refusal_of("FOO=1\nDATASET_PATH=$X\n", "a b\n")
 
     assert [line.split(" ")[:3] for line in said.splitlines()] == [

@@ -121,7 +121,7 @@ def test_a_row_of_another_kind_is_refused(columns: dict[str, str] | None, row: s
     assert (done.exit_code, reason in done.stderr) == (1, True), done.stderr
 
 
-def test_what_serving_refuses_is_said_in_its_words() -> None:
+def test_a_refusal_of_serving_is_printed_in_its_words() -> None:
     serving = Serving()
     serving.answer = (400, {"error": "instances[0] is refused, no_colon"})
 

@@ -71,7 +71,7 @@ def test_a_label_that_is_none_of_the_columns_is_named(tmp_path: Path) -> None:
         check_columns(load_values([values], None))
 
 
-def test_what_names_no_columns_before_its_rows_is_left_to_the_master(tmp_path: Path) -> None:
+def test_a_file_that_names_no_columns_before_its_rows_is_left_to_the_master(tmp_path: Path) -> None:
     for number, (form, content, more) in enumerate(
         [
             ("jsonl", json.dumps({"user": "a", "click": 1}).encode(), {}),

@@ -37,7 +37,7 @@ def test_csv_rows_go_to_the_hours_of_their_time(clicks: Path, tmp_path: Path) ->
     assert len(list((tmp_path / "out").rglob("donefile"))) == 3
 
 
-def test_the_summary_is_json_when_asked_for(clicks: Path, tmp_path: Path) -> None:
+def test_the_summary_is_json_with_the_option_json(clicks: Path, tmp_path: Path) -> None:
     done = call("csv", clicks, tmp_path / "out", "--label", "y", "--fields", "app", "--json", "--start", "20200401/05")
 
     summary = json.loads(done.stdout)
@@ -304,7 +304,7 @@ def test_every_option_is_explained(command: str) -> None:
     assert "Print the summary as JSON." in done.output
 
 
-def test_a_guess_that_may_surprise_is_told_beside_the_summary(tmp_path: Path) -> None:
+def test_a_guess_that_may_surprise_is_a_note_beside_the_summary(tmp_path: Path) -> None:
     rows = "".join(f"u{row},{row}.5,True,1\n" for row in range(20)) + "u,NaN,False,0\n"
     file = written(tmp_path, "a.csv", "user,price,new,click\n" + rows)
 
@@ -330,7 +330,7 @@ def test_a_file_whose_every_name_is_beyond_ascii_is_imported_whole(tmp_path: Pat
     }
 
 
-def test_what_each_column_became_and_the_next_command_are_told(tmp_path: Path) -> None:
+def test_the_summary_has_the_type_of_each_column_and_the_next_command(tmp_path: Path) -> None:
     rows = "".join(f"{row % 2},u{row % 3},{row}.5,{row}\n" for row in range(30))
     file, out = written(tmp_path, "a.csv", "y,user,price,id\n" + rows), tmp_path / "my hours"
 
@@ -343,7 +343,7 @@ def test_what_each_column_became_and_the_next_command_are_told(tmp_path: Path) -
     assert f"next: elastic-ctr local up -f '{out}/values.yaml'" in done.stdout
 
 
-def test_rows_that_are_added_are_trained_by_the_command_that_is_told(tmp_path: Path) -> None:
+def test_the_printed_command_extends_the_values_file_to_the_appended_hours(tmp_path: Path) -> None:
     file, out = written(tmp_path, "a.csv", "y,a\n1,x\n"), tmp_path / "hours"
     call("csv", file, out, "--label", "y")
 

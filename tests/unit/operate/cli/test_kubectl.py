@@ -43,7 +43,9 @@ def test_it_may_be_another_program_or_several_words(
     assert Kubectl.found("ns", None).command("get")[0] == str(kubectl.path)
 
 
-def test_one_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_kubectl_that_is_not_there_is_an_error_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("KUBECTL", raising=False)
 
@@ -57,21 +59,21 @@ def test_one_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path
         Kubectl.found("ns", None)
 
 
-def test_what_it_refuses_is_told_in_its_own_words(found: Kubectl, kubectl: FakeKubectl) -> None:
+def test_a_refusal_of_kubectl_is_reported_in_its_own_words(found: Kubectl, kubectl: FakeKubectl) -> None:
     kubectl.say(fail="Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout")
 
     with pytest.raises(KubectlFailed, match=r"kubectl get pods: Unable to connect to the server: dial tcp 10\.0\.0\.1"):
         found.read("get", "pods")
 
 
-def test_an_answer_that_is_no_json_is_said(found: Kubectl, kubectl: FakeKubectl) -> None:
+def test_an_answer_that_is_no_json_is_an_error(found: Kubectl, kubectl: FakeKubectl) -> None:
     kubectl.path.write_text("#!/bin/sh\necho '<html>'\n")
 
     with pytest.raises(KubectlFailed, match="kubectl get pods does not answer in JSON"):
         found.read("get", "pods")
 
 
-def test_an_answer_that_does_not_come_is_said(
+def test_an_answer_that_does_not_come_is_an_error(
     found: Kubectl, kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ASK_SECONDS", 0.05)
@@ -81,7 +83,7 @@ def test_an_answer_that_does_not_come_is_said(
         found.read("get", "pods")
 
 
-def test_one_that_is_no_program_is_said(found: Kubectl, kubectl: FakeKubectl) -> None:
+def test_a_kubectl_that_is_no_program_is_an_error(found: Kubectl, kubectl: FakeKubectl) -> None:
     kubectl.path.write_text("no program")
 
     with pytest.raises(KubectlFailed, match="kubectl cannot be started"):
@@ -105,7 +107,7 @@ def test_a_port_forward_says_where_it_listens_and_ends_when_closed(found: Kubect
     assert pid
 
 
-def test_a_port_forward_that_fails_or_never_listens_is_said_and_leaves_nothing(
+def test_a_port_forward_that_fails_or_never_listens_is_an_error_and_leaves_no_process(
     found: Kubectl, kubectl: FakeKubectl
 ) -> None:
     kubectl.say(forward={"gone:1": "error: unable to forward port because pod is not running", "silent:1": ""})
@@ -180,7 +182,7 @@ def test_sigterm_leaves_in_order() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_who_has_a_handler_keeps_it() -> None:
+def test_ending_in_order_keeps_a_signal_handler_that_is_there() -> None:
     told: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda signum, _: told.append(signum))
     try:

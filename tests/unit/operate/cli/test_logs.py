@@ -27,7 +27,7 @@ def release(kubectl: FakeKubectl) -> FakeKubectl:
     return kubectl
 
 
-def test_everybody_s_last_lines_are_printed_with_their_pods(release: FakeKubectl) -> None:
+def test_the_last_lines_of_all_pods_are_printed_with_their_names(release: FakeKubectl) -> None:
     done = subprocess.run(
         [COMMAND, "logs", "-n", "ns"], env=environment(release), capture_output=True, text=True, check=False
     )
@@ -90,7 +90,7 @@ def test_following_goes_on_until_it_is_ended_and_leaves_no_kubectl(
     assert {"--follow", "--max-log-requests=1000"} <= set(release.calls[-1])
 
 
-def test_what_is_not_there_is_refused(release: FakeKubectl) -> None:
+def test_logs_of_an_absent_run_or_role_are_refused(release: FakeKubectl) -> None:
     nowhere, nobody, unknown = call(), call("-n", "ns", "tracking"), call("-n", "ns", "nonsense")
 
     assert [each.exit_code for each in (nowhere, nobody, unknown)] == [2, 2, 2]
@@ -122,7 +122,7 @@ def test_the_logs_of_a_run_on_this_machine_are_its_files(tmp_path: Path) -> None
     assert "has no log of serving" in absent.stderr
 
 
-def test_what_kubectl_refuses_is_exit_code_2(release: FakeKubectl) -> None:
+def test_a_refusal_of_kubectl_is_exit_code_2(release: FakeKubectl) -> None:
     release.path.write_text(release.path.read_text().replace('elif "logs" in words:', 'elif "never" in words:'))
 
     assert call("-n", "ns", "--json").exit_code == 2

@@ -66,7 +66,7 @@ def test_the_file_takes_the_place_of_the_network_of_the_values_and_keeps_its_set
     ]
 
 
-def test_what_was_found_is_a_table_and_a_sentence(run: Any, tried: list[Values]) -> None:
+def test_the_result_of_a_check_is_a_table_and_a_sentence(run: Any, tried: list[Values]) -> None:
     shown = run("my_network.py", "-f", "values.yaml").stdout
 
     assert "fc0.w" in shown
@@ -78,7 +78,7 @@ def test_what_was_found_is_a_table_and_a_sentence(run: Any, tried: list[Values])
     ) in shown
 
 
-def test_what_was_found_is_one_json_object(run: Any, tried: list[Values]) -> None:
+def test_the_result_of_a_check_with_json_is_one_object(run: Any, tried: list[Values]) -> None:
     assert json.loads(run("my_network.py", "-f", "values.yaml", "--json").stdout) == {
         "ok": True, "parameters": TRIAL.parameters, "values": 104, "unchanged": ["fc0.b"], "records": 20512,
         "trainingMicroseconds": 12.34, "maxAbsDiff": 1.2e-7, "predictionMicroseconds": 1.26,

@@ -55,5 +55,5 @@ def test_records_are_skipped_by_file_and_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("retry",), ("20251103/12",)])
-def test_what_is_missing_is_said(words: tuple[str, ...]) -> None:
+def test_a_missing_argument_is_exit_code_2(words: tuple[str, ...]) -> None:
     assert call(*words).exit_code == 2

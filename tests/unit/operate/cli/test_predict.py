@@ -47,14 +47,16 @@ def test_predictions_of_a_release_come_through_kubectl(kubectl: FakeKubectl) -> 
         (["-n", "ns"], "kubectl port-forward to ctr-serving-7c4d-x1: error: nobody forwards"),
     ],
 )
-def test_who_cannot_be_asked_is_said(words: list[str], reason: str, kubectl: FakeKubectl) -> None:
+def test_a_serving_that_cannot_be_chosen_or_reached_is_exit_code_2_with_a_reason(
+    words: list[str], reason: str, kubectl: FakeKubectl
+) -> None:
     done = call("-", *words, given="1 0 5:0\n")
 
     assert (done.exit_code, done.stdout) == (2, "")
     assert reason in done.stderr
 
 
-def test_whoever_else_answers_is_said() -> None:
+def test_an_answer_of_another_program_is_exit_code_2_with_a_reason() -> None:
     with saying(lambda *_: (200, {})) as address:
         done = call("-", "--address", address, given="1 0 5:0\n")
 
@@ -103,7 +105,7 @@ def written(folder: Path, name: str, text: str | bytes = ROWS) -> Path:
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows.tsv"])
-def test_rows_of_text_are_asked_as_rows_of_the_columns_that_the_model_reads(tmp_path: Path, name: str) -> None:
+def test_rows_of_text_are_sent_as_rows_of_the_columns_that_the_model_reads(tmp_path: Path, name: str) -> None:
     text = ROWS.replace(",", "\t") if "tsv" in name else ROWS
 
     done, asked = of_rows(written(tmp_path, name, text))
@@ -131,7 +133,7 @@ def test_columns_name_those_of_a_file_without_header(tmp_path: Path) -> None:
     assert (done.exit_code, asked) == (0, AS_JSON)
 
 
-def test_rows_of_parquet_are_asked_in_their_order_lists_as_lists(tmp_path: Path) -> None:
+def test_rows_of_parquet_are_sent_in_their_order_with_lists_as_lists(tmp_path: Path) -> None:
     table = {"user": ["u1", None], "tags": [["a", "b"], ["c"]], "price": [3.5, None], "age": [7, 8], "click": [1, 0]}
     pq.write_table(pa.table(table), tmp_path / "rows.parquet")
 
@@ -199,7 +201,7 @@ def test_a_row_that_has_no_probability_gets_nan_and_the_others_are_answered(tmp_
     assert done.stderr == "row 2: serving refuses instances[1]: the probability by version 7 is no number\n"
 
 
-def test_with_json_each_row_says_its_number_and_version(tmp_path: Path) -> None:
+def test_with_json_each_row_has_its_number_and_version(tmp_path: Path) -> None:
     done, _ = of_rows(written(tmp_path, "rows.csv", BAD), "--json", "--batch", "2")
 
     answers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -222,7 +224,7 @@ def test_with_json_each_row_says_its_number_and_version(tmp_path: Path) -> None:
         (ROWS, ["--no-clicks", "--label", "click"], "--no-clicks reads no label, and --label or --shows names one"),
     ],
 )
-def test_a_file_that_cannot_be_asked_is_refused_with_a_sentence(
+def test_a_file_that_cannot_be_predicted_is_refused_with_a_sentence(
     tmp_path: Path, text: str, words: list[str], reason: str
 ) -> None:
     done, asked = of_rows(written(tmp_path, "rows.csv", text), *words)

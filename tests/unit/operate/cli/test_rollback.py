@@ -45,7 +45,7 @@ def test_a_release_is_rolled_back_with_the_token_of_its_secret(orders: list[Any]
     assert "s3cret" not in done.output
 
 
-def test_who_ends_a_hold_is_told_what_the_new_measure_is() -> None:
+def test_the_end_of_a_publishing_hold_is_printed_with_the_new_measure() -> None:
     with saying(lambda *_: (200, {**STATE, "promotionPaused": False, "endedHold": "the AUC fell to 0.51"})) as address:
         done = call("--resume", "--transfer", address)
 
@@ -56,7 +56,7 @@ def test_who_ends_a_hold_is_told_what_the_new_measure_is() -> None:
     )
 
 
-def test_whoever_else_answers_an_order_is_said(tmp_path: Path) -> None:
+def test_an_order_that_another_program_answers_is_exit_code_2_with_a_reason(tmp_path: Path) -> None:
     with saying(lambda *_: (200, {})) as address:
         done = call(7, "--transfer", address)
 
@@ -64,7 +64,7 @@ def test_whoever_else_answers_an_order_is_said(tmp_path: Path) -> None:
     assert f"{address} does not answer as cube-transfer does" in done.stderr
 
 
-def test_who_may_not_read_the_secret_gives_a_file(
+def test_a_token_file_serves_where_the_secret_may_not_be_read(
     orders: list[Any], kubectl: FakeKubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("ann s3cret")
@@ -81,7 +81,7 @@ def test_who_may_not_read_the_secret_gives_a_file(
     assert len(orders) == 2
 
 
-def test_what_transfer_refuses_is_told_in_its_words(orders: list[Any], kubectl: FakeKubectl, tmp_path: Path) -> None:
+def test_a_refusal_of_transfer_is_printed_in_its_words(orders: list[Any], kubectl: FakeKubectl, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("ann s3cret")
 
     refused = call(9, "-n", "ns", "--token-file", tmp_path / "token")

@@ -191,7 +191,7 @@ def test_a_table_is_printed_without_json(cluster: FakeKubectl) -> None:
     assert "20200401/00" in done.stdout
 
 
-def test_a_job_that_fails_says_what_a_pod_said(cluster: FakeKubectl) -> None:
+def test_a_job_that_fails_is_reported_with_the_log_of_a_pod(cluster: FakeKubectl) -> None:
     failed = [{"type": "Failed", "status": "True", "message": "Container scoring failed with exit code 2"}]
     cluster.say(job=[{"conditions": failed}], logs=["version 17 is not in the store http://x; there are 7"])
 
@@ -213,7 +213,9 @@ def test_a_job_that_fails_says_what_a_pod_said(cluster: FakeKubectl) -> None:
         ({"fail": "error: Forbidden"}, "kubectl get cronjobs: error: Forbidden"),
     ],
 )  # fmt: skip
-def test_what_is_missing_in_the_cluster_is_said(cluster: FakeKubectl, world: dict[str, Any], reason: str) -> None:
+def test_a_cluster_that_lacks_a_part_of_the_job_is_exit_code_1_with_a_reason(
+    cluster: FakeKubectl, world: dict[str, Any], reason: str
+) -> None:
     cluster.say(**world)
 
     done = call("evaluate", "-n", "ns", "--pods", 3)

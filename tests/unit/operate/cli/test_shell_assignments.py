@@ -91,7 +91,7 @@ def test_a_value_with_a_variable_says_which(text: str, variable: str) -> None:
         ("A=1\nB=2\nexport A=1", "A stands on line 1 and again on line 3; keep one"),
     ],
 )
-def test_whatever_is_more_than_an_assignment_is_refused(text: str, reason: str) -> None:
+def test_a_text_that_is_more_than_assignments_is_refused(text: str, reason: str) -> None:
     with pytest.raises(AssignmentRefused) as refused:
         read_assignments(text)
 

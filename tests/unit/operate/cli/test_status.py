@@ -45,7 +45,7 @@ def release(kubectl: FakeKubectl) -> Iterator[FakeKubectl]:
         yield kubectl
 
 
-def test_what_is_at_addresses_and_in_a_cluster_looks_the_same(release: FakeKubectl) -> None:
+def test_the_status_by_addresses_and_that_of_a_cluster_look_the_same(release: FakeKubectl) -> None:
     with roles() as at:
         by_address = call("--address", at["master"], "--transfer", at["transfer"], "--serving", at["serving"])
     in_cluster = call("--namespace", "ns")
@@ -81,7 +81,7 @@ def test_a_role_that_does_not_answer_is_named_and_the_others_are_shown(release: 
     assert f"{DELTA} is live" in partly.stdout
 
 
-def test_what_is_switched_off_is_missed_by_nobody(release: FakeKubectl) -> None:
+def test_a_role_that_is_switched_off_is_no_error_of_the_status(release: FakeKubectl) -> None:
     pods = [each for each in release.world["pods"] if each["metadata"]["name"] != "ctr-master-0"]
     release.say(pods=pods, services=[each for each in SERVICES if each != "master"])
 
@@ -105,7 +105,7 @@ def test_a_pod_that_does_not_answer_is_named_by_its_role(release: FakeKubectl) -
 
 
 @pytest.mark.parametrize("other", [{}, [], "hello", {"live": None}])
-def test_what_is_no_role_of_ours_is_said_in_a_sentence(other: Any) -> None:
+def test_an_address_of_another_program_is_reported_in_a_sentence(other: Any) -> None:
     with saying(pages({"/status": other})) as wrong, roles() as at:
         done = call("--address", wrong, "--transfer", wrong, "--serving", at["serving"])
 
@@ -114,7 +114,7 @@ def test_what_is_no_role_of_ours_is_said_in_a_sentence(other: Any) -> None:
     assert f"http://{wrong}/status is not transfer's" in done.stdout
 
 
-def test_a_cluster_that_cannot_be_asked_is_exit_code_2(kubectl: FakeKubectl) -> None:
+def test_a_cluster_that_cannot_be_read_is_exit_code_2(kubectl: FakeKubectl) -> None:
     kubectl.say(fail="error: You must be logged in to the server (Unauthorized)")
     unauthorized = call("-n", "ns")
     kubectl.say(fail="", pods=[])
@@ -127,7 +127,7 @@ def test_a_cluster_that_cannot_be_asked_is_exit_code_2(kubectl: FakeKubectl) -> 
     assert "say either --namespace, or --address: not both" in both.stderr
 
 
-def test_pods_of_helm_test_are_nobody_s_concern(release: FakeKubectl) -> None:
+def test_pods_of_helm_test_are_left_out_of_the_status(release: FakeKubectl) -> None:
     release.say(pods=[*release.world["pods"], pod("ctr-test-cube-seek", "client", phase="Failed")])
 
     assert "ctr-test-cube-seek" not in call("-n", "ns").stdout

@@ -87,7 +87,7 @@ def test_where_the_intake_reads_a_topic_its_lag_is_shown_beside_that_of_training
     assert "5 records of kafka://broker:9092/clicks are not in the intake yet" in said
 
 
-def test_a_partition_that_nobody_leads_is_named() -> None:
+def test_a_partition_without_a_leader_is_named() -> None:
     found = answers()
     partitions = {
         name: {"first": 0, "end": 9, "following": 9, "away": name != "clicks/0"} for name in ("clicks/1", "clicks/0")
@@ -130,7 +130,7 @@ def test_gauc_is_shown_where_the_last_pass_has_one() -> None:
     assert line_of(said, "after  ") == "after 0.7471 0.7011 0.3100 1.0100 0.1010 0.1000 0.0520 0.1700 0.2800"
 
 
-def test_a_master_of_an_earlier_release_has_no_quality_and_says_not_how_a_pass_was_learned() -> None:
+def test_a_master_of_an_earlier_release_is_shown_without_quality_and_learning() -> None:
     passes = [
         {key: value for key, value in each.items() if key not in ("quality", "learning")} for each in master()["passes"]
     ]
@@ -189,7 +189,7 @@ def test_versions_that_the_master_refused_are_named_the_last_three() -> None:
     ]
 
 
-def test_what_stands_still_says_why() -> None:
+def test_a_training_that_stands_still_is_shown_with_the_reasons() -> None:
     stopped = {"pass": "20200401/02", "state": "stopped", "epoch": 1, "reason": "7 of 100 lines are refused"}
     pservers = [{"index": 0, "serving": False, "error": "the disk is full"}]
     said = shown(
@@ -222,7 +222,7 @@ def test_a_version_on_its_way_says_what_it_waits_for() -> None:
     assert line_of(said, "ctr-serving-0") == f"ctr-serving-0 - {DELTA} - -"
 
 
-def test_what_is_refused_held_or_wrong_is_said() -> None:
+def test_refusals_paused_promotion_and_problems_are_shown() -> None:
     said = shown(
         {
             "transfer": transfer(
@@ -283,7 +283,7 @@ def test_the_last_hours_are_shown_when_there_is_room_for_few() -> None:
     assert line_of(said, "20200401/02")
 
 
-def test_ages_are_told_in_a_unit_that_can_be_read() -> None:
+def test_ages_are_shown_in_a_unit_of_their_size() -> None:
     for seconds, told in ((5.0, "5 s ago"), (600.0, "10 min ago"), (10800.0, "3.0 h ago"), (8.64e6, "100.0 days ago")):
         assert told in shown({"transfer": transfer(freshnessSeconds=seconds)})
 

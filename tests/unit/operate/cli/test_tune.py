@@ -67,7 +67,7 @@ def test_without_optuna_the_command_says_how_to_install_it(values: Path, monkeyp
         (["--hours", "20200402/00..20200402/01"], "has no hour with a donefile from 20200402/00 to 20200402/01"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_searched_is_refused_before_anything_is_read(
+def test_an_impossible_search_is_refused_before_it_makes_its_folder(
     values: Path, words: list[str], sentence: str
 ) -> None:
     assert sentence in refusal(values, *words)

@@ -51,19 +51,19 @@ def test_a_question_with_its_query_is_answered_with_json(address: str) -> None:
     assert ask(f"http://{address}/status?all=1") == {"a": 1}
 
 
-def test_a_refusal_is_told_in_the_roles_own_words(address: str) -> None:
+def test_a_refusal_is_raised_in_the_words_of_the_role(address: str) -> None:
     with pytest.raises(EndpointUnavailable, match="answers 409: version 7 is not held"):
         ask(f"http://{address}/refused")
 
 
-def test_an_answer_that_is_no_json_is_a_closed_door(address: str) -> None:
+def test_an_answer_that_is_no_json_is_unavailable(address: str) -> None:
     with pytest.raises(EndpointUnavailable, match="answers 500: <html>"):
         ask(f"http://{address}/broken")
     with pytest.raises(EndpointUnavailable, match="does not answer as it should"):
         ask(f"http://{address}/other")
 
 
-def test_nobody_there_is_a_closed_door() -> None:
+def test_an_address_that_does_not_answer_is_unavailable() -> None:
     with pytest.raises(EndpointUnavailable, match=r"http://127\.0\.0\.1:1/status does not answer: "):
         ask("http://127.0.0.1:1/status")
 

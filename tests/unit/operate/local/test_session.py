@@ -50,7 +50,7 @@ def test_a_run_is_finished_once_its_last_version_is_live_and_has_answered(sessio
     assert finished == [False, False, True]
 
 
-def test_before_anybody_answered_nothing_is_finished(session: Session) -> None:
+def test_a_run_is_not_finished_before_the_status_of_the_master_is(session: Session) -> None:
     assert not session.finished()
     session.status = status((7, "published"), finished=False)
     session.release = release(7)
@@ -119,7 +119,7 @@ def test_abandoned_versions_are_not_waited_for(session: Session) -> None:
     assert session.finished()
 
 
-def test_each_role_has_its_file_and_the_tokens_are_nobody_elses_to_read(session: Session) -> None:
+def test_each_role_has_its_file_and_only_the_owner_may_read_the_tokens(session: Session) -> None:
     (session.run_folder.path / "token").write_text("of an earlier release")
     session._write_files()
     files = [session.run_folder.token_file(right) for right in Right]
@@ -135,7 +135,7 @@ def test_each_role_has_its_file_and_the_tokens_are_nobody_elses_to_read(session:
         assert load(type(role.file), session.places.config_file(role)) == role.file
 
 
-def test_what_a_run_says_of_itself_is_in_its_folder_while_it_runs_and_after(
+def test_the_run_folder_describes_its_run_while_it_runs_and_after(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session.supervisor, "start", lambda: None)
@@ -157,7 +157,7 @@ def test_what_a_run_says_of_itself_is_in_its_folder_while_it_runs_and_after(
     assert str(folder.path) in folder.absence()
 
 
-def test_a_runner_that_was_killed_is_said_with_the_last_words_of_its_log(session: Session) -> None:
+def test_the_absence_of_a_killed_runner_has_the_last_lines_of_its_log(session: Session) -> None:
     folder = session.run_folder
     folder.logs.mkdir()
     folder.write(session.places.info)
@@ -171,7 +171,7 @@ def test_two_runs_in_one_folder_are_refused(session: Session) -> None:
         Session(session.places)._lock.acquire()
 
 
-def test_a_report_without_a_master_says_so(session: Session) -> None:
+def test_a_report_without_an_answer_of_the_master_is_refused(session: Session) -> None:
     with pytest.raises(RunFailed, match="the master never answered"):
         session.report()
 
@@ -188,7 +188,7 @@ def test_a_look_that_takes_long_is_seldom_but_processes_are_looked_after(took: f
     assert pause_after(took) == pause
 
 
-def test_what_an_earlier_release_has_left_readable_is_closed_and_what_is_not_the_runs_is_left(tmp_path: Path) -> None:
+def test_readable_files_of_the_run_are_closed_to_others_and_files_not_of_the_run_are_left(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     for name in ("state/intake/clicks.sqlite", "logs/ctr-master-0.log", "store/output/a", "mine/notes"):
         (folder.path / name).parent.mkdir(parents=True)

@@ -139,7 +139,7 @@ def test_a_range_that_is_wrong_is_refused_with_a_sentence(door: Desk, query: str
         ({"needed": {"x" * 70_000: 1}}, {}, 413, "bytes; 65536 are the most"),
     ],
 )
-def test_what_training_needs_is_taken_from_who_has_the_token_and_makes_sense(
+def test_needed_offsets_without_the_token_or_of_a_wrong_form_are_refused(
     door: Desk, told: dict[str, Any], headers: dict[str, str], status: int, sentence: str
 ) -> None:
     door.post(b"a\nb\n")
@@ -372,7 +372,9 @@ def test_the_log_is_read_with_an_internal_token_alone(door: Desk, path: str) -> 
     assert "a token of the right 'internal'" in stranger.json()["error"]
 
 
-def test_strangers_take_no_place_of_those_who_read_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_without_a_token_take_no_place_of_readers_of_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(intake_api, "ANSWERS_UNDER_WAY", 1)
     with desk(intake_file(tmp_path, max_body_bytes=32 << 20)) as door, ExitStack() as open_ones:
         door.post(b"".join(b"%07d" % number + b"x" * 9992 + b"\n" for number in range(1600)))
@@ -429,7 +431,7 @@ def test_ranges_that_are_read_at_once_are_counted_before_they_are_in_memory(
         until(lambda: door.intake.answers == 0)
 
 
-def test_senders_that_go_on_do_not_keep_an_intake_that_is_told_to_end(tmp_path: Path) -> None:
+def test_senders_that_go_on_do_not_keep_an_intake_from_ending(tmp_path: Path) -> None:
     log = ClickLog(tmp_path, Retention(1e9, 1 << 40))
     commits = GroupCommit(log, lambda: 0.0, lambda _: None)
     refused: list[LogUnwritable] = []
@@ -481,7 +483,7 @@ def _until_it_listens(child: "subprocess.Popen[str]") -> None:
     raise AssertionError("".join(said))
 
 
-def test_what_was_answered_is_there_after_kill_9_and_a_repeat_of_the_rest_doubles_nothing(tmp_path: Path) -> None:
+def test_answered_clicks_are_there_after_kill_9_and_a_repeat_of_the_rest_doubles_nothing(tmp_path: Path) -> None:
     port = free_port()
     texts = {str(number): b"%d\n" % number * 3 for number in range(300)}
 

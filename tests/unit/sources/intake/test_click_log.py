@@ -214,7 +214,7 @@ while True:
 """
 
 
-def test_what_was_acknowledged_is_there_and_nothing_is_there_by_half_after_kill_9(tmp_path: Path) -> None:
+def test_after_kill_9_acknowledged_clicks_are_there_and_no_transaction_by_half(tmp_path: Path) -> None:
     rng = random.Random(5)
     acknowledged = 0
     for _ in range(5):

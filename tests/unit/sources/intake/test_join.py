@@ -230,7 +230,7 @@ def test_a_request_that_was_refused_counts_no_impressions(tmp_path: Path, monkey
         assert before == log._db.execute("select sum(bytes) from shown").fetchone()[0]
 
 
-def test_what_is_too_old_goes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impressions_that_are_too_old_are_deleted_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(impressions, "_FORGOTTEN_AT_ONCE", 4)
     with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
         log.append([clicks_of(b"".join(map(impression, range(10))), 1000)], 0.0)
@@ -330,7 +330,7 @@ CSV_ROW = b"1,0,1,x\n"
         ),
     ],
 )
-def test_impressions_of_an_earlier_configuration_are_forgotten_and_said(
+def test_impressions_of_an_earlier_configuration_are_forgotten_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, before: LateClicks, row: bytes, after: LateClicks, clicked: bytes
 ) -> None:
     with closing(ClickLog(tmp_path, FOR_EVER, join=(before, 10))) as log:
@@ -424,7 +424,7 @@ def test_requests_that_a_transaction_has_no_room_for_are_in_the_next_one(
         assert "send fewer clicks in one request" in much.json()["error"]
 
 
-def test_the_intake_joins_what_is_posted_and_says_how_much(tmp_path: Path) -> None:
+def test_the_intake_joins_late_clicks_that_are_posted_and_counts_them(tmp_path: Path) -> None:
     data = {
         "slots": None, "format": "jsonl", "label": "click", "shows": "n",
         "stream": {"lateClicks": True, "join": {"key": "id", "windowSeconds": 60}},

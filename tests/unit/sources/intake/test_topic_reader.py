@@ -179,7 +179,7 @@ def test_offsets_that_are_gone_are_counted(tmp_path: Path) -> None:
         assert (lines_of(log)[5:], reader.gone) == ([b"8", b"9"], 3)
 
 
-def test_a_topic_that_is_away_or_made_anew_is_said_and_asked_again(
+def test_a_topic_that_is_away_or_made_anew_is_reported_and_read_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -273,7 +273,7 @@ def test_no_partition_is_read_once_training_has_enough_to_read(tmp_path: Path, m
         assert log.kept == Kept(0, 90)
 
 
-def test_what_training_has_not_read_of_a_topic_does_not_go_by_age(tmp_path: Path) -> None:
+def test_clicks_of_a_topic_that_training_has_not_read_are_not_deleted_by_age(tmp_path: Path) -> None:
     topic = Topic({"t/0": [b"%d" % number for number in range(10)]})
     with closing(ClickLog(tmp_path, Retention(60, 1 << 40), of_topic=True)) as log:
         read(log, topic)
@@ -376,7 +376,7 @@ def test_offsets_without_a_message_are_no_time(tmp_path: Path) -> None:
         assert lines_of(log) == [impression(1), late(1)]
 
 
-def test_the_slowest_partition_says_which_impressions_are_remembered_and_no_clock_is_ahead() -> None:
+def test_the_slowest_partition_decides_which_impressions_are_remembered_and_no_clock_is_ahead() -> None:
     times = TopicTimes(lambda: 1000.0)
 
     assert times.whole({"a": 0}) is None
@@ -397,7 +397,7 @@ def test_a_partition_without_a_leader_keeps_no_other_from_being_read(tmp_path: P
         assert (reader.error, reader.lag, log.positions()) == ("t/0 has no leader", None, {"t/1": 1})
 
 
-def test_a_partition_that_the_topic_calls_leaderless_waits_and_is_said_until_it_is_there(tmp_path: Path) -> None:
+def test_a_leaderless_partition_waits_and_is_reported_until_it_has_a_leader(tmp_path: Path) -> None:
     topic = Topic({"t/0": [b"0"], "t/1": [b"1"]})
     with closing(ClickLog(tmp_path, FOR_EVER)) as log:
         read(log, topic)

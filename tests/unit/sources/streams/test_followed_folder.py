@@ -44,7 +44,7 @@ def test_compressed_files_are_no_partitions_and_a_name_that_is_no_text_is_named(
 
 @settings(max_examples=50)
 @given(pieces=st.lists(st.tuples(some_lines, st.binary(max_size=5)), min_size=1, max_size=6), cut=st.integers(1, 40))
-def test_whatever_is_appended_and_wherever_ranges_are_cut_each_line_is_read_once(
+def test_each_appended_line_is_read_once_wherever_ranges_are_cut(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[list[bytes], bytes]], cut: int
 ) -> None:
     folder = tmp_path_factory.mktemp("log")

@@ -101,7 +101,7 @@ def test_an_intake_learns_with_which_offset_training_goes_on(door: Desk, stream:
     assert log.needed == 5
 
 
-def test_what_a_recovery_alone_may_need_is_kept_and_is_not_unread(door: Desk) -> None:
+def test_lines_that_only_a_recovery_may_need_are_kept_and_are_not_unread(door: Desk) -> None:
     door.post(numbered(0, 10))
     with closing(open_stream(f"intake://{door.netloc}", tokens=tokens(TOKEN), own=True)) as own:
         own.keep_from({door.partition: 2}, {door.partition: 10})
@@ -122,7 +122,7 @@ def test_a_long_range_is_read_in_pieces(door: Desk, stream: IntakeLog) -> None:
     assert text_of(one) + text_of(other) == text_of(whole)
 
 
-def test_an_intake_whose_token_is_another_one_is_asked_again(door: Desk) -> None:
+def test_an_intake_with_another_token_is_unavailable_and_not_an_error_for_good(door: Desk) -> None:
     with closing(open_stream(f"intake://{door.netloc}", tokens=tokens("former"), own=True)) as own:
         with pytest.raises(StoreUnavailable, match="does not take the internal token of its readers"):
             own.keep_from({door.partition: 0}, {})
@@ -216,7 +216,7 @@ def says(status: int, body: bytes = b"", **headers: str) -> Callable[[BaseHTTPRe
         (says(200, b"{}", content_length="5"), StoreUnavailable, "does not answer"),
     ],
 )
-def test_what_answers_and_is_no_intake_is_named(
+def test_a_wrong_answer_in_place_of_the_intake_is_named(
     answer: Callable[[BaseHTTPRequestHandler], None], kind: type[StoreError], sentence: str
 ) -> None:
     with another_program(answer) as stream, pytest.raises(StoreError, match=sentence) as refused:

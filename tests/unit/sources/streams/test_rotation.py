@@ -182,7 +182,7 @@ def test_of_several_copies_the_longest_is_read_on(run: Run) -> None:
     assert run.gone == 0
 
 
-def test_a_compressed_file_that_nobody_followed_is_named_and_not_read(run: Run) -> None:
+def test_a_compressed_file_that_was_never_followed_is_named_and_not_read(run: Run) -> None:
     (run.folder / "old.gz").write_bytes(gzip.compress(lines(700, 10)))
     run.cut()
 
@@ -235,7 +235,7 @@ def test_links_to_a_file_are_one_file_and_a_loop_of_links_is_passed_over(
     assert run.new() == lines(110, 10)
 
 
-def test_what_was_written_between_a_copy_and_the_cut_is_counted_as_dropped(run: Run) -> None:
+def test_lines_written_between_a_copy_and_the_cut_are_counted_as_dropped(run: Run) -> None:
     shutil.copyfile(run.folder / "x", run.folder / "x.1")
     append(run.folder / "x", b"lost\n")
     run.cut()
@@ -248,7 +248,7 @@ def test_what_was_written_between_a_copy_and_the_cut_is_counted_as_dropped(run: 
     assert run.gone == len(b"lost\n")
 
 
-def test_what_was_seen_of_a_file_and_is_not_in_its_copy_is_counted_as_dropped_once(run: Run) -> None:
+def test_lines_seen_in_a_file_and_absent_from_its_copy_are_counted_as_dropped_once(run: Run) -> None:
     append(run.folder / "x", lines(100, 10))
     shutil.copyfile(run.folder / "x", run.folder / "x.1")
     append(run.folder / "x", b"lost\n")

@@ -231,7 +231,7 @@ def test_a_damaged_row_is_refused_with_a_sentence(text: bytes, told: str) -> Non
 
 
 @given(text=st.binary(max_size=60), at=st.integers(0, 40), rule=st.sampled_from(RULES))
-def test_whatever_the_bytes_rows_are_read_or_refused(text: bytes, at: int, rule: str) -> None:
+def test_rows_of_any_bytes_are_read_or_refused(text: bytes, at: int, rule: str) -> None:
     layout = RowLayout.of(rule, rule, 1)
     whole = row(12, layout, ["0.5", "1"])
 

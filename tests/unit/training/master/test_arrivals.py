@@ -10,7 +10,7 @@ from elastic_ctr.training.master.calendar.arrivals import Arrivals, Span, in_rec
 from elastic_ctr.training.master.ledger.rows import Came
 
 
-def test_what_was_there_at_the_first_look_has_come_by_then_and_the_rest_between_two_looks() -> None:
+def test_offsets_of_the_first_look_have_come_by_then_and_later_ones_between_two_looks() -> None:
     arrivals = Arrivals()
     arrivals.look(100.0, 50)
     arrivals.look(101.0, 50)
@@ -21,7 +21,7 @@ def test_what_was_there_at_the_first_look_has_come_by_then_and_the_rest_between_
     assert arrivals.take(1000) == [Span(102.0, 103.0, 20), Span(103.0, 104.0, 5)]
 
 
-def test_what_came_while_the_master_was_away_came_since_the_last_that_a_pass_has() -> None:
+def test_offsets_that_came_while_the_master_was_away_came_since_the_last_of_a_pass() -> None:
     arrivals = Arrivals(since=90.0)
     arrivals.look(100.0, 10)
 

@@ -59,7 +59,7 @@ def test_values_equal_within_their_printed_digits_are_accepted() -> None:
 
 
 @given(st.lists(st.tuples(*[st.floats(-10, 10, width=32, allow_subnormal=False)] * 3), min_size=3, max_size=3))
-def test_whatever_was_trained_its_six_digits_are_accepted(rows: list[tuple[float, float, float]]) -> None:
+def test_six_printed_digits_of_any_trained_values_are_accepted(rows: list[tuple[float, float, float]]) -> None:
     pulled = np.array(rows, np.float32)
 
     published: Published = compare(KEYS, pulled, [exported(KEYS.tolist(), printed(pulled))], 3)
@@ -204,7 +204,7 @@ def test_every_folder_that_a_day_end_writes_is_uploaded_and_so_deleted() -> None
     assert written == {job.folder for job in jobs_of(save, b"keys", [])}
 
 
-def test_refusals_are_told_most_frequent_first_with_an_example() -> None:
+def test_refusals_are_described_most_frequent_first_with_an_example() -> None:
     told = describe_refusals({"empty": (3, []), "no_colon": (12, ["1 0 17", "x"])})
 
     assert told == 'no_colon 12 (first: "1 0 17"), empty 3'

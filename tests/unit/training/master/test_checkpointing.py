@@ -170,7 +170,7 @@ def test_a_saver_that_has_not_heard_the_answer_is_given_the_same_save_again(tmp_
     assert one.coordinator.generation == 1
 
 
-def test_a_save_that_the_ledger_could_not_take_note_of_is_told_again_and_taken(
+def test_a_save_that_the_ledger_could_not_record_is_reported_again_and_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = world(tmp_path)
@@ -193,7 +193,7 @@ def test_a_save_that_the_ledger_could_not_take_note_of_is_told_again_and_taken(
     assert set(one.trained().values()) == {1}
 
 
-def test_what_the_pservers_wrote_is_not_lost_when_the_ledger_could_not_take_note_of_it(
+def test_files_of_pservers_are_not_lost_when_the_ledger_could_not_record_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = world(tmp_path)
@@ -527,7 +527,7 @@ def test_after_a_refused_version_the_next_one_is_a_base_and_the_status_says_so(t
     assert status(one.coordinator)["baseDue"] == ""
 
 
-def test_a_refusal_that_nobody_has_looked_for_is_found_before_a_delta_is_ordered(tmp_path: Path) -> None:
+def test_a_new_refusal_in_the_store_is_found_before_a_delta_is_ordered(tmp_path: Path) -> None:
     one = world(tmp_path, data=data_of(end="20200401/02"))
     one.until(lambda: len(one.ledger.versions()) == 1)
 

@@ -367,7 +367,7 @@ def test_many_keys_end_it_before_they_are_forgotten(
     all_is_answered(one)
 
 
-def test_what_a_compaction_needs_is_superseded_by_nothing() -> None:
+def test_checkpoints_that_a_compaction_needs_are_not_superseded() -> None:
     def row(name: str, ordinal: int, stands_on: str = "") -> dict[str, Any]:
         return {"name": name, "pass": ordinal, "mid": None, "stands_on": stands_on}
 

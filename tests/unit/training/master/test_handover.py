@@ -74,7 +74,7 @@ def test_members_of_the_new_training_wait_and_those_of_the_old_get_nothing_but_t
     assert [phase for _, phase in one.leases[begun:]] == [control.SAVE]
 
 
-def test_an_idle_member_that_was_not_told_to_end_saves_as_well(tmp_path: Path) -> None:
+def test_an_idle_member_that_is_not_ending_saves_as_well(tmp_path: Path) -> None:
     one = in_mid_pass(tmp_path)
     one.replace("ctr-train-b", 3)
     for each in one.members():
@@ -199,7 +199,7 @@ def test_a_pass_that_is_being_saved_ends_its_own_save(tmp_path: Path, stage: str
     everything_is_trained_once(one, tasks=6)
 
 
-def test_what_is_lost_after_the_checkpoint_stands_costs_the_version_alone(tmp_path: Path) -> None:
+def test_a_loss_of_all_members_after_the_checkpoint_costs_the_version_alone(tmp_path: Path) -> None:
     one = world(tmp_path, handover_seconds=60)
     one.until(
         lambda: (
@@ -239,7 +239,7 @@ def test_a_training_with_nothing_to_lose_is_left_at_once(tmp_path: Path) -> None
     assert last_reason(one) == REPLACED
 
 
-def test_a_pod_that_is_told_to_end_in_a_training_that_goes_on_goes_at_once(tmp_path: Path) -> None:
+def test_a_pod_that_is_ending_in_a_training_that_goes_on_leaves_at_once(tmp_path: Path) -> None:
     one = in_mid_pass(tmp_path)
     trainer, pserver = one.trainers[1], one.pservers[1]
     trainer.leaving = pserver.leaving = True

@@ -62,7 +62,7 @@ def test_a_micro_pass_has_few_steps_and_a_large_one_few_more(records: int, size:
     assert another(TrainerConfig(epochs=2), records, [None, None], stream=True)
 
 
-def test_what_is_set_is_taken_as_it_is() -> None:
+def test_a_batch_size_and_epochs_that_are_set_are_taken_as_they_are() -> None:
     fixed = TrainerConfig(batch_size=100, epochs=3)
 
     assert [batch_size(fixed, 10**6, epoch, clicks=0) for epoch in (1, 2)] == [100, 100]

@@ -180,7 +180,7 @@ def test_a_process_killed_inside_a_transaction_leaves_the_state_before_it(tmp_pa
     ledger.add_pass(Pass(1, "p", (), 0, ends_day=False))
 
 
-def test_what_was_written_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
+def test_a_ledger_that_is_opened_again_has_all_that_was_written(tmp_path: Path) -> None:
     first = Ledger(tmp_path / "ledger.db")
     a_pass(first, 1)
     train(first, 1)
@@ -246,7 +246,7 @@ def test_a_task_is_parked_at_the_last_attempt(ledger: Ledger) -> None:
     assert ledger.counts(1)["parked"] == 10
 
 
-def test_running_is_kept_once_it_was_said(ledger: Ledger) -> None:
+def test_a_task_that_was_renewed_as_running_stays_running(ledger: Ledger) -> None:
     a_pass(ledger, 1, tasks=1)
     ledger.next_epoch(1)
     ledger.lease("1-0", 5, "x", 0.0, 10.0)
@@ -294,7 +294,7 @@ def finished(ledger: Ledger, ordinal: int, *, samples: bool) -> None:
     checkpoints=st.sets(st.integers(1, 6)),
     mid=st.booleans(),
 )
-def test_what_is_forgotten_is_missed_by_nobody_who_comes_back_to_a_checkpoint(
+def test_rows_that_a_ledger_forgets_are_not_needed_after_a_return_to_a_checkpoint(
     samples: list[bool], checkpoints: set[int], mid: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -450,7 +450,7 @@ def test_a_roll_back_to_mid_pass_keeps_exactly_what_the_checkpoint_has(
         ledger.close()
 
 
-def test_what_a_checkpoint_kept_goes_with_it(ledger: Ledger) -> None:
+def test_rows_that_a_checkpoint_keeps_are_removed_with_it(ledger: Ledger) -> None:
     a_pass(ledger, 1)
     ledger.add_checkpoint("m-g1", 1, None, None, 0.0, mid={"state": "training", "epoch": 1, "trained_at": None})
     ledger.add_checkpoint("c-g2", 1, 7, 7, 1.0)
@@ -548,7 +548,7 @@ def test_a_damaged_ledger_is_one_sentence_with_the_way_out(tmp_path: Path) -> No
     )
 
 
-def test_what_is_no_ledger_at_all_is_damaged_too_and_a_full_disk_is_not(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_a_damaged_ledger_and_a_full_disk_is_not(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     path.write_bytes(b"no database" * 1000)
 

@@ -33,7 +33,7 @@ def test_servers_have_no_addresses_until_each_is_started_in_the_generation() -> 
     assert known().servers(2) == []
 
 
-def test_who_is_waited_for_is_named_with_its_error() -> None:
+def test_a_pserver_that_is_waited_for_is_named_with_its_error() -> None:
     assert known().waiting_for(1) == ""
     assert known(generation=1).waiting_for(2) == "pserver 0, 1 of 2"
     assert known(serving=False, error="no memory").waiting_for(1) == "pserver 0, 1 of 2 (no memory)"
@@ -65,7 +65,7 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger.db")
 
 
-def test_a_trainer_without_an_id_is_given_one_that_nobody_had(ledger: Ledger) -> None:
+def test_a_trainer_without_an_id_gets_one_that_was_never_given(ledger: Ledger) -> None:
     trainers = Trainers(ledger)
 
     ids = [trainers.enter(name, 0, 1.0) for name in ("a", "b", "a")]
@@ -129,7 +129,7 @@ def test_jobs_are_complete_when_every_pserver_has_answered_all_of_them() -> None
     assert sorted(each.id for each in answers.all()) == ["one", "one", "two", "two"]
 
 
-def test_an_answer_that_is_given_up_is_asked_for_again() -> None:
+def test_a_job_whose_result_is_given_up_is_open_again() -> None:
     answers = JobResults(1)
     answers.take(0, result("one"))
 

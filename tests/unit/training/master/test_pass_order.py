@@ -94,7 +94,7 @@ def test_an_end_before_the_hour_that_is_trained_lets_it_be_trained_to_its_end(tm
     assert set(one.trained().values()) == {1}
 
 
-def test_when_all_is_done_everybody_is_told_to_leave(tmp_path: Path) -> None:
+def test_when_all_is_trained_every_trainer_and_pserver_is_ordered_to_leave(tmp_path: Path) -> None:
     one = world(tmp_path)
 
     one.finish()
@@ -240,7 +240,7 @@ def test_a_stopped_pass_has_the_splits_that_a_new_end_leaves_it_though_earlier_o
     assert set(one.trained().values()) == {1}
 
 
-def test_what_has_begun_is_trained_to_its_end_though_a_recovery_has_forgotten_it_and_the_end_is_before_it(
+def test_a_begun_pass_is_trained_after_a_recovery_forgot_it_and_the_end_was_moved_before_it(
     tmp_path: Path,
 ) -> None:
     one = world(tmp_path, config={"checkpoint_per_pass": 6, "delta_per_pass": 6}, data=data_of(end="20200401/05"))

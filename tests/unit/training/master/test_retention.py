@@ -162,7 +162,7 @@ def test_a_checkpoint_that_a_recovery_overtook_goes_with_the_next_one(tmp_path: 
     assert one.store.list(layout.CHECKPOINTS) == [f"{name}/" for name in kept]
 
 
-def test_what_a_lost_ledger_left_goes_once_the_new_one_has_committed(tmp_path: Path) -> None:
+def test_checkpoints_of_a_lost_ledger_are_deleted_once_the_new_one_has_committed(tmp_path: Path) -> None:
     one = World(tmp_path)
     checkpoint(FileStore(tmp_path / "store"), "20200331-23-g1", created_at=100.0)
 

@@ -70,7 +70,7 @@ def test_the_first_pass_is_analyzed_once_and_every_later_task_names_its_statisti
     assert {control.CHECK, control.TRAIN, control.SAVE, control.SCORE} <= {of for _, of, _ in one.used}
 
 
-def test_what_is_pinned_is_what_all_tasks_collected_in_whatever_order(tmp_path: Path) -> None:
+def test_pinned_statistics_are_those_that_all_tasks_collected_in_any_order(tmp_path: Path) -> None:
     rows = {f"{FIRST}/one": ROWS[:4], f"{FIRST}/two": ROWS[4:]}
     one = of_rows(tmp_path, rows=rows)
     # The other trainer takes the second task first.
@@ -396,7 +396,7 @@ def test_of_a_large_pass_only_some_tasks_are_sampled_for_its_drift(tmp_path: Pat
     assert len(phases(one, control.ANALYZE)) == 40
 
 
-def test_what_was_collected_is_dropped_once_it_is_merged(tmp_path: Path) -> None:
+def test_collected_statistics_are_dropped_once_they_are_merged(tmp_path: Path) -> None:
     one = of_rows(tmp_path)
 
     one.finish()
@@ -461,7 +461,7 @@ def test_a_task_whose_statistics_are_damaged_has_failed_and_goes_to_a_trainer_on
     assert pinned_of(one).numbers["price"].rows == 2 * RECORDS
 
 
-def test_a_vocabulary_of_fewer_values_than_asked_for_is_a_warning_when_statistics_are_pinned(
+def test_a_vocabulary_of_fewer_values_than_its_top_is_a_warning_when_statistics_are_pinned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tag = {"type": "categorical", "vocabulary": {"top": 5}}

@@ -57,7 +57,7 @@ def test_a_long_run_is_looked_at_with_as_many_queries_as_a_short_one(tmp_path: P
     assert len(set(queries.values())) == 1
 
 
-def test_what_a_recovery_takes_back_is_shown_no_more(tmp_path: Path) -> None:
+def test_figures_that_a_recovery_takes_back_are_shown_no_more(tmp_path: Path) -> None:
     one = World(tmp_path)
     one.finish()
     before = status_of_ledger(one.ledger)

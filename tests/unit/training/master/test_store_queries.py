@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> FileStore:
     return made
 
 
-def test_a_question_is_answered_after_the_store_was_asked_and_asked_anew_the_next_time(store: FileStore) -> None:
+def test_a_query_is_answered_once_the_store_was_read_and_the_next_one_reads_it_anew(store: FileStore) -> None:
     questions = StoreQueries(store)
     with pytest.raises(Pending):
         questions.published()
@@ -37,7 +37,7 @@ def test_a_question_is_answered_after_the_store_was_asked_and_asked_anew_the_nex
     assert questions.published().versions == [7, 8]
 
 
-def test_an_answer_that_nobody_took_in_time_is_none(store: FileStore) -> None:
+def test_an_answer_that_was_not_taken_in_time_is_dropped(store: FileStore) -> None:
     clock = Clock()
     questions = StoreQueries(store, clock)
     with pytest.raises(Pending):
@@ -50,7 +50,7 @@ def test_an_answer_that_nobody_took_in_time_is_none(store: FileStore) -> None:
         questions.published()
 
 
-def test_what_is_expected_is_asked_anew_each_time_and_taken_at_once(store: FileStore) -> None:
+def test_an_expected_query_reads_the_store_anew_each_time_and_is_taken_at_once(store: FileStore) -> None:
     clock = Clock()
     questions = StoreQueries(store, clock)
 
@@ -105,7 +105,7 @@ def test_the_rows_of_a_checkpoint_are_its_manifests(store: FileStore) -> None:
     assert questions.rows_of("c-g1") == {0: 5, 1: 6}
 
 
-def test_nothing_is_asked_that_nobody_wants_to_know(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_is_not_read_without_a_query(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "list", None)
 
     StoreQueries(store).ask()

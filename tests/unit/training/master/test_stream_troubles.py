@@ -22,7 +22,7 @@ from sources.intake.desk import TOKEN, desk, intake_file
 from training.master.stream_world import LINE, StreamWorld
 
 
-def test_training_goes_on_where_a_stream_cannot_be_told_what_it_needs(
+def test_training_goes_on_where_a_stream_does_not_take_the_needed_offsets(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = StreamWorld(tmp_path)
@@ -41,7 +41,7 @@ def test_training_goes_on_where_a_stream_cannot_be_told_what_it_needs(
     assert caplog.text.count("is not told what training needs of it: it takes no token") == 1
 
 
-def test_a_stream_is_told_to_keep_the_whole_pass_that_a_checkpoint_has_a_part_of(
+def test_the_whole_pass_that_a_checkpoint_has_a_part_of_is_needed_from_the_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finder, "_LEAST_OFFSETS", {"bytes": len(LINE)})
@@ -110,7 +110,7 @@ def test_bad_lines_that_come_in_small_windows_are_counted_together_until_they_ar
     assert "16 of 1216 lines in this pass and 3 before it were refused" in one.reason()
 
 
-def test_offsets_that_the_stream_has_dropped_are_counted_and_said(
+def test_offsets_that_the_stream_has_dropped_are_counted_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = StreamWorld(tmp_path)
@@ -261,7 +261,7 @@ def test_a_log_of_an_intake_that_is_begun_anew_is_read_from_its_beginning_and_wh
     assert (one.ledger.facts.stream.gone, one.ledger.facts.stream.following) == (120, {new: 240})
 
 
-def test_a_stream_that_does_not_answer_is_asked_seldom_and_its_sentence_stays(tmp_path: Path) -> None:
+def test_a_stream_that_does_not_answer_is_tried_seldom_and_its_error_stays(tmp_path: Path) -> None:
     one = StreamWorld(tmp_path)
     asked = []
 
@@ -301,7 +301,7 @@ def in_part(folder: Path, **given: Any) -> tuple[StreamWorld, InPart]:
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_a_partition_that_nobody_can_read_keeps_no_other_from_being_trained(tmp_path: Path, forgets: bool) -> None:
+def test_a_partition_that_cannot_be_read_keeps_no_other_from_being_trained(tmp_path: Path, forgets: bool) -> None:
     one, stream = in_part(tmp_path)
     for file in ("a", "b"):
         one.append(10, file)
@@ -337,7 +337,7 @@ def test_a_partition_that_nobody_can_read_keeps_no_other_from_being_trained(tmp_
     assert one.finder.away() == []
 
 
-def test_a_partition_that_nobody_can_read_at_the_start_is_read_from_its_beginning_later(tmp_path: Path) -> None:
+def test_a_partition_that_cannot_be_read_at_the_start_is_read_from_its_beginning_later(tmp_path: Path) -> None:
     one, stream = in_part(tmp_path)
     stream.absent, stream.forgets = frozenset("b"), True
     for file in ("a", "b"):
@@ -351,7 +351,7 @@ def test_a_partition_that_nobody_can_read_at_the_start_is_read_from_its_beginnin
     assert one.in_the_table() == one.appended()
 
 
-def test_what_begins_with_the_latest_offsets_waits_until_each_partition_has_said_its_own(tmp_path: Path) -> None:
+def test_a_training_from_the_latest_offsets_waits_for_those_of_each_partition(tmp_path: Path) -> None:
     one, stream = in_part(tmp_path, start="latest")
     stream.absent = frozenset("b")
     for file in ("a", "b"):

@@ -15,7 +15,7 @@ from training.master.stream_world import LINE, StreamWorld
 from training.master.world import LEASE, world
 
 
-def test_what_is_appended_is_trained_pass_after_pass_and_each_pass_is_a_version(tmp_path: Path) -> None:
+def test_appended_records_are_trained_pass_after_pass_and_each_pass_is_a_version(tmp_path: Path) -> None:
     one = StreamWorld(tmp_path)
     for number in range(3):
         one.append(10)
@@ -44,7 +44,7 @@ def test_a_pass_ends_with_its_window_or_once_it_is_full(tmp_path: Path) -> None:
     assert one.in_the_table() == one.appended()
 
 
-def test_what_came_while_a_pass_was_trained_waits_no_window_more(tmp_path: Path) -> None:
+def test_records_that_came_while_a_pass_was_trained_wait_no_further_window(tmp_path: Path) -> None:
     one = StreamWorld(tmp_path, stream={"window_ms": 5000})
     one.append(10)
     one.until_state("training")

@@ -197,7 +197,7 @@ def test_the_third_failure_of_a_save_by_key_stops_the_pass(tmp_path: Path) -> No
     assert "the values of 1 of 9 keys are no numbers" in one.reason()
 
 
-def test_what_a_refused_version_had_is_in_the_next_one_which_is_no_base(tmp_path: Path) -> None:
+def test_keys_of_a_refused_version_are_in_the_next_one_which_is_no_base(tmp_path: Path) -> None:
     one = stream(tmp_path)
     for limit in (-1.0, 1.0):
         one.config = one.config.model_copy(update={"max_publish_loss": limit})

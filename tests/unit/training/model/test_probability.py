@@ -15,7 +15,7 @@ def test_a_probability_lies_between_0_and_1_in_float32_and_its_logit_is_finite()
     assert all(0 < each < 1 and math.isfinite(math.log(each / (1 - each))) for each in found.tolist())
 
 
-def test_what_is_no_number_stays_none() -> None:
+def test_a_probability_that_is_not_a_number_stays_so() -> None:
     assert np.isnan(inside(np.array([np.nan], np.float32))).all()
 
 

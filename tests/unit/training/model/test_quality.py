@@ -226,7 +226,7 @@ def test_calibration_is_above_1_where_clicks_were_overestimated() -> None:
     assert found.calibration == pytest.approx(2)
 
 
-def test_what_is_undefined_is_none() -> None:
+def test_an_undefined_measure_is_none() -> None:
     found = quality_of(Lines([0.2], [0], [5]))
 
     assert (found.auc, found.calibration, found.bucket_error, found.roc) == (None, None, None, ())

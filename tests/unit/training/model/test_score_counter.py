@@ -77,7 +77,7 @@ def test_a_logit_that_is_not_a_number_is_noted_and_counts_nothing() -> None:
     assert sum(each.sum() for each in counter.histograms()) == 0
 
 
-def test_what_a_batch_raises_in_a_thread_of_paddle_is_raised_by_the_check() -> None:
+def test_an_error_of_a_batch_in_a_thread_of_paddle_is_raised_by_the_check() -> None:
     counter = ScoreCounter()
 
     counter.count(column([0, 0]), column([1]), column([1]))

@@ -151,7 +151,7 @@ def test_a_checkpoint_of_two_servers_is_laid_ready_for_any_number(tmp_path: Path
         assert sorted(file.name for file in (load / "001").iterdir()) == ["part-000.gz", "part-001.gz"]
 
 
-def test_what_an_earlier_fetch_left_is_gone(tmp_path: Path, store: FileStore) -> None:
+def test_files_of_an_earlier_fetch_are_deleted(tmp_path: Path, store: FileStore) -> None:
     checkpoint(tmp_path, store)
     stale = root(tmp_path) / "load" / "000" / "part-009-00000.gz"
     stale.parent.mkdir(parents=True)

@@ -58,7 +58,9 @@ def test_without_a_hand_over_the_parent_does_nothing(duty: module._DelegatedWatc
     assert Rounds.done == 0
 
 
-def test_what_is_handed_over_is_done_until_it_is_taken_back(duty: module._DelegatedWatchdog, tmp_path: Path) -> None:
+def test_leases_handed_over_to_the_parent_are_renewed_until_they_are_taken_back(
+    duty: module._DelegatedWatchdog, tmp_path: Path
+) -> None:
     watchdog = Watchdog(None, 7, 2, ["unix:/none/8801"], "/none", 10)  # type: ignore[arg-type]
     watchdog.hold("save:1")
 
@@ -109,7 +111,7 @@ def test_a_child_that_no_longer_belongs_is_named_for_ending(duty: module._Delega
     assert "the lease went to another trainer" in rounds(duty, 2)
 
 
-def test_nobody_speaks_for_a_child_that_is_stopped(duty: module._DelegatedWatchdog, tmp_path: Path) -> None:
+def test_the_leases_of_a_stopped_child_are_not_renewed(duty: module._DelegatedWatchdog, tmp_path: Path) -> None:
     (tmp_path / WATCH_FILE).write_text("{}")
     os.kill(duty._child, signal.SIGSTOP)
     while Path(f"/proc/{duty._child}/stat").read_text().rpartition(")")[2].split()[0] != "T":

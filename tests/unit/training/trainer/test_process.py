@@ -192,7 +192,7 @@ def test_a_task_without_held_out_records_has_a_sample_without_groups(trainer: Ma
 
 
 @pytest.mark.parametrize("phase", [control.TRAIN, control.EVALUATE])
-def test_a_task_without_records_of_its_phase_asks_the_engine_for_nothing(
+def test_a_task_without_records_of_its_phase_makes_no_call_of_the_engine(
     trainer: Made, tmp_path: Path, phase: "control.Phase"
 ) -> None:
     share = 0.999999 if phase == control.TRAIN else 1e-9
@@ -205,7 +205,7 @@ def test_a_task_without_records_of_its_phase_asks_the_engine_for_nothing(
     assert "predict l-1-0" not in Engine.calls
 
 
-def test_a_file_that_was_changed_since_its_check_is_told_and_not_trained(trainer: Made) -> None:
+def test_a_file_that_was_changed_since_its_check_fails_its_task_and_is_not_trained(trainer: Made) -> None:
     one, client = trainer(task(0, control.TRAIN, records=5), task(1, control.TRAIN))
 
     assert one.run() == 0
@@ -227,7 +227,7 @@ def test_a_training_tells_the_keys_that_it_touches_where_it_is_to(trainer: Made)
     assert (told.touched_told, other.touched_told, other.touched) == (True, False, b"")
 
 
-def test_what_a_disk_has_lost_of_a_task_is_neither_trained_nor_read_for_its_keys(
+def test_a_task_of_which_the_disk_lost_lines_is_neither_trained_nor_read_for_its_keys(
     trainer: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     converted = tmp_path / "scratch/tasks/l-1-0.txt"
@@ -243,7 +243,7 @@ def test_what_a_disk_has_lost_of_a_task_is_neither_trained_nor_read_for_its_keys
     assert (read, converted.exists(), "train l-1-0" in Engine.calls) == ([], False, False)
 
 
-def test_a_file_that_is_gone_is_told_and_the_trainer_goes_on(trainer: Made) -> None:
+def test_a_file_that_is_gone_fails_its_task_and_the_trainer_goes_on(trainer: Made) -> None:
     one, client = trainer(task(0, control.CHECK, path="none"), task(1, control.CHECK))
 
     assert one.run() == 0

@@ -34,7 +34,7 @@ def test_a_trainer_that_cannot_write_to_its_scratch_gives_its_task_back_and_ends
     assert "trainer.config.scratchDir must have room and be writable" in said
 
 
-def test_what_was_leased_ahead_goes_back_as_well(
+def test_a_task_that_was_leased_ahead_goes_back_as_well(
     trainer: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, client = trainer(task(0, control.TRAIN), task(1, control.TRAIN))
@@ -55,7 +55,7 @@ def test_what_was_leased_ahead_goes_back_as_well(
     assert [dataset.file.stem for dataset in one._work._datasets] == ["l-1-0"]
 
 
-def test_a_trainer_that_is_told_to_rejoin_holds_what_loads_until_it_has_ended(
+def test_a_trainer_that_has_to_rejoin_keeps_a_dataset_that_loads_until_the_process_ends(
     trainer: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, client = trainer(task(0, control.TRAIN), task(1, control.TRAIN))
@@ -73,7 +73,7 @@ def test_a_trainer_that_is_told_to_rejoin_holds_what_loads_until_it_has_ended(
     assert "l-1-1" in [dataset.file.stem for dataset in one._work._datasets]
 
 
-def test_what_is_trained_is_held_no_longer(trainer: Made) -> None:
+def test_the_datasets_of_trained_tasks_are_released(trainer: Made) -> None:
     one, _ = trainer(*(task(number, control.TRAIN) for number in range(3)))
 
     assert one.run() == 0
@@ -86,7 +86,7 @@ def save_task() -> control.Task:
     return control.Task(id="save:1", attempt="save:1", phase=control.SAVE, save=control.SaveOrder(steps=[step]))
 
 
-def test_a_trainer_whose_scratch_fails_before_the_first_step_of_a_save_says_that_the_table_is_untouched(
+def test_a_trainer_whose_scratch_fails_before_a_step_of_a_save_reports_the_table_unchanged(
     trainer: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, client = trainer(save_task(), save_task())
@@ -108,7 +108,7 @@ def test_a_trainer_whose_scratch_fails_before_the_first_step_of_a_save_says_that
     assert "watch.part" in leaver.reason
 
 
-def test_a_trainer_whose_scratch_fails_after_a_step_of_a_save_does_not_say_so(
+def test_a_trainer_whose_scratch_fails_after_a_step_of_a_save_does_not_report_the_table_unchanged(
     trainer: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, client = trainer(save_task())
@@ -134,7 +134,7 @@ def test_a_trainer_whose_scratch_fails_after_a_step_of_a_save_does_not_say_so(
         (StoreError("another file stands there"), False, False),
     ],
 )
-def test_a_trainer_that_finds_the_store_away_says_so_unless_a_step_of_the_save_was_begun(
+def test_a_trainer_reports_the_store_as_away_unless_a_step_of_the_save_was_begun(
     trainer: Made, monkeypatch: pytest.MonkeyPatch, fails: Exception, stepped: bool, away: bool
 ) -> None:
     one, client = trainer(save_task())

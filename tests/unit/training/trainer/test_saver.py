@@ -120,7 +120,7 @@ def test_a_failure_before_the_steps_leaves_the_table_as_it_was(saver: Saver, eng
     assert not {"shrink", "base save/1-1-base"} & set(engine.calls)
 
 
-def test_what_was_pulled_and_scored_is_told_and_the_network_is_published(saver: Saver, tmp_path: Path) -> None:
+def test_a_save_reports_pulled_values_and_scores_and_publishes_the_network(saver: Saver, tmp_path: Path) -> None:
     result = saver.save(order())
 
     assert np.frombuffer(result.keys, "<u8").tolist() == [5, 7]
@@ -131,7 +131,7 @@ def test_what_was_pulled_and_scored_is_told_and_the_network_is_published(saver: 
     assert FileStore(tmp_path / "store").get_bytes("output/ctr_model/7/network.pdmodel") == b"network"
 
 
-def test_the_rows_of_each_pserver_before_the_steps_are_told(saver: Saver) -> None:
+def test_a_save_reports_the_rows_of_each_pserver_before_its_steps(saver: Saver) -> None:
     assert list(saver.save(order()).rows) == [7, 5]
 
 
@@ -169,7 +169,7 @@ def test_a_save_without_a_version_exports_nothing(saver: Saver, engine: Engine, 
     assert list(FileStore(tmp_path / "store").walk("output")) == []
 
 
-def test_a_scratch_that_cannot_be_written_to_is_told_from_a_store_that_cannot(
+def test_a_scratch_that_cannot_be_written_is_another_error_than_a_store_that_cannot(
     saver: Saver, engine: Engine, tmp_path: Path
 ) -> None:
     (tmp_path / "scratch/dense").write_bytes(b"")
@@ -349,7 +349,7 @@ def test_samples_without_a_key_are_saved_and_scored_as_what_they_are(
     assert len(np.frombuffer(saved.live, "<f4")) == len(np.frombuffer(scored.published, "<f4")) == len(samples)
 
 
-def test_without_keys_or_lines_the_engine_asks_paddle_for_nothing() -> None:
+def test_without_keys_or_lines_the_engine_makes_no_call_of_paddle() -> None:
     engine = PaddleEngine(Model(embedding_dim=5), ModelInput(("a", "b")), 1, threads=1)
 
     assert engine.pull(np.zeros(0, np.uint64)).shape == (0, 5)

@@ -181,7 +181,9 @@ def test_a_parent_whose_scratch_cannot_be_made_ends_with_1(tmp_path: Path) -> No
     assert supervised(tmp_path / "file" / "scratch").run(threading.Event()) == 1
 
 
-def test_what_a_dead_child_handed_over_is_nobodys_duty(tmp_path: Path, child: Callable[[str], None]) -> None:
+def test_the_watch_file_of_an_earlier_child_is_deleted_before_the_next_one_begins(
+    tmp_path: Path, child: Callable[[str], None]
+) -> None:
     child("import pathlib, sys; sys.exit(int((pathlib.Path(sys.argv[1]).parent / 'watch.json').exists()))")
     (tmp_path / WATCH_FILE).write_text("{}")
 
