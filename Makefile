@@ -106,9 +106,9 @@ test: setup-dev build/machine-code ## Run the tests that need no cluster (unit, 
 	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=50 -m "not nightly" $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
 
 nightly: setup-dev build/machine-code ## Run the tests that `make test` leaves out: facts about the engine, each network; and machine code with bounds checks
-	@$(BIN)/python -m pytest -q $(LONGEST)
-	@cd tests && ../$(BIN)/python -m contract.compiled_modules
-	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=50 -m nightly --ignore $(LONGEST) tests/pipeline tests/contract tests/unit
+	@cd tests && digest=$$(../$(BIN)/python -m contract.compiled_modules) && ../$(BIN)/python -m pytest -q ../$(LONGEST) && \
+	  ../$(BIN)/python -m contract.compiled_modules $$digest
+	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=50 -m nightly --ignore $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
 
 test-unit: setup-dev build/machine-code ## Run the unit tests, which start few processes, UNIT_JOBS files at once
 	@$(BIN)/python -m pytest -q -n $(UNIT_JOBS) --no-loadscope-reorder tests/unit

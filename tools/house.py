@@ -98,7 +98,9 @@ class Repository:
     def tests(self) -> list[str]:
         """Names of test functions."""
         files = (self.root / "tests").rglob("test_*.py")
-        return [each for file in files for each in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)]
+        return [
+            each for file in files for each in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)
+        ]
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -165,7 +167,7 @@ class Figure:
 
 
 FIGURES = (
-    Figure("product lines", 65_090, "one person must be able to know all of it",
+    Figure("product lines", 65_086, "one person must be able to know all of it",
            lambda found: sum(map(_lines, found.sources.values()))),
     Figure("files over 500 lines", 9, "a file has one subject",
            lambda found: sum(_lines(each) > 500 for each in found.sources.values())),

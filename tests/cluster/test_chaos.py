@@ -12,7 +12,7 @@ from cluster.kube import Kube, Object, name_of
 from cluster.load import Load, all_right, asked
 from cluster.release import Release, ledger_adds_up
 
-pytestmark = [pytest.mark.chaos, pytest.mark.nightly]
+pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture
@@ -61,6 +61,7 @@ def every_role_once(
     all_right(totals, retries=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_pod_of_each_role_is_deleted_in_turn(
     doubled: Release, load: Load, clicks: ClickLogs, kube: Kube, tell: Callable[..., None]
@@ -68,6 +69,7 @@ def test_a_pod_of_each_role_is_deleted_in_turn(
     every_role_once(doubled, clicks, load, tell, delete(kube))
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_process_of_each_role_is_killed_in_turn(
     doubled: Release, load: Load, clicks: ClickLogs, workers: list[str], tell: Callable[..., None]
@@ -78,6 +80,7 @@ def test_a_process_of_each_role_is_killed_in_turn(
     every_role_once(doubled, clicks, load, tell, kill)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_node_is_drained_and_comes_back(
     doubled: Release, load: Load, clicks: ClickLogs, kube: Kube, workers: list[str], tell: Callable[..., None]

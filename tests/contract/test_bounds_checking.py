@@ -37,7 +37,7 @@ SLOW = {
 }  # fmt: skip
 
 
-# Their parsers have no machine code of their own that the other targets do not reach.
+# Each run feeds these: what they read is not all in the digest.
 PYTHON_ALONE = {
     "published-files",
     "release-state",

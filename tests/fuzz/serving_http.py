@@ -4,11 +4,13 @@ import asyncio
 import json
 import math
 import re
+from functools import partial
 
 import numpy as np
 
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
+from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.client import JSON_LENGTH, prediction_of, tensor_request
 from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
@@ -45,7 +47,7 @@ class ServingHttp:
         service = Routes(model.batcher, model.counters, model.parser, model_name="ctr", version="0", max_instances=16)
         limits = Limits(max_body_bytes=4096, max_pipelined=4, max_pending_bodies=1 << 20)
         behind = HttpFrontend(service.handle, limits)
-        door = NativeHttpFrontend(service, behind, NativeLimits(max_rows=16))
+        door = anew_if_stale(partial(NativeHttpFrontend, service, behind, NativeLimits(max_rows=16)))
         async with model.listening(door) as address:
             answered = await self._talk(address, count)
         assert not behind.connections, "a connection that was moved was not closed"
@@ -137,7 +139,8 @@ class ServingRows:
             )
             limits = Limits(max_body_bytes=4096, max_pipelined=4, max_pending_bodies=1 << 20)
             behind = HttpFrontend(service.handle, limits)
-            door = NativeHttpFrontend(service, behind, NativeLimits(max_rows=16)) if native else InPython(behind)
+            native_http = partial(NativeHttpFrontend, service, behind, NativeLimits(max_rows=16))
+            door = anew_if_stale(native_http) if native else InPython(behind)
             async with model.listening(door) as address:
                 answers.append(await asyncio.gather(*(_answer(address, stream) for stream in streams)))
             assert not behind.connections, "a connection that was moved was not closed"

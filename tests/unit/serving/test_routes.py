@@ -256,7 +256,7 @@ async def test_a_large_body_of_many_small_values_is_refused_by_every_path() -> N
     assert all("values, names and brackets; 262144 are the most" in answer["error"] for _, answer in refused)
 
 
-@pytest.mark.parametrize("path", [INFER, "/v1/models/ctr:predict", SOURCE_PATH])
+@pytest.mark.parametrize("path", [INFER, SOURCE_PATH])
 async def test_the_values_of_a_refused_body_are_given_back_before_the_collector_comes(path: str) -> None:
     # They once stood in a cycle with their error: hundreds of large bodies waited for the collector, which then held up all callers.
     name = "inputs" if path == INFER else "instances"

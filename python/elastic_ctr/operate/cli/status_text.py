@@ -14,7 +14,7 @@ from elastic_ctr.operate.local.report import dated, figure, learned, number, tot
 from elastic_ctr.operate.local.run_view import stage
 from elastic_ctr.operate.local.session import troubles
 
-# Of the population stability index.
+# Limits of the population stability index.
 MUCH, SOME = 0.25, 0.1
 _NOTICES = 3
 _INDENT = 11

@@ -81,8 +81,8 @@ class PserverSupervisor:
         self._results: dict[str, control.JobResult] = {}
         self._retry_at: dict[str, float] = {}
         self._error = ""
-        # Why no trainer would get through the forwarder; also for a moment while it starts.
-        self._unreached = ""
+        # Why no trainer would get through the forwarder, and when it is tried again.
+        self._unreached, self._try_at = "", 0.0
         self._wanted: set[str] = set()
         self._failed_job = ""
         self._damaged = ""
@@ -100,7 +100,7 @@ class PserverSupervisor:
             "alive": self._alive(),
             "jobs": sorted(self._running),
             "idle": self._idle,
-            "error": self._error or self._unreached,
+            "error": self._unreached or self._error,
         }
 
     def run(self, stop: threading.Event) -> int:
@@ -184,7 +184,7 @@ class PserverSupervisor:
             return True
         if self._idle != reason:
             log.info("%s; waiting for more work", reason)
-            self._idle = reason
+            self._idle, self._unreached = reason, ""
             self._end_child()
             self._compactor.end()
             # The next generation starts a new server process, even under the same number.
@@ -235,7 +235,7 @@ class PserverSupervisor:
             serving=not lost and serving,
             lost=lost,
             results=[result for name, result in self._results.items() if name in self._wanted],
-            error=self._error or self._unreached,
+            error=self._unreached or self._error,
             training=self._settings.training,
             leaving=self._leaving,
             damaged_checkpoint=self._damaged,
@@ -370,8 +370,14 @@ class PserverSupervisor:
         token, tls = self._settings.auth.internal_file, self._settings.tls_dir
         if self._forwarder is None or token is None:
             return True
+        if time.monotonic() < self._try_at:
+            return False
+        self._try_at = time.monotonic() + _PERIOD
         try:
             ping_through(self._server(), Path(token), None if tls is None else Path(tls))
+        except ConnectionRefusedError:
+            # It starts, or it has ended.
+            return False
         except (OSError, ValueError, ProofRefused) as failed:
             self._unreached = f"trainers do not get through its forwarder: {failed}"
             return False
