@@ -7,7 +7,7 @@ lognormal distribution. Pinned and later data have 500 to 50,000 rows each. With
 alarm. With one, a tenth of all is taken from the other values in proportion and becomes one new value, the rarest known value, or the number 0:
 then 5,000 later rows are compared with 5,000 and 50,000 pinned ones.
 
---write puts the table into docs/operations.md.
+--write puts the table into docs/performance.md.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from bench.page import with_table
 from elastic_ctr.features.statistics.document import BUCKETS, TOP, NumberStatistics, Statistics, TextStatistics
 from elastic_ctr.features.statistics.drift import compared
 
-PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 SIZES = (500, 5_000, 50_000)
 VALUES = (2, 10, 100, 1_000, 10_000)
 MOVED = 0.1

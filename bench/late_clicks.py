@@ -11,7 +11,7 @@ split           the impression is trained at once, its click when it comes, as a
 wait 60 s       the impression is trained a minute later, with the click that came until then
 fake negative   the impression is trained at once, and again as a clicked one when its click comes
 
---write puts the table into docs/streams.md.
+--write puts the table into docs/performance.md.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.training.model.evaluation import quality_of_scores
 
-PAGE = Path(__file__).parents[1] / "docs" / "streams.md"
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 RATE, SECONDS, MICRO_PASS, BATCH = 1000, 300, 2, 64
 HELD, SEED = 20_000, 5
 WAIT = 60.0
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a minute and a half of the stream")
     parser.add_argument("--rules", default=",".join(RULES), help="these rules of the table")
     parser.add_argument("--ways", default=",".join(WAYS), help="these ways to train")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/streams.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -157,7 +157,7 @@ def main() -> None:
     said = f"{SECONDS:,} s of {RATE:,} impressions a second, at whose end one click in eight had not come; one trainer, one pserver."
     lines += ["", f"{said} Measured {datetime.now(timezone.utc):%Y-%m-%d}."]
     if given.write:
-        PAGE.write_text(with_table(PAGE.read_text(), "docs/streams.md", "late clicks", lines))
+        PAGE.write_text(with_table(PAGE.read_text(), "docs/performance.md", "late clicks", lines))
 
 
 if __name__ == "__main__":

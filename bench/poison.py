@@ -111,7 +111,7 @@ class Drill:
                     found = self._way_back(prober)
             if kind == "rates":
                 self._say(f"{kind}: the model is trained on with {RATES:g} times its learning rates")
-                # As docs/operations.md changes a model.
+                # As docs/operations/change-the-model.md changes a model.
                 shutil.rmtree(self._run.session.places.folder / "state" / "master")
                 old = max(published_versions(self._run.store))
                 self._run = self._stream({**faster(Model()), "startFrom": {"version": "latest"}})

@@ -1,8 +1,8 @@
-"""The table of metrics in docs/operations.md, and what a role's page of metrics says of each."""
+"""The table of metrics in docs/operations/metrics.md, and what a role's page of metrics says of each."""
 
 from pathlib import Path
 
-MANUAL = Path(__file__).parents[1] / "docs" / "operations.md"
+MANUAL = Path(__file__).parents[1] / "docs" / "operations" / "metrics.md"
 
 
 def in_the_manual() -> list[str]:
@@ -17,7 +17,7 @@ def on_the_page(role: str, text: str) -> list[str]:
     for line in text.splitlines():
         if line.startswith("# HELP"):
             name, what = line.split(None, 3)[2:]
-            # Of every role: docs/operations.md names them once.
+            # Of every role: docs/operations/metrics.md names them once.
             if not name.endswith("_created") and not name.startswith(("process_", "elastic_ctr_build")):
                 found.append(f"| {role} | `{name}` | {kinds[name]} | {what} |")
     return found

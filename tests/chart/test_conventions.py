@@ -11,7 +11,7 @@ from chart.cases import CLICKS_BY_HTTP
 from chart.rendering import CHART, Rendered, Renderer, read
 
 CI = sorted((CHART / "ci").glob("*-values.yaml"))
-OPERATIONS = CHART.parents[1] / "docs" / "operations.md"
+ALERTS = CHART.parents[1] / "docs" / "operations" / "alerts.md"
 BLOCKS = ("fileServer", "master", "pserver", "trainer", "cubeTransfer", "cube", "serving", "tracking", "intake")
 
 
@@ -59,16 +59,16 @@ def test_cube_and_serving_ask_for_room_on_their_nodes_disk(render: Renderer) -> 
             assert "1Gi" in [requests.get("ephemeral-storage") for requests in asked]
 
 
-def test_every_alert_is_in_operations_and_its_runbook_is_a_heading_there() -> None:
+def test_every_alert_is_in_its_page_and_its_runbook_is_a_heading_there() -> None:
     rules = [r for g in yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"] for r in g["rules"]]
-    page = OPERATIONS.read_text()
+    page = ALERTS.read_text()
     headings = {
         re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in re.findall(r"^#+ (.*)", page, re.MULTILINE)
     }
 
     assert set(re.findall(r"^\| `(ElasticCtr\w+)`", page, re.MULTILINE)) == {rule["alert"] for rule in rules}
     base = yaml.safe_load((CHART / "values.yaml").read_text())["metrics"]["prometheusRule"]["runbookUrl"]
-    assert CHART.parents[1] / base == OPERATIONS
+    assert CHART.parents[1] / base == ALERTS
     for rule in rules:
         mark, _, anchor = rule["annotations"]["runbook_url"].partition("#")
         assert mark == "<runbook>"

@@ -28,7 +28,7 @@ def scaling(most: int, least: int = 1) -> Values:
 
 
 def turn_off(release: Release, base_values: Values) -> None:
-    """As docs/operations.md says: the autoscaler remains an owner of the count until another one is forced once."""
+    """As docs/operations/rescale.md says: the autoscaler remains an owner of the count until another one is forced once."""
     release.upgrade(base_values, "--force-conflicts")
     eventually("the autoscaler has gone", lambda: not release.kube.all("hpa", release.namespace), 60)
     release.change({"serving": {"replicas": 2}}, "--force-conflicts")

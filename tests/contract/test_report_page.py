@@ -182,7 +182,7 @@ def test_a_reader_of_the_screen_hears_pictures_by_their_titles(chromium: Browser
 
 
 def test_the_command_of_the_manual_makes_a_picture(tmp_path: Path) -> None:
-    manual = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    manual = (Path(__file__).parents[2] / "docs" / "operations" / "report.md").read_text()
     [words] = (shlex.split(line) for line in re.findall(r"^chromium .+$", manual, re.MULTILINE))
     (tmp_path / "report.html").write_text(page(Report.of("x", answers())))
     # Tests may run as root, whom Chromium's sandbox refuses.

@@ -208,7 +208,7 @@ def test_each_way_to_train_late_clicks_has_their_impressions_and_what_it_knows_o
 def test_a_table_is_written_between_its_marks_alone() -> None:
     before = PAGE.read_text()
 
-    after = with_table(before, "docs/streams.md", "late clicks", ["| made |"])
+    after = with_table(before, "docs/performance.md", "late clicks", ["| made |"])
 
     kept = [line for line in after.splitlines() if line in before.splitlines()]
     assert after.count("| made |") == 1
@@ -216,5 +216,5 @@ def test_a_table_is_written_between_its_marks_alone() -> None:
     assert [line for line in kept if line.startswith("#")] == [
         line for line in before.splitlines() if line.startswith("#")
     ]
-    with pytest.raises(ValueError, match=r"docs/streams\.md has no place for the table: <!-- nothing: "):
-        with_table(before, "docs/streams.md", "nothing", [])
+    with pytest.raises(ValueError, match=r"docs/performance\.md has no place for the table: <!-- nothing: "):
+        with_table(before, "docs/performance.md", "nothing", [])

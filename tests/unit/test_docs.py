@@ -49,6 +49,12 @@ VARIABLES = set(re.findall(r"\$\((?:if \$\()?([A-Z_]+)\)", MAKEFILE))
 TREE = typer.main.get_command(build())
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", _FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def name_of(page: object) -> str:
     return str(page.relative_to(ROOT)) if isinstance(page, Path) else str(page)
 
@@ -139,6 +145,16 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     assert [link for link in links if link and not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_to_a_heading_finds_it(page: Path) -> None:
+    links = [link.partition("#") for link in _LINK.findall(_FENCED.sub("", page.read_text())) if "://" not in link]
+    targets = [(page.parent / path if path else page, anchor) for path, _, anchor in links if anchor]
+
+    assert [
+        f"{name_of(target.resolve())}#{anchor}" for target, anchor in targets if anchor not in anchors(target)
+    ] == []
+
+
 def test_the_index_of_decisions_names_each_page_once_in_the_order_of_their_numbers() -> None:
     decisions = ROOT / "docs/decisions"
     rows = re.findall(r"^\| \[(\d{4})\]\((.+)\) \|", (decisions / "README.md").read_text(), re.MULTILINE)
@@ -154,12 +170,18 @@ def test_the_changelog_begins_with_what_is_newest() -> None:
     assert heads[0] == "Unreleased" or re.match(r"\d+\.\d+\.\d+", heads[0])
 
 
-def test_the_contents_of_the_manual_are_its_sections() -> None:
-    text = (ROOT / "docs" / "operations.md").read_text()
-    listed = re.findall(r"^- \[(.+)\]\(#(.+)\)$", text, re.MULTILINE)
-    sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
+@pytest.mark.parametrize("name", ["operations", "streams"])
+def test_an_index_names_each_page_of_its_folder_once_by_its_title(name: str) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    listed = {page: title for title, page in re.findall(rf"^- \[(.+?)\]\({name}/(.+?)\)", text, re.MULTILINE)}
+    pages = {page.name: page.read_text().partition("\n")[0] for page in (ROOT / "docs" / name).glob("*.md")}
 
-    assert [name for name, _ in listed] == sections
-    assert [anchor for _, anchor in listed] == [
-        re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-") for name in sections
-    ]
+    assert text.count(f"]({name}/") == len(listed)
+    assert {page: f"# {title}" for page, title in listed.items()} == pages
+
+
+@pytest.mark.parametrize("folder", ["operations", "streams"])
+def test_a_page_of_a_task_begins_with_a_sentence_on_it(folder: str) -> None:
+    firsts = {page.name: page.read_text().split("\n\n")[1] for page in (ROOT / "docs" / folder).glob("*.md")}
+
+    assert [page for page, first in firsts.items() if not re.match(r"[A-Z`][^|]+[.:]$", first, re.DOTALL)] == []

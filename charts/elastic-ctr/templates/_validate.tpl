@@ -64,7 +64,7 @@ trainer.replicas {{ int $trainer.replicas }} is below trainer.minReplicas {{ int
 {{- end }}
 {{- end }}
 {{- if $absent -}}
-auth.existingSecret {{ $name }} has no key {{ join " and no key " $absent }}: there are three rights instead of one token; add the keys clicks, operate and internal, each with a line `name token`, as docs/operations.md says under Tokens
+auth.existingSecret {{ $name }} has no key {{ join " and no key " $absent }}: there are three rights instead of one token; add the keys clicks, operate and internal, each with a line `name token`, as docs/operations/tokens.md describes
 {{- end }}
 {{- end }}
 {{- end }}

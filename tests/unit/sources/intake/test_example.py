@@ -1,4 +1,4 @@
-"""The example of docs/streams.md, as a shell runs it."""
+"""The example of docs/streams/http.md, as a shell runs it."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from needs import program
 from sources.intake.desk import TOKEN, desk, intake_file
 
-PAGE = Path(__file__).parents[4] / "docs" / "streams.md"
+PAGE = Path(__file__).parents[4] / "docs" / "streams" / "http.md"
 
 
 def test_the_example_of_the_documents_appends_its_lines(tmp_path: Path) -> None:
