@@ -1,1 +1,1 @@
-"""Typed settings by domain, and the one lane from values file to role files."""
+"""Typed settings by domain, and their way from the values file to role files."""

@@ -19,7 +19,7 @@ from elastic_ctr.runtime.auth import TokenFile, Tokens
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
 _SOURCE = r"^(file:///|(web)?hdfs://[^/]+|kafka://[^/]+/[^/]+$|intake://([^/:@]+:[0-9]+)?$)"
-# A word for a missing value is none: a request would send it as a number.
+# A word for a missing value must not match this: a request would send it as a number.
 _NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
 _OF_STREAMS = ("clicks", "csv", "tsv", "jsonl")
 Start = Literal["earliest", "latest"]
@@ -39,7 +39,7 @@ def _slot_names(given: object) -> tuple[str, ...]:
 
 SlotName = Annotated[str, BeforeValidator(lambda given: text_of("a slot", given))]
 
-# The chart's schema of fields whose validators are code.
+# The chart's schema for fields whose validators are Python code.
 _SLOTS_SCHEMA: JsonDict = {
     "type": ["array", "string", "null"],
     "items": {"type": TEXT_TYPES, "pattern": r"^[!-9;-~]+$"},
@@ -54,7 +54,7 @@ _DIVIDES_A_DAY: list[JsonValue] = [minutes for minutes in range(1, _MINUTES_A_DA
 
 
 def _shown(url: str, quoted: Callable[[str], str] = str) -> str:
-    """An address as a sentence may have it: credentials stand before an `@`, or in a query."""
+    """Return the address as a message may quote it: not at all if it has an `@` or a query, which may contain credentials."""
     secret = "@" in url or ("?" in url and not url.startswith("file:///"))
     return "the address" if secret else quoted(url)
 
@@ -63,7 +63,7 @@ class Source(Section):
     """Where the click logs are."""
 
     url: str = Field(
-        # A folder beside the values file is refused by a rule of the chart, in a sentence.
+        # The schema accepts a relative folder; a rule of the chart refuses it with a clearer message.
         json_schema_extra={"pattern": _SOURCE.replace("file:///", "file:(///|[^/])")},
         description="Address of the logs: file:///some/dir, or hdfs://namenode:9000, which is asked through WebHDFS at port 9870; "
         "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow. Or a stream: "
@@ -82,7 +82,7 @@ class Source(Section):
     @classmethod
     def _without_credentials(cls, url: str) -> str:
         scheme = url.strip().partition(":")[0].lower()
-        # The address is in the status and in logs; the refusal does not have it either.
+        # Status and logs show the address, so it may not have credentials; the error message does not quote it either.
         if scheme in {"kafka", "intake"} and "@" in url:
             way_out = ", and name mounted files by kafka.usernameFile and kafka.passwordFile" * (scheme == "kafka")
             raise ValueError(f"the address has credentials in it; leave them out{way_out}")
@@ -94,7 +94,7 @@ class Source(Section):
 
     @property
     def shown(self) -> str:
-        """The address for a sentence."""
+        """Return the address as a message may quote it."""
         return _shown(self.url)
 
     @property
@@ -106,7 +106,7 @@ class Source(Section):
         return self.url.startswith("intake://")
 
     def tokens(self) -> Tokens | None:
-        """For the intake at `url`. Raises ValueError naming the setting."""
+        """Return the tokens for the intake at `url`, or None. Raises ValueError naming the setting."""
         try:
             return None if self.token_file is None else TokenFile(Path(self.token_file))
         except (OSError, ValueError) as wrong:
@@ -359,7 +359,7 @@ class Data(Section):
         return is_stream(self.source.url)
 
     def of_intake(self, address: str, token_file: str) -> "Data":
-        """As the readers of the release's own intake see it, which is at host:port."""
+        """Return the settings that readers of the release's own intake use; it listens at `address` (host:port)."""
         source = {"url": f"intake://{address}", "kafka": Kafka(), "token_file": token_file}
         return self.model_copy(update={"source": self.source.model_copy(update=source)})
 
@@ -421,7 +421,7 @@ class Data(Section):
 
 
 def split_time(split: str) -> datetime:
-    """The wall-clock start of a split, without zone. Raises ValueError for a date that does not exist."""
+    """Return the wall-clock start of a split, without time zone. Raises ValueError for a date that does not exist."""
     day, _, time = split.partition("/")
     try:
         return datetime.strptime(day + time.ljust(4, "0"), "%Y%m%d%H%M")  # noqa: DTZ007 (the zone is data.timeZone's)
@@ -430,7 +430,7 @@ def split_time(split: str) -> datetime:
 
 
 def split_name(moment: datetime, interval: int) -> str:
-    """`YYYYMMDD/HH` on whole hours, `YYYYMMDD/HHMM` for shorter splits: how the folders are named."""
+    """Return the folder name of a split: `YYYYMMDD/HH` if `interval` is whole hours, else `YYYYMMDD/HHMM`."""
     return moment.strftime("%Y%m%d/%H" if interval % 60 == 0 else "%Y%m%d/%H%M")
 
 
@@ -438,9 +438,9 @@ _MINUTE = timedelta(minutes=1)
 
 
 def split_exists(moment: datetime, interval: int, zone: str) -> bool:
-    """Whether the wall clock shows any minute of a split: the one that it leaves out in spring has no folder.
+    """True if the wall clock shows any minute of a split. A split that it skips in spring has no folder.
 
-    One that it shows twice in autumn has one folder, for both.
+    A split that it repeats in autumn has one folder for both times.
     """
     return not (_left_out(moment, zone) and _left_out(moment + timedelta(minutes=interval) - _MINUTE, zone))
 
@@ -451,8 +451,8 @@ def _left_out(moment: datetime, zone: str) -> bool:
 
 
 def split_end(split: str, interval: int, zone: str) -> int:
-    """Unix seconds at which a split ends: the event time of all its records. Of minutes shown twice it is the second time; of
-    minutes left out it is the last one before them.
+    """Return the Unix seconds at which a split ends, the event time of all its records. If the clock repeats the last minute, its
+    second time counts; if the clock skips it, the last minute before the gap counts.
     """
     last = split_time(split) + timedelta(minutes=interval) - _MINUTE
     while _left_out(last, zone):

@@ -1,4 +1,4 @@
-"""`features.json` of a version: the features and the statistics that made its keys and numbers, as trainers had them."""
+"""`features.json` of a version: the features and statistics from which trainers computed its keys and numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE = "features.json"
 
 
 class FeaturesDamaged(ValueError):
-    """features.json is not what its version was trained with."""
+    """features.json is not the document that its version was trained with."""
 
 
 class FeatureDocument(BaseModel):
@@ -31,7 +31,7 @@ class FeatureDocument(BaseModel):
     """None: of releases that knew no words."""
 
     def to_json(self) -> bytes:
-        # Versions of earlier releases keep their digests.
+        # Without the key, documents of earlier releases keep their digests.
         left_out = {"missing"} if self.missing is None else None
         return self.model_dump_json(by_alias=True, exclude=left_out).encode() + b"\n"
 
@@ -40,7 +40,7 @@ class FeatureDocument(BaseModel):
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def transformer(self) -> Transformer:
-        """Raises NeedsStatistics, ValueError, OSError."""
+        """Return the transformer of these features. Raises NeedsStatistics, ValueError, OSError."""
         return transformer_of(self.features, self.statistics, self.missing or NO_WORDS)
 
 

@@ -1,4 +1,4 @@
-"""From `features:` and the statistics of the data to the transformer that trainers and serving run."""
+"""Compiles `features:` and the statistics of the data to the transformer that trainers and serving run."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class NeedsStatistics(ValueError):
 
 
 def transformer_of(features: Features, statistics: Statistics | None, missing: MissingWords = NO_WORDS) -> Transformer:
-    """Raises NeedsStatistics, and ValueError for a vocabulary of numbers that has something else."""
+    """Return the compiled transformer. Raises NeedsStatistics, OtherStatistics."""
     return _Compiler(features, statistics).compiled(missing)
 
 
 def compiled_steps(steps: Iterable[Step], measured: NumberStatistics | None) -> list[tuple[float, float, float]]:
-    """Each step as `transformer.apply_step` takes it; one that scales needs what was measured."""
+    """Return each step as the triple that `transformer.apply_step` takes. A scaling step needs `measured`."""
     found: list[tuple[float, float, float]] = []
     for step in steps:
         if isinstance(step, Clip):
@@ -70,7 +70,7 @@ def compiled_steps(steps: Iterable[Step], measured: NumberStatistics | None) -> 
         else:
             assert measured is not None
             pair = (measured.mean, measured.deviation) if step == "standardize" else (measured.min, measured.max)
-            # Without any number there is nothing to scale by.
+            # The statistics of a column without any number have no mean, deviation or range.
             found.append((_SCALES[step], pair[0] or 0.0, pair[1] or 0.0))
     return found
 
@@ -103,7 +103,7 @@ class _Compiler:
             np.frombuffer(bytearray(b"".join(prefixes)), np.uint8),
             np.cumsum([0, *map(len, prefixes)], dtype=np.int64),
             self._lines,
-            # A cross is made of what is no cross.
+            # Crossed slots come last: they are computed from the keys of the others.
             np.argsort(self._lines[:, t.KIND] == t.OF_SLOTS, kind="stable").astype(np.int64),
             self._others,
             np.concatenate([*self._vocabularies, np.empty(0, np.uint64)]),
@@ -181,13 +181,13 @@ class _Compiler:
         line[t.HASH] = getattr(feature, "hash", None) or 0
 
     def _add_vocabulary(self, name: str, values: Sequence[str], line: t.Integers) -> None:
-        # 0, 0 is no vocabulary: one begins at 1 or later.
+        # The range (0, 0) means no vocabulary, so the first vocabulary begins at 1.
         if not self._vocabularies:
             self._vocabularies.append(np.zeros(1, np.uint64))
         line[t.VOCABULARY] = sum(map(len, self._vocabularies))
         self._vocabularies.append(np.unique(formulas.keys_of_texts(name, Texts.of([each.encode() for each in values]))))
         line[t.VOCABULARY_END] = sum(map(len, self._vocabularies))
-        # Of the empty text, which is no value itself.
+        # Values outside the vocabulary share the key of the empty text, which is no value itself.
         self._others[self._slots.index(name)] = formulas.keys_of_texts(name, Texts.of([b""]))[0]
 
     def _values_of(self, name: str, feature: Categorical) -> Sequence[str]:
@@ -211,12 +211,12 @@ class _Compiler:
         if not measured.quantiles:
             return [0.0]
         found = [measured.quantile(number / buckets) for number in range(1, buckets)]
-        # Of a number that is often the same, several quantiles are one boundary.
+        # If one number is frequent, several quantiles are equal; they make one boundary.
         return list(dict.fromkeys(found))
 
 
 def measured_inputs(features: Features, missing: MissingWords = NO_WORDS) -> tuple[Inputs, Series]:
-    """The inputs that statistics are collected of: every text and number column, and numbers after the steps before a scaling."""
+    """Return the inputs of the statistics: every text and number column, and numbers after the steps that precede a scaling."""
     transformer = transformer_of(features.without_statistics(), None)
     read = transformer.inputs
     names = list(read.numbers)

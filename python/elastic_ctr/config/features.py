@@ -17,10 +17,10 @@ from elastic_ctr.formats.inputs import TextInput
 from elastic_ctr.formats.slots import SlotList
 
 MOST_DIGITS = 15
-# Names in a sentence about a name that is none of them.
+# The most valid names that an error message about an unknown name lists.
 _SHOWN = 10
 _NEEDS_STATISTICS = ("standardize", "minMax")
-# Steps without a setting of their own, and their results.
+# Steps without a parameter, and the documentation of their results.
 NAMED_STEPS = {
     "log1p": "ln(1 + x) of x from 0 on, -ln(1 - x) below: of amounts and counts, which are skewed.",
     "standardize": "(x - mean) / deviation, by the statistics: numbers around 0.",
@@ -70,7 +70,7 @@ Step: TypeAlias = Annotated[
 
 
 def series_of_number(column: str, steps: Sequence[Step] = ()) -> str:
-    """The name in `Statistics.numbers` of a column's numbers after some steps: `price`, `price:log1p`, `price:clip(0.0,5.0),log1p`."""
+    """Return the key in `Statistics.numbers` for a column after `steps`: `price`, `price:log1p`, `price:clip(0.0,5.0),log1p`."""
     return ":".join((column, *([",".join(map(_step_text, steps))] if steps else [])))
 
 
@@ -81,7 +81,7 @@ def _step_text(step: Step) -> str:
 
 
 def _words(given: object) -> object:
-    """Text with one value a line, or a list of texts."""
+    """Return the values of a list of texts, or of a text with one value a line, as a tuple."""
     if isinstance(given, str):
         if given and "\n" not in given:
             raise ValueError(
@@ -223,13 +223,13 @@ class Numeric(OfColumn):
 
     @property
     def before_scaling(self) -> tuple[Step, ...]:
-        """Steps whose result standardize or minMax, and the mean that stands for a missing number, are measured of."""
+        """Return the steps before standardize or minMax. The statistics for scaling and for missing numbers are of their result."""
         steps = self.transform or ()
         return steps[: next((place for place, step in enumerate(steps) if step in _NEEDS_STATISTICS), len(steps))]
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the statistics bring its numbers near 1."""
+        """True if the feature's numbers are scaled to near 1 by the statistics."""
         return self.transform is None or len(self.before_scaling) < len(self.transform)
 
     @field_validator("transform")
@@ -315,7 +315,7 @@ Feature: TypeAlias = Annotated[
 
 
 STEP_CLASSES = (Clip, Round)
-# The classes of what is told apart by a name or a type.
+# The class of each tag by which pydantic discriminates the types of a feature and the steps.
 ALTERNATIVES: dict[str, type[Section]] = {
     f"{ALTERNATIVE}{name}": kind
     for name, kind in (
@@ -328,7 +328,7 @@ ALTERNATIVES: dict[str, type[Section]] = {
         ("round", Round),
     )
 }
-# The chart's schema of names, whose validator is code.
+# The chart's schema of feature names, whose validator is Python code.
 _NAMES_SCHEMA: JsonDict = {"minProperties": 1, "propertyNames": {"pattern": r"^[!-9;-~]+$"}}
 
 
@@ -351,7 +351,7 @@ class Features(RootModel[dict[str, Feature]]):
     @field_validator("root")
     @classmethod
     def _by_name(cls, given: dict[str, Feature]) -> dict[str, Feature]:
-        # Helm does not keep the order of a map: by name it is the same for every reader.
+        # Helm does not keep the order of a map; sorted by name, it is the same for every role.
         return dict(sorted(given.items()))
 
     @model_validator(mode="after")
@@ -366,7 +366,7 @@ class Features(RootModel[dict[str, Feature]]):
         return self
 
     def _check_series(self) -> None:
-        """Statistics are found by their names: those of two inputs may not share one."""
+        """Raises ValueError if two inputs would share a series name, by which statistics are looked up."""
         found: dict[tuple[str, str], tuple[str, str]] = {}
         for name, feature in self.root.items():
             for kind, series, source in _series(name, feature):
@@ -388,28 +388,28 @@ class Features(RootModel[dict[str, Feature]]):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the features that have keys."""
+        """Return the names of the features that have keys."""
         return tuple(name for name, each in self.root.items() if not isinstance(each, Numeric))
 
     @property
     def averaged(self) -> tuple[str, ...]:
-        """Names of the slots whose vectors are averaged, not summed."""
+        """Return the names of the slots whose vectors are averaged, not summed."""
         given = self.root.items()
         return tuple(name for name, each in given if isinstance(each, Categorical) and each.pooling == "mean")
 
     @property
     def numeric(self) -> tuple[str, ...]:
-        """Names of the features that are numbers."""
+        """Return the names of the numeric features."""
         return tuple(name for name, each in self.root.items() if isinstance(each, Numeric))
 
     def columns(self) -> Iterator[tuple[str, str]]:
-        """(feature, column) of every feature that reads one."""
+        """Yield (feature, column) of every feature that reads a column."""
         for name, each in self.root.items():
             if not isinstance(each, Crossed):
                 yield name, each.column or name
 
     def check_columns(self, known: Collection[str]) -> None:
-        """Raises ValueError for a feature of a column that the data lacks; the sentence names those that it has."""
+        """Raises ValueError if a feature reads a column that is not in `known`; the message lists the known columns."""
         for name, column in self.columns():
             if column not in known:
                 raise ValueError(
@@ -417,17 +417,17 @@ class Features(RootModel[dict[str, Feature]]):
                 )
 
     def without_statistics(self) -> "Features":
-        """The same columns, read for nothing that needs statistics."""
+        """Return features that read the same columns and need no statistics."""
         return Features({name: _without_statistics(each) for name, each in self.root.items()})
 
     @property
     def needs_statistics(self) -> tuple[str, ...]:
-        """Names of the features that cannot be computed without the statistics of the data."""
+        """Return the names of the features that cannot be computed without the statistics of the data."""
         return tuple(name for name, each in self.root.items() if _needs_statistics(each))
 
 
 def input_of(data: Data, features: Features | None) -> ModelInput:
-    """The network's inputs: the slots of `data`, or what `features` makes of its columns."""
+    """Return the network's inputs: the slots of `data`, or the slots and numbers of `features`."""
     if features is None:
         assert data.slots is not None
         return ModelInput(data.slots)
@@ -436,7 +436,7 @@ def input_of(data: Data, features: Features | None) -> ModelInput:
 
 
 def check_has_keys(setting: str, name: str, data: Data, features: Features | None) -> None:
-    """Raises ValueError where a setting names nothing that has keys; empty, it names nothing."""
+    """Raises ValueError if `name`, the value of `setting`, is not empty and is no slot."""
     slots = input_of(data, features).slots
     if not name or name in slots:
         return
@@ -448,7 +448,7 @@ def check_has_keys(setting: str, name: str, data: Data, features: Features | Non
 
 
 def check_late_clicks(data: Data, model: Model) -> None:
-    """Raises ValueError where the table's rules divide by shows, which a late click has none of."""
+    """Raises ValueError if late clicks meet an adagrad rule: it divides by shows, and a late click has show 0."""
     for name, rule in (("embed", model.table.embed), ("embedx", model.table.embedx)):
         if data.stream.late_clicks and "adagrad" in rule.name:
             raise ValueError(
@@ -458,7 +458,7 @@ def check_late_clicks(data: Data, model: Model) -> None:
 
 
 def check_features(data: Data, features: Features | None, model: Model) -> None:
-    """Raises ValueError where `features` does not go with the rest of the values file."""
+    """Raises ValueError if `features` contradicts the rest of the values file."""
     if features is None:
         if data.format != "clicks":
             raise ValueError(f"features is missing; say what the columns of {data.format} rows mean to the network")
@@ -475,7 +475,7 @@ def check_features(data: Data, features: Features | None, model: Model) -> None:
 
 
 def _series(name: str, feature: Feature) -> Iterator[tuple[str, str, str]]:
-    """Kind and name of each series of statistics that a feature has collected, and what it is of, in words."""
+    """Yield (kind, name, description of the source) of each series of statistics that a feature needs."""
     if isinstance(feature, Crossed):
         return
     column = feature.column or name

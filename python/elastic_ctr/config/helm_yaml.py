@@ -1,7 +1,7 @@
-"""YAML as Helm reads it, so that one values file means the same on one machine and in a cluster.
+"""Reads YAML as Helm does, so that one values file means the same on one machine and in a cluster.
 
-Helm reads YAML 1.1 through Go (sigs.k8s.io/yaml) and makes JSON of it: `y` and `no` are truth values, `02134` is the octal
-number 1116, `1e3` is 1000, and `10:30` or `2020-01-01` are texts. PyYAML's own rules differ in each of these.
+Helm parses YAML 1.1 in Go (sigs.k8s.io/yaml) and converts it to JSON: `y` and `no` are booleans, `02134` is the octal
+number 1116, `1e3` is 1000, and `10:30` or `2020-01-01` are strings. PyYAML's own rules differ in each of these.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ _TRUTHS = {
 _DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WITH_BASE = re.compile(r"([-+]?)0([xXoObB]?)([0-9a-fA-F]+)")
 _BASES = {"x": 16, "o": 8, "": 8, "b": 2}
-# More digits are a float to Go, and JSON has no others.
+# Go parses a number of more characters as a float.
 _DIGITS = 19
 _OF_YAML = "tag:yaml.org,2002:"
 _MERGE = f"{_OF_YAML}merge"
 
 
 class NotForHelm(ValueError):
-    """A sentence without the file's name."""
+    """Helm would refuse or misread the file. The message does not have the file's name."""
 
 
 def number(text: str) -> int | float | None:
-    """The number that Helm reads; None: it reads text. A whole one is an int however it is written, as in JSON."""
-    # Go removes the underscores, but for what begins with a point.
+    """Return the number that Helm reads, or None if it reads a string. A whole number is an int in any notation, as in JSON."""
+    # Go removes underscores, except from a number that begins with a point.
     plain = text if text.startswith(".") else text.replace("_", "")
     if based := _WITH_BASE.fullmatch(plain):
         sign, base, digits = based.groups()
         try:
             return int(f"{sign}{digits}", _BASES[base.lower()])
         except ValueError:
-            pass  # 08 is no octal number: it goes on as 8
+            pass  # 08 is no octal number: it is read as decimal 8
     if not _DECIMAL.fullmatch(plain):
         return None
     if len(plain) <= _DIGITS and plain.lstrip("+-").isdecimal():
         return int(plain)
     found = float(plain)
     if not math.isfinite(found):
-        return None  # 1e400 is text to Go
+        return None  # Go reads 1e400 as a string
     return int(found) if found.is_integer() else found
 
 
 class Loader(yaml.SafeLoader):
-    """A key given twice is refused; Helm takes the last one without a word."""
+    """Refuses a key that is given twice, where Helm silently takes the last one."""
 
 
 class Dumper(yaml.SafeDumper):
-    """Puts text into quotes that the Loader would read as something else."""
+    """Quotes a string that the Loader would read as another type."""
 
 
-# None of PyYAML's own rules.
+# Drop all of PyYAML's own rules.
 Loader.yaml_implicit_resolvers = {}
 Dumper.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
@@ -71,7 +71,7 @@ for _tag, _pattern, _first in (
     for _kind in (Loader, Dumper):
         _kind.add_implicit_resolver(f"{_OF_YAML}{_tag}", re.compile(rf"(?:{_pattern})\Z", re.DOTALL), list(_first))
 
-# The Loader has one rule for whole numbers and others.
+# The Loader reads whole numbers by its rule for floats, so the Dumper writes them under that tag.
 Dumper.add_representer(int, lambda dumper, whole: dumper.represent_scalar(f"{_OF_YAML}float", str(whole)))
 
 
@@ -90,7 +90,7 @@ def _mapping(loader: Loader, node: yaml.MappingNode) -> dict[str, Any]:
 
 
 def _key(loader: Loader, node: yaml.Node) -> str:
-    """The text that Helm makes of a key: `true` of y, 1116 of 02134."""
+    """Return the string that Helm makes of a key: `true` of y, `1116` of 02134."""
     if isinstance(node, yaml.ScalarNode) and _is_endless(node.value):
         return str(node.value)
     given = loader.construct_object(node, deep=True)
@@ -114,7 +114,7 @@ def _number(_: Loader, node: yaml.ScalarNode) -> int | float | str:
 
 
 def _text(_: Loader, node: yaml.ScalarNode) -> str:
-    r"""Raises NotForHelm for half a character, which an escape such as `\\ud83d` writes."""
+    r"""Return the string. Raises NotForHelm for an unpaired surrogate, such as the escape `\\ud83d`."""
     if not node.value.isascii() and any("\ud800" <= each <= "\udfff" for each in node.value):
         raise NotForHelm(
             f"the text on line {node.start_mark.line + 1} has half a character; write the character itself"
@@ -129,7 +129,7 @@ for _tag, _construct in (
     ("int", _number),
     ("bool", lambda _, node: _TRUTHS[node.value]),
     ("timestamp", _text),
-    # A lone `=` or `<<` in a list, which Helm writes without quotes.
+    # Helm writes a lone `=` or `<<` in a list without quotes.
     ("value", _text),
     ("merge", _text),
 ):

@@ -1,4 +1,4 @@
-"""`data.source.kafka`: how a broker is trusted, and who reads there."""
+"""`data.source.kafka`: TLS to the brokers, and the client's credentials."""
 
 from pathlib import Path
 from typing import Literal
@@ -62,7 +62,7 @@ class Kafka(Section):
         return str(type(self).model_fields[name].alias)
 
     def properties(self) -> dict[str, str]:
-        """As librdkafka takes them, with the credentials that the files have now; never to be shown.
+        """Return librdkafka's properties with the credentials that the files contain now; they must not be logged.
 
         Raises ValueError naming the setting and the file.
         """
@@ -89,7 +89,7 @@ class Kafka(Section):
             ) from failed
 
     def _word(self, name: str) -> str:
-        """What stands in a file, on one line. A refusal never has it: it may be a secret."""
+        """Return the one line of text in a file. The error message does not quote it: it may be a secret."""
         raw = self._read(name)
         word = raw.decode("utf-8", "replace").rstrip("\r\n")
         if not word or len(raw) > _MOST_BYTES or not word.isprintable() or "\ufffd" in word:

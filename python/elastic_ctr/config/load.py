@@ -1,4 +1,4 @@
-"""From a file to settings, or to one sentence for each thing wrong with it."""
+"""Loads settings from a file, or reports one sentence for each error in it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ S = TypeVar("S", bound=Section)
 
 
 class ConfigRefused(ValueError):
-    """The file cannot be used: one sentence a line."""
+    """The file cannot be used. The message has one line for each error."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except NotForHelm as wrong:
         raise ConfigRefused(f"{path}: {wrong}") from wrong
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as wrong:
-        # PyYAML lets through what Python says of tags, numbers and depth: !!binary é, 5000 digits, 10,000 brackets.
+        # PyYAML does not catch Python's errors for some tags, numbers and depths: !!binary é, 5000 digits, 10,000 brackets.
         raise ConfigRefused(
             f"{path} holds something that cannot be a setting ({type(wrong).__name__}: {wrong})"
         ) from wrong
@@ -46,16 +46,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def load(kind: type[S], path: Path) -> S:
-    """Raises ConfigRefused with one sentence for each thing wrong."""
+    """Return the settings in a file. Raises ConfigRefused with one sentence for each error."""
     return settings(kind, read_yaml(path), str(path))
 
 
 def settings(
     kind: type[S], given: Mapping[str, Any], name: str, files: Mapping[str, Mapping[str, Any]] | None = None
 ) -> S:
-    """Raises ConfigRefused; a refusal names the last of the `files`, merged in this order, that has the key."""
+    """Return the settings. Raises ConfigRefused, whose message names the last of the merged `files` that has the wrong key."""
     try:
-        # As the chart's schema reads it: by the names of the file alone, and "64" is no number.
+        # Strict, as the chart's schema is: only camelCase names are accepted, and "64" is no number.
         return kind.model_validate(_frozen(_without_nulls(given, kind)), strict=True, by_alias=True, by_name=False)
     except ValidationError as wrong:
         named = []
@@ -66,7 +66,7 @@ def settings(
 
 
 def _without_nulls(given: Any, kind: type[BaseModel], place: str = "") -> Any:
-    """A null takes Helm's default of a setting away, and the class's is the same. Below a setting that is a map Helm has no defaults."""
+    """Drop nulls: with a null Helm removes its default, and the class has the same one. Free maps are kept as they are."""
     if not isinstance(given, Mapping):
         return given
     fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
@@ -84,7 +84,7 @@ def _without_nulls(given: Any, kind: type[BaseModel], place: str = "") -> Any:
 
 
 class _List(tuple[Any, ...]):
-    """What the classes have for a list; a sentence shows it as it is written."""
+    """A tuple, as strict fields need it, which error messages show as the list in the file."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ class _List(tuple[Any, ...]):
 
 
 def _frozen(given: Any) -> Any:
-    """Numbers as JSON has them, and lists as the classes have them."""
+    """Return the value with whole floats as ints, as in JSON, and lists as tuples."""
     if isinstance(given, Mapping):
         return {key: _frozen(value) for key, value in given.items()}
     if isinstance(given, (list, tuple)):
@@ -110,5 +110,5 @@ def _has(content: Any, place: tuple[int | str, ...]) -> bool:
 
 
 def dump(file: Section) -> str:
-    """The file that `load` reads back to the same settings."""
+    """Return YAML that `load` reads back to the same settings."""
     return yaml.dump(file.model_dump(mode="json", by_alias=True), Dumper=Dumper, sort_keys=False, width=1000)

@@ -193,9 +193,9 @@ class Model(Section):
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """A row as the network gets it: slots, whose keys' vectors are summed or averaged, and numbers.
+    """The inputs of the network: slots, whose keys' vectors are summed or averaged, and numbers.
 
-    `definition` is the JSON of the features; empty where slots alone were given.
+    `definition` is the JSON of `features`, or empty if `data.slots` is used.
     """
 
     slots: tuple[str, ...]
@@ -205,8 +205,8 @@ class ModelInput:
 
 
 def digest_of_model(model: Model, given: ModelInput) -> str:
-    """Roles with another digest would train or serve another model. How values are stored is not trained: the master says it with
-    each version. Where a training began is no part of what the model is.
+    """Return a digest; roles with another one would train or serve another model. It leaves out `values`, which each version names
+    and which does not affect training, and `startFrom`, which only decides the first values.
     """
     trained = model.model_dump_json(by_alias=True, exclude={"values", "start_from"})
     text = f"{trained}{list(given.slots)}{given.definition}"
@@ -214,7 +214,7 @@ def digest_of_model(model: Model, given: ModelInput) -> str:
 
 
 def digest_of_network(model: Model, given: ModelInput) -> str:
-    """Dense values of models with the same digest have the same names, shapes, meaning and optimizer state."""
+    """Return a digest; models of the same one have dense parameters of the same names, shapes, meaning and optimizer state."""
     parts = (
         model.network.model_dump_json(by_alias=True),
         model.output,

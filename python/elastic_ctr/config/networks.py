@@ -145,7 +145,7 @@ class FinalMlp(Layered):
 
 
 AnyNetwork: TypeAlias = SlotDnn | DeepFm | WideDeep | Lr | Fm | Dcn | DcnV2 | XDeepFm | AutoInt | FinalMlp
-# By name, in the order in which documents and refusals list them; the first is the default's.
+# By name, in the order in which documents and error messages list them; the first is the default.
 NETWORKS: dict[str, type[AnyNetwork]] = {
     "deepfm": DeepFm,
     "slot-dnn": SlotDnn,
@@ -162,16 +162,16 @@ WITHOUT_LAYERS = frozenset(name for name, kind in NETWORKS.items() if "layers" n
 
 
 def _named(given: Any) -> Any:
-    """`deepfm` is short for `{name: deepfm}`; a map without a name is the default's."""
+    """Return `{name: deepfm}` for `deepfm`, and give a map without a name that of the default network."""
     if isinstance(given, str):
         given = {"name": given}
     if isinstance(given, dict) and ("source" in given or "file" in given):
-        # The chart's default name, which Helm merges into every map, gives way.
+        # Helm merges the chart's default name into every map; replace it.
         given = {**given, "name": OWN}
     elif isinstance(given, dict):
-        # The chart's default is a map with this name, which Helm merges with a map that has none.
+        # As in the chart, whose default is a map with this name that Helm merges into a map without a name.
         given = {"name": DEFAULT, **given}
-        if given["name"] not in [*NETWORKS]:  # a list, for what is not hashable
+        if given["name"] not in [*NETWORKS]:  # a list, because the given name may not be hashable
             said = f"there is no network {given['name']!r}; the networks are {', '.join(NETWORKS)}"
             raise ValueError(f"{said}, or {{file: my_network.py}} for one of your own")
     return given
@@ -182,7 +182,7 @@ def _tag_of(given: Any) -> str:
 
 
 def or_a_name(schema: JsonDict) -> None:
-    """The JSON schema of the field says what `_named` takes."""
+    """Add to the field's JSON schema the plain name that `_named` accepts."""
     alternatives = schema["oneOf"]
     assert isinstance(alternatives, list)
     alternatives.append({"type": "string", "enum": [*NETWORKS]})
@@ -210,7 +210,7 @@ Network: TypeAlias = Annotated[
 
 
 def refusal(name: str, setting: str, near: str | None) -> str:
-    """The error of a setting that the network lacks: it is misspelt, or belongs to another network."""
+    """Return the message for a setting that the network lacks: it is misspelt, or belongs to another network."""
     if name == OWN:
         return "is not a key of a network of your own, whose settings stand under model.network.settings; move it there"
     own = [field.alias or key for key, field in NETWORKS[name].model_fields.items() if key != "name"]

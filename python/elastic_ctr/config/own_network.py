@@ -1,4 +1,4 @@
-"""`model.network` as a network of the user's own: the text of a Python file, which trainers and pservers alone run."""
+"""`model.network` as a network of the user's own: the text of a Python file, which only trainers and pservers run."""
 
 import ast
 import math
@@ -31,7 +31,7 @@ _SETTINGS_SCHEMA: dict[str, Any] = {
 
 
 def _settings(given: Any) -> dict[str, Any]:
-    """In the order of their names, so that the digest of a model does not depend on who wrote the map."""
+    """Return the settings sorted by name, so that a model's digest does not depend on the order in the file."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{str(given)[:80]!r} is not a map of settings by name")  # noqa: TRY004 (pydantic reads ValueError)
     if len(given) > _MAX_SETTINGS:
@@ -60,7 +60,7 @@ def _setting(name: str, given: Any, depth: int = 0) -> Any:
     if isinstance(given, bool):
         return given
     if isinstance(given, int | float) and math.isfinite(given) and abs(given) <= EXACT:
-        # Helm writes 2.0 as 2: a laptop and a cluster must have the same model.
+        # Helm writes 2.0 as 2, and the model's digest must be the same in `elastic-ctr local` and in a cluster.
         return int(given) if given == int(given) else given
     raise ValueError(
         f"{name} is {str(given)[:80]}; a setting is a number up to 2^53, text, true, false, or a list of these or of such lists"
@@ -68,7 +68,7 @@ def _setting(name: str, given: Any, depth: int = 0) -> Any:
 
 
 def read_source(path: Path) -> str:
-    """The text of a network's file. Raises OSError, ValueError."""
+    """Return the text of a network's file. Raises OSError, ValueError."""
     with path.open("rb") as file:
         found = file.read(4 * MAX_SOURCE + 1)
     if len(found) > 4 * MAX_SOURCE:
@@ -87,13 +87,13 @@ def _too_long(path: Path) -> str:
 
 
 def _checked(source: str) -> str:
-    """The text with plain line ends. Parsed, and never run. Raises ValueError."""
+    """Return the text with LF line ends. It is parsed and never run. Raises ValueError if it is not Python or lacks `logit`."""
     text = source.removeprefix("\ufeff").replace("\r\n", "\n")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-            # Some errors, such as a `return` outside a function, are the compiler's.
+            # The compiler finds errors that the parser does not, such as a `return` outside a function.
             compile(text, "model.network.source", "exec", dont_inherit=True)
     except SyntaxError as wrong:
         line = f"line {wrong.lineno} " if wrong.lineno else ""
@@ -122,7 +122,7 @@ def _may_define(node: ast.AST) -> bool:
 class OwnNetwork(Section):
     """A network of your own: a Python file with `logit(inputs, settings)`."""
 
-    # The chart refuses a map with `file` alone by a sentence of its own.
+    # The schema does not require `source`: a rule of the chart refuses a map with `file` alone, with a clearer message.
     model_config = ConfigDict(json_schema_extra=lambda schema: schema.pop("required"))
 
     name: Annotated[Literal["own"], WithJsonSchema({"type": "string", "maxLength": 64})] = Field(

@@ -1,11 +1,11 @@
-"""Rules that the chart has of its pods, for settings of the program: one machine refuses the same values file."""
+"""The chart's rules for folders, ports and replicas, so that `elastic-ctr local` refuses the same values files."""
 
 import re
 
 from elastic_ctr.config.roles import CubeConfig, CubeTransferConfig, MasterConfig, PserverConfig, ServingConfig
 from elastic_ctr.config.section import Section
 
-# Settings that templates read: a null leaves them nothing.
+# Settings that the chart's templates read, so a null is refused.
 NEEDED_BY_TEMPLATES = frozenset([
     "cube.config.adminPort", "cube.config.agentPort", "cube.config.cacheDir", "cube.config.port", "cube.config.shards",
     "cube.replicasPerShard", "cubeTransfer.config.builderPort", "cubeTransfer.config.minReadyReplicas", "cubeTransfer.config.port",
@@ -21,7 +21,7 @@ _SERVERS = 16
 
 
 def check_folders(block: str, config: Section) -> None:
-    """Raises ValueError for a folder where Kubernetes mounts no volume."""
+    """Raises ValueError for a folder that cannot be the mount path of a volume."""
     for name in _FOLDERS:
         folder = getattr(config, name, None)
         if isinstance(folder, str) and not _MOUNTED.fullmatch(folder):
@@ -32,7 +32,7 @@ def check_folders(block: str, config: Section) -> None:
 
 
 def check_ports(master: MasterConfig, cube: CubeConfig, transfer: CubeTransferConfig, serving: ServingConfig) -> None:
-    """Raises ValueError where two containers of one pod would listen on one port."""
+    """Raises ValueError if two servers of one pod would listen on the same port."""
     for block, config, names in (
         ("master", master, ("port", "status_port")),
         ("cube", cube, ("port", "admin_port", "agent_port")),
@@ -51,7 +51,7 @@ def check_ports(master: MasterConfig, cube: CubeConfig, transfer: CubeTransferCo
 
 
 def check_pserver_ports(pserver: PserverConfig) -> None:
-    """Raises ValueError where the ports that servers take in turn are none, or another's."""
+    """Raises ValueError if one of 16 ports from `port` on exceeds 65535 or is `adminPort`. Since decision 0022 only `port` is used."""
     last = pserver.port + _SERVERS - 1
     if last > 65535:
         raise ValueError(
@@ -64,7 +64,7 @@ def check_pserver_ports(pserver: PserverConfig) -> None:
 
 
 def check_ready(transfer: CubeTransferConfig, replicas: int) -> None:
-    """Raises ValueError where no version would ever go live."""
+    """Raises ValueError if `minReadyReplicas` exceeds the replicas of a shard: no version would ever go live."""
     if transfer.min_ready_replicas > replicas:
         raise ValueError(
             f"cubeTransfer.config.minReadyReplicas {transfer.min_ready_replicas} is above cube.replicasPerShard {replicas}, so no version "

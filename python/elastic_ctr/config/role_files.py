@@ -1,4 +1,4 @@
-"""The one `config.yaml` of each role: what the chart renders and `elastic-ctr local` writes, and what the role loads."""
+"""The `config.yaml` of each role. The chart renders it or `elastic-ctr local` writes it, and the role loads it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ from elastic_ctr.runtime.auth import Right, TokenFile, Tokens
 
 
 class Auth(Section):
-    """The token files of a role, one for each right that it has or checks. Without any, no call needs a token."""
+    """The token files of a role, one for each right that it uses or checks. Without any, no call needs a token."""
 
     clicks_file: str | None = Field(default=None, description="A mounted file with the tokens that post clicks.")
     operate_file: str | None = Field(default=None, description="A mounted file with the tokens of operators.")
@@ -37,22 +37,22 @@ class Auth(Section):
 
     @classmethod
     def of(cls, folder: str, rights: Sequence[Right]) -> "Auth":
-        """The files in a folder, each named like its right."""
+        """Return the token files in `folder`, each named after its right."""
         return cls(**{f"{right.value}_file": f"{folder}/{right.value}" for right in rights})
 
     def rights(self) -> dict[Right, Tokens] | None:
-        """The tokens that a role accepts; None: no call needs one. Raises OSError, ValueError for a file without tokens."""
+        """Return the tokens that a role accepts, or None if no call needs one. Raises OSError, ValueError for a file without tokens."""
         files = {right: getattr(self, f"{right.value}_file") for right in Right}
         found: dict[Right, Tokens] = {right: TokenFile(Path(each)) for right, each in files.items() if each is not None}
         return found or None
 
     def internal(self) -> Tokens | None:
-        """What the role sends to others. Raises OSError, ValueError."""
+        """Return the tokens with which the role calls other roles, or None. Raises OSError, ValueError."""
         return None if self.internal_file is None else TokenFile(Path(self.internal_file))
 
 
 class RoleFile(Section):
-    """Settings of every role. `RIGHTS` are those whose token files its process needs."""
+    """Settings of every role. `RIGHTS` are the rights whose token files its process needs."""
 
     RIGHTS: ClassVar[tuple[Right, ...]] = (Right.INTERNAL,)
 
@@ -107,7 +107,7 @@ class Worker(TrainingMember):
 class MasterFile(TrainingMember):
     RIGHTS = (Right.INTERNAL, Right.OPERATE)
 
-    # In no other file: trainers get the pinned ones from the store.
+    # Only the master's file has these: trainers read the pinned statistics from the store.
     statistics: StatisticsText
     master: MasterConfig
     trainer: TrainerConfig
@@ -156,7 +156,7 @@ class CubeAgentFile(RoleFile):
 
 
 class CubeTransferFile(RoleFile):
-    """cube-transfer: the only file that knows shards and replicas."""
+    """Settings of cube-transfer, and the only file with the numbers of shards and replicas."""
 
     RIGHTS = (Right.INTERNAL, Right.OPERATE)
 
@@ -189,7 +189,7 @@ class ServingFile(RoleFile):
 
 
 class ScoringFile(RoleFile):
-    """A pod of a Job that scores hours; what it scores is the Job's own order."""
+    """Settings of a pod of a scoring Job. The Job itself, not this file, names the hours to score."""
 
     data: Data
     store: StoreConfig
@@ -198,7 +198,7 @@ class ScoringFile(RoleFile):
 
 
 class IntakeFile(RoleFile):
-    """The intake: `data` says what its lines are, and `features` which of their columns a click alone has not."""
+    """Settings of the intake. `data` has the format of the lines, `features` the columns that an impression has and its click lacks."""
 
     RIGHTS = (Right.INTERNAL, Right.CLICKS)
 

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
-# The last whole number that Helm and JSON readers tell from the next one; above it they round without a word.
+# The largest integer that Helm and JSON readers distinguish from the next one; above it they round silently.
 EXACT = 2**53 - 1
 
-# Begins the names of the alternatives of a setting, which pydantic puts into the place of an error; no key begins so.
+# Prefix of the tags of a setting's alternatives, which pydantic inserts into an error's `loc`; no key begins with it.
 ALTERNATIVE = "alternative:"
 
 Count = Annotated[int, Field(ge=1, le=EXACT)]
@@ -20,12 +20,12 @@ OptionalPort = Annotated[int, Field(ge=0, le=65535)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-# Types that the chart's schema lets through where only text is right, for a rule of the chart refuses the others with `text_of`'s sentence.
+# Types that the chart's schema accepts where text is needed: a rule of the chart refuses the others with the message of `text_of`.
 TEXT_TYPES: list[JsonValue] = ["string", "number", "boolean"]
 
 
 def text_of(what: str, given: object) -> str:
-    """Raises ValueError where YAML has made something else of a text: 02134 and 1116 are one number to Helm's templates."""
+    """Return `given`. Raises ValueError if YAML has read it as another type: Helm's templates cannot distinguish 02134 from 1116."""
     if isinstance(given, str):
         return given
     raise ValueError(f"{what} is text, and {json.dumps(given, default=str)} is none to YAML; write it in quotes")

@@ -10,16 +10,16 @@ from elastic_ctr.config.features import Categorical, Features, Numeric, TopValue
 from elastic_ctr.features.statistics.document import LONGEST, MOST_DEVIATIONS, Statistics, series_of
 from elastic_ctr.formats.inputs import TextInput
 
-# Deviations with and without outliers whose quotient is above this one.
+# If the deviation with outliers is this many times the one without, the outliers dominate the scaling.
 _RULED = 10.0
 
 
 def _text(given: object) -> object:
-    """As `Statistics.to_json` writes it."""
+    """Return the text as `Statistics.to_json` writes it."""
     if given is None:
         return None
     if not isinstance(given, str):
-        # pydantic makes a sentence of a ValueError alone.
+        # pydantic reports only ValueError as an error of the setting.
         raise ValueError(  # noqa: TRY004
             "it is the text of statistics.json; give it by --set-file statistics=statistics.json"
         )
@@ -42,7 +42,7 @@ StatisticsText = Annotated[
 
 
 def short_vocabularies(features: Features | None, statistics: Statistics) -> list[str]:
-    """A sentence for each `vocabulary: {top: n}` with fewer values than n though the column has more."""
+    """Return a warning for each `vocabulary: {top: n}` for which the statistics list fewer than n values although the column has more."""
     found = []
     for name, feature in ({} if features is None else features.root).items():
         given = feature.vocabulary if isinstance(feature, Categorical) else None
@@ -61,7 +61,7 @@ def short_vocabularies(features: Features | None, statistics: Statistics) -> lis
 
 
 def numbers_out_of_scale(features: Features | None, statistics: Statistics) -> list[str]:
-    """A sentence for each number that the network gets far from 1, and for each that an outlier has scaled."""
+    """Return a warning for each number that reaches the network far from 1, and for each whose scaling outliers dominate."""
     found = []
     for name, feature in ({} if features is None else features.root).items():
         if not isinstance(feature, Numeric) or feature.transform is None:
@@ -85,7 +85,7 @@ def numbers_out_of_scale(features: Features | None, statistics: Statistics) -> l
 
 
 def numbers_read_otherwise(there: Features, here: Features | None) -> list[str]:
-    """A sentence for each number whose steps are not those that a model's network has learned it with."""
+    """Return a warning for each number whose steps differ from those with which the other model's network was trained."""
     found = []
     for name, feature in ({} if here is None else here.root).items():
         before = there.root.get(name)
@@ -98,7 +98,7 @@ def numbers_read_otherwise(there: Features, here: Features | None) -> list[str]:
 
 
 def absent_vocabularies(features: Features | None, statistics: Statistics) -> list[str]:
-    """A sentence for each listed vocabulary of which no row has a value, as far as the statistics list all that the column has."""
+    """Return a warning for each listed vocabulary of which no row has a value. It skips columns whose values are not all listed."""
     found = []
     for name, feature in ({} if features is None else features.root).items():
         if (
@@ -120,7 +120,7 @@ def absent_vocabularies(features: Features | None, statistics: Statistics) -> li
 
 
 def check_statistics(features: Features | None, text: str | None) -> None:
-    """Raises ValueError where the statistics do not go with the features."""
+    """Raises ValueError if the statistics do not fit the features."""
     if text is None:
         return
     if features is None:

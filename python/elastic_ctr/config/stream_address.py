@@ -1,4 +1,4 @@
-"""Which addresses are of streams; it imports little, for every role reads the settings of the data."""
+"""Recognises addresses of streams. It imports little, because every role reads the settings of the data."""
 
 from urllib.parse import urlsplit
 
@@ -7,6 +7,6 @@ OWN_INTAKE = "intake://"
 
 
 def is_stream(url: str) -> bool:
-    """Whether an address is of a stream, not of folders of hours."""
+    """True if the address is of a stream, not of folders of hours."""
     parts = urlsplit(url)
     return parts.scheme in {"kafka", "intake"} or (parts.scheme == "file" and parts.query == "follow")

@@ -1,4 +1,4 @@
-"""The values file of the chart and of `elastic-ctr local`. Keys of Kubernetes are the chart's and are not read here."""
+"""The values file of the chart and of `elastic-ctr local`. Kubernetes' keys are read by the chart only and skipped here."""
 
 import json
 from difflib import get_close_matches
@@ -42,7 +42,7 @@ _TOP = frozenset([
 ])  # fmt: skip
 
 
-# The classes of what is told apart by a type or a name, by their steps in the place of an error.
+# The class of each tag that pydantic inserts into an error's `loc`.
 _KINDS: dict[str, type[Section]] = {
     **ALTERNATIVES,
     **{f"{ALTERNATIVE}{name}": kind for name, kind in NETWORKS.items()},
@@ -199,7 +199,7 @@ class Values(Block):
             raise ValueError(
                 f"pserver.replicas {self.pserver.replicas} is above model.partitions {self.model.partitions}; lower replicas"
             )
-        # Paddle gives each as many as the first, as long as there are any; one without any could not be saved.
+        # Paddle gives each pserver as many partitions as the first until none is left; a pserver without any cannot be saved.
         each = -(-self.model.partitions // self.pserver.replicas)
         used = -(-self.model.partitions // each)
         if used < self.pserver.replicas:
@@ -246,7 +246,7 @@ class Values(Block):
 
 
 def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
-    """One sentence for each refusal, naming the key as it stands in the file; `kind` is the class that refused."""
+    """Return one sentence for each error, with the key as in the file; `kind` is the class that raised `wrong`."""
     found = []
     for error in wrong.errors():
         place = tuple(step for step in error["loc"] if not str(step).startswith(ALTERNATIVE))
@@ -267,7 +267,7 @@ def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
         elif error["type"] == "string_type" and isinstance(error["input"], (bool, int, float)):
             found.append(f"{where}: {json.dumps(error['input'])} is no text to YAML; write it in quotes")
         elif error["type"] == "value_error":
-            # A sentence about several blocks names them itself.
+            # The message of a rule over several blocks names them itself.
             found.append(f"{where}: {error['ctx']['error']}" if error["loc"] else str(error["ctx"]["error"]))
         else:
             shown = repr(error["input"])
@@ -276,7 +276,7 @@ def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
 
 
 def _settings_beside(kind: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    """The settings of the section in which a key stands."""
+    """Return the names of all settings of the section in which an unknown key stands."""
     section: type[BaseModel] = kind
     steps = list(map(str, place[:-1]))
     if known := [number for number, step in enumerate(steps) if step in _KINDS]:

@@ -1,4 +1,4 @@
-"""The rights that a role asks its callers for, and the audit of their calls."""
+"""The check that a caller has the right for a call, and the audit of such calls."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ ANYONE = "-"
 
 @dataclass
 class AuditedCall:
-    """A call under way: `on` is what it changes, once that is known."""
+    """A call under way. `on` names what the call changes; the handler sets it once it knows."""
 
     token: str
     on: str = ANYONE
 
 
 class Access:
-    """Of one role. Without tokens, as in a role that is started by hand, every caller may do everything."""
+    """The access rules of one role. Without tokens (`None`), as in a role started by hand, every caller has every right."""
 
     def __init__(self, tokens: Mapping[Right, Tokens] | None, audit: AuditLog) -> None:
         self.audit = audit
@@ -31,7 +31,7 @@ class Access:
         self._seen = {right: each.valid() for right, each in (tokens or {}).items()}
 
     def name_of(self, authorization: str, right: Right, call: str, caller: str) -> str | None:
-        """The name of a caller's token; None for a caller without the right, whose call is audited."""
+        """Return the name of the caller's token, or None if the caller lacks the right; such a refusal is audited."""
         if self._tokens is None:
             return ANYONE
         tokens = self._tokens.get(right, Tokens())
@@ -50,7 +50,7 @@ class Access:
             self.audit.change(ANYONE, "tokens", f"right '{right.value}'", f"valid now: {_names(now)}")
 
     def require(self, request: Request, right: Right) -> str:
-        """The name of the caller's token. Raises RequestRefused (401)."""
+        """Return the name of the caller's token. Raises RequestRefused (401)."""
         caller = ANYONE if request.client is None else request.client.host
         call = f"{request.method} {request.url.path}"
         name = self.name_of(request.headers.get("authorization", ""), right, call, caller)
@@ -63,7 +63,7 @@ class Access:
 
     @contextmanager
     def audited(self, request: Request, right: Right, call: str, on: str = ANYONE) -> Iterator[AuditedCall]:
-        """A call that changes something: its caller needs the right, and it leaves a line with its result. Raises RequestRefused (401)."""
+        """Check the right of a call that changes something, and write its result to the audit log. Raises RequestRefused (401)."""
         under_way = AuditedCall(self.require(request, right), on)
         result = "done"
         try:

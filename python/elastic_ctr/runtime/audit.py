@@ -1,7 +1,7 @@
-"""The audit log of a role: who changed what, and whose calls were refused.
+"""The audit log of a role: changes and refused calls, each with the name of the caller's token.
 
-A line is JSON. It goes to a bounded file in the role's state folder and to the process log. Refused calls have a file of their own,
-so a stranger can neither fill the disk nor push out the changes.
+A line is JSON. It goes to a bounded file in the role's state folder and to the process log. Refused calls have a separate file,
+so an unauthorized caller can neither fill the disk nor rotate the changes out.
 """
 
 import json
@@ -13,24 +13,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-# A line of an operator's order is due whatever log.level is.
+# Audit lines are logged at INFO even if `log.level` is higher.
 log = logging.getLogger("elastic_ctr.audit")
 log.setLevel(logging.INFO)
 
 LOG_PREFIX = "audit "
 CHANGES, REFUSALS = "audit.jsonl", "refused.jsonl"
-# Of one file; the one before it is kept beside it.
+# Size at which a file is rotated. One rotated file is kept.
 _FILE_BYTES = 1 << 20
 _REFUSALS_A_MINUTE = 30
 _MINUTE = 60.0
-# Posts of clicks are counted over so long.
+# Posts of clicks are summed up in one line per token and this many seconds.
 _COUNT_SECONDS = 600.0
 _LONGEST = 300
 
 
 @dataclass(frozen=True)
 class AuditLine:
-    """`at` is Unix seconds, `token` the name of the caller's token, `on` what the call was about."""
+    """`at` is in Unix seconds, `token` is the name of the caller's token, `on` is the object of the call."""
 
     at: float
     role: str
@@ -41,7 +41,7 @@ class AuditLine:
 
     @classmethod
     def parse(cls, text: str) -> "AuditLine | None":
-        """None for a line that is not one."""
+        """Return None if the text is not an audit line."""
         try:
             found = json.loads(text)
             at = float(found["at"])
@@ -58,10 +58,10 @@ class _Posts:
 
 
 class AuditLog:
-    """Safe to use from several threads. A full disk costs the file's lines, never the call; the process log has them."""
+    """Thread-safe. If the disk is full, the file lacks the line, but the call succeeds and the process log has the line."""
 
     def __init__(self, role: str, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
-        """Without a folder the process log alone has the lines."""
+        """Without a folder, lines go to the process log only."""
         self._role = role
         self._folder = folder
         self._clock = clock
@@ -75,7 +75,7 @@ class AuditLog:
             self._write(CHANGES, token, call, on, result)
 
     def refused(self, token: str, call: str, on: str, result: str) -> None:
-        """Of one minute the first calls have a line each, and the others one together once a later call is refused."""
+        """Write a line for each of a minute's first 30 refusals; the next minute's first refusal adds one line that counts the rest."""
         with self._lock:
             minute = int(self._clock() // _MINUTE)
             if minute != self._minute:
@@ -87,7 +87,7 @@ class AuditLog:
                 self._write(REFUSALS, token, call, on, result)
 
     def posted(self, token: str, records: int) -> None:
-        """Counts a post of clicks; ten minutes of them are one line."""
+        """Count a post of clicks; ten minutes of posts make one line."""
         with self._lock:
             now = self._clock()
             posts = self._posts.setdefault(token, _Posts(since=now))
@@ -97,7 +97,7 @@ class AuditLog:
                 self._write_posts(token, self._posts.pop(token))
 
     def close(self) -> None:
-        """Writes the counts that are not written yet."""
+        """Write the counts that are not written yet."""
         with self._lock:
             for token in list(self._posts):
                 self._write_posts(token, self._posts.pop(token))
@@ -126,12 +126,12 @@ class AuditLog:
 
 
 def former(path: Path) -> Path:
-    """Where the lines before those of an audit file are."""
+    """Return the path that an audit file is rotated to."""
     return path.with_name(f"{path.name}.1")
 
 
 def lines_below(folder: Path) -> Iterator[AuditLine]:
-    """Those of the audit files in the folders of `folder`, which are the state of one role each."""
+    """Yield the lines of all audit files in the subfolders of `folder`, each of which is one role's state."""
     for name in (CHANGES, REFUSALS):
         for file in (*folder.glob(f"*/*.{name}"), *folder.glob(f"*/*.{former(Path(name))}")):
             with file.open(errors="replace") as stream:
@@ -139,5 +139,5 @@ def lines_below(folder: Path) -> Iterator[AuditLine]:
 
 
 def _shown(text: str) -> str:
-    """A caller has chosen it: it is one short line of printable letters."""
+    """Return text from a caller, cut to 300 characters, with `?` for each unprintable one."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST])

@@ -1,6 +1,6 @@
-"""Rights and tokens: the file of a right, the names in it, and the check of what a caller sends.
+"""Rights and tokens: the token file of a right, and the check of the `authorization` header.
 
-A token file has one or two lines `name token`. Its holder sends the first token, and both are accepted, so a token can be
+A token file has one or two lines `name token`. A client sends the first token and a server accepts both, so a token can be
 replaced while roles run. A role reads the file again when it has changed.
 """
 
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 _FILE_BYTES = 4096
 _MOST_TOKENS = 2
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-# What a header, nginx and a file name take alike: the file-server looks a token up as a name. `.` and `..` are folders there.
+# Characters valid in a header, in nginx and in a file name: the file-server looks a token up as a file, so not `.` or `..`.
 _SECRET = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~+=-]{1,200}")
 
 
 class Right(str, Enum):
-    """What a token allows. No right includes another one."""
+    """The permission that a token grants. No right includes another one."""
 
     CLICKS = "clicks"
     """Post clicks to the intake."""
@@ -33,14 +33,14 @@ class Right(str, Enum):
 
 
 class Token(NamedTuple):
-    """`name` is for the audit log; `secret` is never shown."""
+    """`name` goes to the audit log; `secret` is never logged."""
 
     name: str
     secret: str
 
 
 def tokens_in(text: bytes, source: str) -> tuple[Token, ...]:
-    """The tokens of a file or Secret, which is `source` in a refusal. Raises ValueError; the text is never shown."""
+    """Return the tokens in the text of a file or Secret. Raises ValueError, which names `source` and never quotes the text."""
     if len(text) > _FILE_BYTES:
         raise ValueError(f"{source} has more than {_FILE_BYTES} bytes, so it holds no tokens; is it the right file?")
     lines = [line.split() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
@@ -60,7 +60,7 @@ def tokens_in(text: bytes, source: str) -> tuple[Token, ...]:
 
 
 class Tokens:
-    """The valid tokens of one right. None at all: nobody has the right here."""
+    """The valid tokens of one right. If there are none, every call that needs the right is refused."""
 
     def __init__(self, tokens: Sequence[Token] = ()) -> None:
         self._tokens = tuple(tokens)
@@ -69,12 +69,12 @@ class Tokens:
         return self._tokens
 
     def header(self) -> dict[str, str]:
-        """What a caller with these tokens adds to its calls."""
+        """Return the header that a client with these tokens adds to its calls."""
         valid = self.valid()
         return {"authorization": f"Bearer {valid[0].secret}"} if valid else {}
 
     def name_of(self, authorization: str) -> str | None:
-        """The name of the token in an `authorization` header, in the same time for any wrong token."""
+        """Return the name of the token in an `authorization` header, or None. The time does not depend on the wrong token."""
         given, found = authorization.encode("utf-8", "replace"), None
         for name, secret in self.valid():
             if hmac.compare_digest(given, f"Bearer {secret}".encode()):
@@ -83,8 +83,8 @@ class Tokens:
 
 
 class TokenFile(Tokens):
-    """The tokens of a mounted file, which may be replaced at any time. A replacement that cannot be read is logged, and the tokens
-    before it stay valid.
+    """The tokens of a mounted file, which may be replaced at any time. If a replacement is unreadable, it is logged and the former
+    tokens stay valid.
     """
 
     def __init__(self, path: Path) -> None:
@@ -99,7 +99,7 @@ class TokenFile(Tokens):
         except OSError:
             stamp = ()
         if stamp != self._stamp:
-            # Before it is read: one that cannot be read is logged once.
+            # Set before the read, so that an unreadable file is logged once.
             self._stamp = stamp
             try:
                 self._stamp, self._tokens = self._read()
@@ -112,12 +112,12 @@ class TokenFile(Tokens):
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _read(self) -> tuple[tuple[int, ...], tuple[Token, ...]]:
-        # Before the text: a file that changes meanwhile is read again.
+        # Taken before the text: a file that changes in between is read again at the next call.
         stamp = self._stamp_now()
         with self.path.open("rb") as file:
             return stamp, tokens_in(file.read(_FILE_BYTES + 1), str(self.path))
 
 
 def bearer(tokens: Tokens | None) -> dict[str, str]:
-    """The header of a caller, which has no tokens where no call needs one."""
+    """Return the header that a client adds, or {} if it has no tokens because no call needs one."""
     return {} if tokens is None else tokens.header()

@@ -1,4 +1,4 @@
-"""A process of low priority for long work beside a role: what answers comes first, and the memory that the work takes is given back."""
+"""A low-priority process for long work beside a role. The role's own threads get the CPU first, and the work's memory is freed."""
 
 import multiprocessing
 import os
@@ -10,12 +10,12 @@ NICE = 10
 
 
 def background_pool() -> ProcessPoolExecutor:
-    """One process, which ends with this one. It is started by the first job, from the thread that submits it."""
+    """Return a pool of one process, which ends with this one. The first job starts it, in the thread that submits the job."""
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (os.getpid(),))
 
 
 def end_at_once(pool: ProcessPoolExecutor) -> None:
-    """Its job fails with BrokenProcessPool."""
+    """Terminate the pool's process; its job fails with BrokenProcessPool."""
     for process in list((pool._processes or {}).values()):  # noqa: SLF001 (nothing public ends them at once)
         process.terminate()
 

@@ -1,4 +1,4 @@
-"""Reads JSON that another process or a person wrote. Any bytes give a document or DocumentDamaged, and nothing else.
+"""Reads JSON from another process or a user. Any bytes give either a document or DocumentDamaged.
 
 The parser is pydantic's: it bounds nesting and the digits of a number, and refuses text that is not UTF-8.
 """
@@ -8,19 +8,19 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 DOCUMENT_LIMIT = 64 << 20
-# A key that is passed over might change what the others mean (docs/decisions/0021-unknown-keys.md).
+# An ignored key might change the meaning of the others (docs/decisions/0021-unknown-keys.md).
 _UNKNOWN = "this version of elastic-ctr knows no such key; mend its name, or upgrade this role if a newer one wrote it"
-# Of a document that comes over a wire: pydantic takes up to 220 bytes for each while it refuses one.
+# Limit for a document from the network: while pydantic rejects one, it allocates up to 220 bytes for each value.
 MOST_VALUES = 200_000
 M = TypeVar("M", bound=BaseModel)
 
 
 class DocumentDamaged(ValueError):
-    """The bytes are not the expected document: which field, why."""
+    """The bytes are not the expected document. The message has the field and the reason."""
 
 
 def read_document(kind: type[M], data: bytes | str, limit: int = DOCUMENT_LIMIT, most_values: int | None = None) -> M:
-    """`most_values` bounds what bytes from a stranger become. Raises DocumentDamaged."""
+    """Return the parsed document. `most_values` bounds the objects that untrusted bytes may become. Raises DocumentDamaged."""
     if len(data) > limit:
         raise DocumentDamaged(f"the document has {len(data)} bytes; {limit} are the most")
     if most_values is not None:
@@ -36,10 +36,10 @@ def read_document(kind: type[M], data: bytes | str, limit: int = DOCUMENT_LIMIT,
 
 
 def refuse_many_values(data: bytes, most: int) -> None:
-    """Before a parser makes an object of every few bytes. Raises DocumentDamaged.
+    """Refuse a document of many values before a parser allocates an object for each. Raises DocumentDamaged.
 
-    The marks `{ [ , :` are counted, one of which stands before each value but the first. Those in texts count, too: no document of ours has so
-    many. `machine_code.json_marks` tells them apart, and needs numba.
+    It counts the characters `{ [ , :`, one of which precedes each value but the first. Characters inside strings count too; no document
+    of this project has that many. `machine_code.json_marks` leaves strings out, but needs numba.
     """
     if len(data) > most and (marks := sum(map(data.count, (b"{", b"[", b",", b":")))) > most:
         raise DocumentDamaged(f"the document has {marks} values, names and brackets; {most} are the most")

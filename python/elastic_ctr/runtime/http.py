@@ -1,6 +1,6 @@
 """The small HTTP server of every role: health, metrics, status, orders.
 
-Errors are JSON `{"error": sentence}`. `access` says which calls need a token. A body is bounded before it is read.
+Errors are JSON `{"error": sentence}`. `runtime.access` checks tokens. The size of a body is bounded before it is read.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ from elastic_ctr.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 4 << 20
-# From a connection, or an answer on it, to the next whole head.
+# Time from a new connection, or from an answer, to the end of the next request head.
 HEAD_SECONDS = 75
 M = TypeVar("M", bound=BaseModel)
 
 
 class RequestRefused(HTTPException):
-    """The caller's mistake: an HTTP status and a sentence."""
+    """The request is wrong: an HTTP status and a sentence."""
 
 
 async def read_body(request: Request, limit: int = BODY_LIMIT) -> bytes:
-    """Raises RequestRefused (413) as soon as the body is longer than limit, whatever its header said; 400 where it breaks off."""
+    """Return the body. Raises RequestRefused: 413 once more than `limit` bytes are declared or received, 400 if the body breaks off."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise RequestRefused(413, f"the body has {declared} bytes; {limit} are the most")
@@ -53,13 +53,13 @@ async def read_body(request: Request, limit: int = BODY_LIMIT) -> bytes:
             if len(body) > limit:
                 raise RequestRefused(413, f"the body has more than {limit} bytes")
     except ClientDisconnect as gone:
-        # Nobody reads the answer; a fault of the role would be logged with its traceback.
+        # The client is gone and reads no answer. Any other exception would be logged with a traceback, as a fault of this role.
         raise RequestRefused(400, f"the connection ended after {len(body)} bytes of the body") from gone
     return bytes(body)
 
 
 async def read_record(request: Request, kind: type[M], limit: int = BODY_LIMIT) -> M:
-    """The body as one of our documents. Raises RequestRefused (400) naming the field that is wrong, 413."""
+    """Return the body as a document of `kind`. Raises RequestRefused: 400 with the field that is wrong, 413."""
     try:
         return read_document(kind, await read_body(request, limit), most_values=MOST_VALUES)
     except DocumentDamaged as wrong:
@@ -73,7 +73,7 @@ def application(
     status: Callable[[], dict[str, Any]] = dict,
     metrics: Metrics | None = None,
 ) -> Starlette:
-    """The application of a role: its own routes, and /healthz, /readyz, /status, /metrics."""
+    """Return the application of a role: its own routes, and /healthz, /readyz, /status, /metrics."""
 
     async def healthz(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
         return PlainTextResponse("ok\n")
@@ -101,7 +101,7 @@ def application(
 
 
 def _one_framing(app: ASGIApp) -> ASGIApp:
-    """Refuses a request with both framings and closes its connection (RFC 9112, 6.3); h11 would go on with one of them."""
+    """Refuse a request with both framings and close its connection (RFC 9112, 6.3); h11 alone would accept it and use one of them."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         answer = app
@@ -120,7 +120,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    # Details may hold addresses or paths: they are for the log, which uvicorn writes, not for the caller.
+    # The message may contain addresses or paths. uvicorn logs it; the caller does not get it.
     return JSONResponse(
         {"error": f"{request.method} {request.url.path} failed ({type(error).__name__}); the log says why"},
         status_code=500,
@@ -131,9 +131,9 @@ _BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
 
 
 class _Input(ReceiveBuffer):
-    """Of a connection: no line between the chunks of a body, or behind them, has a CR or LF by itself.
+    """A connection's input buffer that rejects a bare CR or LF in the lines between the chunks of a body and in its trailers.
 
-    h11 takes them there, and a proxy in front of it may see other lines, and so another end of the request.
+    h11 accepts them there. A proxy in front of it may split the lines differently and see another end of the request (smuggling).
     """
 
     def __init__(self, connection: h11.Connection) -> None:
@@ -147,17 +147,17 @@ class _Input(ReceiveBuffer):
         return line
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        # The lines of a head come this way, too: there a bare LF ends a line, as RFC 9112 allows.
+        # h11 reads the lines of a head here, too. A bare LF ends a line there, as RFC 9112 allows.
         if getattr(self._connection._reader, "_reading_trailer", False):  # noqa: SLF001 (h11 has no other word for it)
             end = 0 if self._data.startswith(b"\r\n") else self._data.find(b"\r\n\r\n")
-            # The last byte may be the first of a line's end.
+            # The last byte may be a CR whose LF has not arrived.
             if _BARE.search(self._data[:-1] if end < 0 else self._data[: end + 2]):
                 raise h11.LocalProtocolError("a trailer of the body has a CR or LF by itself")
         return super().maybe_extract_lines()
 
 
 class _Connection(H11Protocol):
-    """Ends a connection whose next request does not come: uvicorn waits for ever for the first one, and for the rest of a head."""
+    """Closes a connection on which no whole request head arrives in time. uvicorn alone waits for ever for the first one."""
 
     _head_due: asyncio.TimerHandle | None = None
 
@@ -167,7 +167,7 @@ class _Connection(H11Protocol):
         self._expect_head()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """An offer to speak another protocol, as Java's HttpClient makes with each request, is ignored (RFC 9110, 7.8)."""
+        """Ignore an Upgrade header without a warning (RFC 9110, 7.8); Java's HttpClient sends one with each request."""
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -191,7 +191,7 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Port 0 takes a free one; `port` says which. Raises PortInUse when made."""
+    """A server on `port`; for port 0 the attribute has the port that was chosen. Raises PortInUse when made."""
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         self._socket = listen(host, port)
@@ -213,7 +213,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the role, which stops its servers in its own order."""
+        """Install no signal handlers: the role handles signals and stops its servers in its own order."""
         yield
 
 
@@ -250,7 +250,7 @@ async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[HttpSer
 
 
 class HttpThread(_Server):
-    """A server in a thread of its own, for a role that is not an event loop."""
+    """A server in its own thread, for a role without an event loop."""
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         super().__init__(app, host, port)

@@ -1,7 +1,7 @@
-"""A one-thread executor; while it is idle its owner may run short jobs inline.
+"""A one-thread executor. While it is idle, its owner may run short jobs inline.
 
-Any thread may run such jobs, one at a time. To hand a short job over costs more than the job itself: two switches of
-threads, a wake-up of the event loop through a pipe, and a wait for the GIL.
+Any thread may run such jobs, one at a time. Handing a short job over costs more than the job itself: two thread
+switches, a wake-up of the event loop through a pipe, and a wait for the GIL.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class InlineExecutor(ThreadPoolExecutor):
-    """One thread with one owner, which submits and asks for `idle` from one thread of its own."""
+    """One thread with one owner, which calls `submit` and reads `idle` from a single thread."""
 
     def __init__(self, name: str) -> None:
         super().__init__(1, thread_name_prefix=name)
@@ -25,7 +25,7 @@ class InlineExecutor(ThreadPoolExecutor):
 
     @property
     def idle(self) -> bool:
-        """Whether all submitted jobs are done: until the owner submits again, an inline job runs alone."""
+        """True if all submitted jobs are done. Until the owner submits again, an inline job runs alone."""
         return not self._under_way
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -1,4 +1,4 @@
-"""How a process starts, is told to stop, and never outlives its parent."""
+"""Start and stop of a process: signals, sockets, and children that never outlive their parent."""
 
 import asyncio
 import ctypes
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
 _PR_SET_PDEATHSIG = 1
-# More than `struct sigaction` has on any Linux: it is only kept and given back.
+# More than the size of `struct sigaction` on any Linux; the bytes are only saved and restored.
 _SIGACTION_BYTES = 512
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class PortInUse(OSError):
-    """The port belongs to another process: which address, and what to do."""
+    """Another process uses the port. The message has the address and the way out."""
 
 
 def raise_fd_limit(wanted: int) -> int:
-    """Raise this process's limit towards `wanted` as far as allowed; what the limit is now."""
+    """Raise this process's limit of open files towards `wanted` as far as allowed. Return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -36,7 +36,7 @@ def raise_fd_limit(wanted: int) -> int:
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, for a role that works in threads. Only in the main thread."""
+    """Yield an event that SIGTERM and SIGINT set, for a role that works in threads. Only in the main thread."""
     stop = threading.Event()
     heard, told = socket.socketpair()
     told.setblocking(False)
@@ -46,10 +46,10 @@ def stop_on_signal() -> Iterator[threading.Event]:
             if number[0] in _STOP_SIGNALS:
                 stop.set()
 
-    # Not in the handler: it interrupts the main thread anywhere, also where that waits for this event and has its lock.
+    # The handler does not set the event: it interrupts the main thread anywhere, even in `stop.wait` while that has the event's lock.
     listener = threading.Thread(target=listen, name="signals", daemon=True)
     listener.start()
-    # First: a signal that met the handler without it would be lost.
+    # Before the handlers: a signal that reached a handler without the descriptor would be lost.
     woken_before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
     # Python writes the number of a signal that has a handler to the wake-up descriptor.
     before = {each: signal.signal(each, lambda *_: None) for each in _STOP_SIGNALS}
@@ -66,7 +66,7 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
 @contextmanager
 def stop_on_signal_async() -> Iterator[asyncio.Event]:
-    """The same for a role that is one event loop."""
+    """Yield an event that SIGTERM and SIGINT set, for a role that is one event loop."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in _STOP_SIGNALS:
@@ -80,11 +80,11 @@ def stop_on_signal_async() -> Iterator[asyncio.Event]:
 
 @contextmanager
 def children_without_interrupts() -> Iterator[None]:
-    """Processes that are started in it never see SIGINT: Ctrl-C reaches a whole terminal, and the parent ends its children.
+    """Processes started in this context never see SIGINT: Ctrl-C reaches the whole terminal, and the parent ends its children.
 
-    A handler of the child's own would be too late: until it is set the child prints a traceback. A blocked signal stays
-    blocked in what is started, and reaches this thread afterwards. A pool of multiprocessing is made before: its resource tracker unblocks
-    SIGINT when it is started.
+    A handler in the child would come too late: until the child sets it, SIGINT prints a traceback. A child inherits the blocked
+    signal, and this thread receives it afterwards. Create a multiprocessing pool before this context: the start of its resource
+    tracker unblocks SIGINT.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -94,20 +94,20 @@ def children_without_interrupts() -> Iterator[None]:
 
 
 def end_pool(pool: "ProcessPoolExecutor") -> None:
-    """End the processes of a pool at once, whatever they do. The pool is of no use afterwards."""
+    """Terminate the processes of a pool at once, even in the middle of a job. The pool cannot be used afterwards."""
     answers: Any = pool._result_queue  # noqa: SLF001
-    # None once the pool has found one of them gone.
+    # `_processes` is None once the pool has noticed the end of one of them.
     processes = list((pool._processes or {}).values())  # noqa: SLF001
     pool.shutdown(wait=False, cancel_futures=True)
     for process in processes:
         process.terminate()
-    # A process may end in the middle of an answer, and the pool's thread would wait for the rest as long as somebody could write it;
-    # the interpreter waits for that thread when it exits.
+    # A process may end in the middle of an answer. The pool's thread then waits for the rest while any writer of the pipe is open,
+    # and the interpreter joins that thread when it exits.
     answers._writer.close()  # noqa: SLF001
 
 
 async def wait_event(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event came within the time.
+    """True if the event was set within `seconds`.
 
     `asyncio.wait_for` before Python 3.12 swallows a cancellation that arrives together with the event: a loop around it
     would never end.
@@ -122,9 +122,9 @@ async def wait_event(event: asyncio.Event, seconds: float) -> bool:
 
 @contextmanager
 def preserve_sigterm_handler() -> Iterator[None]:
-    """Restore the handler of SIGTERM afterwards, whatever a library sets meanwhile; in any thread.
+    """Restore the handler of SIGTERM afterwards, even if a library has set another one; in any thread.
 
-    Python cannot do that: its own table does not know of handlers that C code installs, and only its main thread may change it.
+    Python's `signal` cannot: its table lacks handlers that C code installs, and only the main thread may change it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.create_string_buffer(_SIGACTION_BYTES)
@@ -151,13 +151,13 @@ def die_with_parent(parent: int) -> None:
 
 
 def dies_with_this_process() -> Callable[[], None]:
-    """The `preexec_fn` of a child that the kernel kills with this process, from before the child's program begins.
+    """Return a `preexec_fn` that has the kernel kill the child when this process ends, from before the child's program begins.
 
-    A child that binds itself is an orphan if its parent is killed while the child still imports its modules. For the
-    thread that starts it, see `die_with_parent`.
+    A child that calls `die_with_parent` itself is orphaned if the parent is killed while the child still imports its modules.
+    The rule for the starting thread is the same as there.
     """
     parent = os.getpid()
-    # PyDLL keeps the interpreter's lock: between fork and exec no other thread exists that could give it back.
+    # PyDLL keeps the GIL: between fork and exec no other thread exists that could give it back.
     prctl = ctypes.PyDLL(None).prctl
 
     def bind_child() -> None:
@@ -168,13 +168,13 @@ def dies_with_this_process() -> Callable[[], None]:
 
 
 def bind(host: str, port: int, *, share: bool = False) -> socket.socket:
-    """A TCP socket bound to its port, not yet listening; port 0 takes a free one. Raises OSError.
+    """Return a TCP socket that is bound but not listening; port 0 chooses a free port. Raises OSError.
 
-    With `share` the processes of this user that ask so too have the port together, and the kernel spreads connections
-    over those that listen.
+    With `share` (SO_REUSEPORT), several processes of this user can bind the port, and the kernel spreads connections over those
+    that listen.
     """
-    # asyncio switches Nagle's algorithm off only for sockets that name their protocol. With it, the body of an answer waits 40 ms for
-    # the peer to acknowledge the head.
+    # asyncio switches Nagle's algorithm off only for sockets created with an explicit protocol. With Nagle, the body of an answer
+    # waits 40 ms for the peer's acknowledgement of the head.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -190,7 +190,7 @@ def bind(host: str, port: int, *, share: bool = False) -> socket.socket:
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """A port for workers to share: bound and never listened on, so that no other process is given it.
+    """Return a socket that reserves a port for workers to share: it is bound and never listens.
 
     Raises PortInUse, OSError.
     """
@@ -202,11 +202,11 @@ def reserve(host: str, port: int) -> socket.socket:
 
 
 def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
-    """A listening TCP socket; port 0 takes a free one. Raises PortInUse, OSError."""
+    """Return a listening TCP socket; port 0 chooses a free port. Raises PortInUse, OSError."""
     with _naming_the_port(host, port):
         sock = bind(host, port)
         try:
-            # Two processes may bind a port without a listener; `listen` fails for the second.
+            # Two processes can bind a port on which none listens; `listen` then fails for the second.
             sock.listen(backlog)
             sock.setblocking(False)
         except OSError:

@@ -13,8 +13,8 @@ _TICKS = 5
 
 
 def line_plot(title: str, x: str, y: str, lines: Mapping[str, Points], *, diagonal: bool = False) -> str:
-    """An SVG document: named lines over labelled axes, which hold every point. `diagonal` draws y = x as well, and gives both
-    axes the same range.
+    """Return an SVG document with named lines over labelled axes, whose ranges include every point. `diagonal` also draws y = x
+    and gives both axes the same range.
     """
     points = [point for line in lines.values() for point in line]
     across, up = axis_range(point[0] for point in points), axis_range(point[1] for point in points)
@@ -56,17 +56,17 @@ def line_plot(title: str, x: str, y: str, lines: Mapping[str, Points], *, diagon
 
 
 def axis_range(values: Iterable[float]) -> tuple[float, float]:
-    """The range of an axis: round steps that hold all values; 0 to 1 without any."""
+    """Return the (start, end) of an axis with round steps that includes all finite values; 0 to 1 if there are none."""
     found = [each for each in values if math.isfinite(each)] or [0.0, 1.0]
     low, high = min(found), max(found)
     if low == high:
         low, high = low - 0.5, high + 0.5
     step = 10 ** math.floor(math.log10((high - low) / _TICKS))
-    # Of steps of a round number the first that reaches from below the lowest value to above the highest.
+    # The smallest round step with which the axis reaches from below the lowest value to above the highest.
     ranges = ((math.floor(low / each) * each, each) for each in (step * by for by in (1, 2, 2.5, 5, 10, 20)))
     return next((start, start + _TICKS * each) for start, each in ranges if start + _TICKS * each >= high)
 
 
 def share(value: float, axis: tuple[float, float]) -> float:
-    """How far along an axis a value is."""
+    """Return the position of a value along an axis, 0 at its start and 1 at its end."""
     return (value - axis[0]) / (axis[1] - axis[0])

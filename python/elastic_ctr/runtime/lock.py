@@ -10,21 +10,21 @@ from typing_extensions import Self
 
 
 class StateInUse(OSError):
-    """Another process owns the state directory: which, and what to do."""
+    """Another process owns the state directory. The message has its pid and the way out."""
 
 
 class StateLock:
-    """An exclusive lock on a directory for as long as the process lives; the kernel frees it with the process."""
+    """An exclusive lock on a directory; the kernel frees it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._handle: int | None = None
 
     def acquire(self) -> Self:
-        """Raises StateInUse when another process has it, OSError when the folder cannot be written."""
+        """Raises StateInUse if another process has the lock, OSError if the folder cannot be written."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / ".lock"
-        # Children do not inherit the descriptor: one that outlives its parent would keep the lock.
+        # Children do not inherit the descriptor: a child that outlives its parent would keep the lock.
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,7 +41,7 @@ class StateLock:
         return self
 
     def owner(self) -> int | None:
-        """The process that holds the lock, or None."""
+        """Return the pid of the lock's owner, or None."""
         try:
             handle = os.open(self.folder / ".lock", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -49,7 +49,7 @@ class StateLock:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            # An owner that has just locked it has not written its number yet.
+            # An owner that has only just locked the file has not written its pid yet.
             return int(os.read(handle, 32).strip() or b"0") or None
         finally:
             os.close(handle)

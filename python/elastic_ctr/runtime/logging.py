@@ -1,4 +1,4 @@
-"""One plain line per event: UTC time, level, role, message. Secrets are not events."""
+"""One line per event: UTC time, level, role, message. Secrets are never logged."""
 
 import json
 import logging
@@ -31,19 +31,19 @@ class _Formatter(logging.Formatter):
 
 
 def configure(role: str, level: str = "INFO", log_format: LogFormat = "text", stream: TextIO | None = None) -> None:
-    """Send every logger's events to stderr (or stream), once, whatever was configured before."""
+    """Send every logger's events to stderr (or `stream`), in place of any earlier configuration."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Formatter(role, as_json=log_format == "json"))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # Paddle sets the root's level when it is imported; ours is ours. A module that `python -m` runs logs as __main__.
+    # Paddle sets the root logger's level when it is imported, so ours is set by name. A module run by `python -m` logs as __main__.
     for ours in ("elastic_ctr", "__main__"):
         logging.getLogger(ours).setLevel(level)
-    # A line for each request of a poll every second is noise, as are the start-up lines of libraries.
+    # These libraries log each request, also of a poll every second, and lines at start-up.
     for noisy in ("httpx", "httpcore", "uvicorn", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.root.level))
 
 
 def configure_from_environment(role: str) -> None:
-    """The same, as ELASTIC_CTR_LOG_LEVEL and ELASTIC_CTR_LOG_FORMAT say: a role, and the processes that it starts."""
+    """Configure logging from ELASTIC_CTR_LOG_LEVEL and ELASTIC_CTR_LOG_FORMAT, which a role's child processes inherit."""
     log_format = os.environ.get("ELASTIC_CTR_LOG_FORMAT", "text")
     configure(role, os.environ.get("ELASTIC_CTR_LOG_LEVEL", "INFO"), "json" if log_format == "json" else "text")

@@ -1,4 +1,4 @@
-"""Which code path Paddle's mathematics takes. It reads its settings from the environment when it is loaded.
+"""The choice of MKL's code path. MKL reads its settings from the environment when Paddle loads it.
 
 The MKL of Paddle 2.6 takes the path of the oldest CPUs on every CPU that is not Intel's. It still heeds MKL_DEBUG_CPU_TYPE: 5 is
 an Intel with AVX2, 7 one with AVX-512. Measured in docs/decisions/0007-serving-frontends.md.
@@ -15,13 +15,13 @@ _SKYLAKE = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
 
 
 def choose_code_path() -> None:
-    """Before Paddle is imported: the fastest path that the CPU has, unless the environment names one."""
+    """Choose the fastest path that the CPU supports, unless the environment names one. Call this before Paddle is imported."""
     if path := code_path_of(_cpu()):
         os.environ.setdefault(VARIABLE, path)
 
 
 def code_path_of(cpu: Mapping[str, str]) -> str | None:
-    """The value of the variable for a CPU, a block of /proc/cpuinfo; None: MKL chooses well by itself."""
+    """Return the variable's value for a CPU (a block of /proc/cpuinfo), or None if MKL itself chooses well."""
     flags = frozenset(cpu.get("flags", "").split())
     if cpu.get("vendor_id") not in {"AuthenticAMD", "HygonGenuine"} or "avx2" not in flags:
         return None

@@ -1,4 +1,4 @@
-"""Prometheus metrics of one process: a registry of its own, so that two roles in one process never mix."""
+"""Prometheus metrics of one role, in a separate registry, so that two roles in one process do not mix."""
 
 import platform
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from elastic_ctr import __version__
 
 
 class Metrics:
-    """Metrics of a role, named `elastic_ctr_<role>_<name>`; made once each, kept by their name.
+    """Metrics of a role, named `elastic_ctr_<role>_<name>`; each is created once.
 
     Every role has `elastic_ctr_build_info` and the usual `process_*` besides.
     """
@@ -25,11 +25,11 @@ class Metrics:
         build.info({"role": role, "version": __version__, "python": platform.python_version()})
 
     def counter_of(self, name: str, what: str, count: Callable[[], float]) -> None:
-        """A counter that other code keeps; `count` is called at every scrape."""
+        """Register a counter whose value is kept elsewhere; each scrape calls `count`."""
         self.computed(lambda: [CounterMetricFamily(f"{self._prefix}_{name}", what, value=count())])
 
     def computed(self, compute: Callable[[], Iterable[Metric]]) -> None:
-        """Metrics that `compute` makes at every scrape."""
+        """Register metrics that `compute` returns at each scrape."""
         self.registry.register(_Computed(compute))
 
     def gauge(self, name: str, what: str, labels: tuple[str, ...] = ()) -> Gauge:
@@ -39,7 +39,7 @@ class Metrics:
         return Histogram(f"{self._prefix}_{name}", what, registry=self.registry, buckets=buckets)
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """Body and content type: OpenMetrics for a scraper that accepts it, else Prometheus' text."""
+        """Return body and content type: OpenMetrics if `accept` allows it, else Prometheus' text format."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
 

@@ -1,6 +1,6 @@
-"""A run in an MLflow server, by its REST interface 2.0 (mlflow.org/docs/latest/rest-api.html).
+"""A client of MLflow's REST API 2.0 (mlflow.org/docs/latest/rest-api.html) for the run of a training.
 
-The client library of MLflow is larger than everything else in the cube image, and few calls of its interface are needed.
+MLflow's client library is larger than everything else in the cube image, and few calls of the API are needed.
 Tracking is optional: training goes on while the server is unavailable, and the report is completed later.
 """
 
@@ -16,14 +16,14 @@ from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
-# The most that one call of log-batch takes.
+# The most entries that one call of log-batch accepts.
 _METRICS, _PARAMS = 1000, 100
 _VALUE = 6000
 TRAINING = "elastic-ctr.training"
 
 
 class TrackingUnavailable(RuntimeError):
-    """The tracking server could not be asked: its address and why."""
+    """A call to the tracking server failed. The message has its address and the reason."""
 
 
 class TrackingServer:
@@ -38,8 +38,8 @@ class TrackingServer:
         self._client.close()
 
     def run_of(self, training: str, experiment: str, *, begin: bool) -> str | None:
-        """The id of the run with this training's name. With `begin` the run is created where there is none, and set to RUNNING
-        where it had ended. Raises TrackingUnavailable.
+        """Return the id of the run with this training's name, or None. With `begin`, a missing run is created, and an ended one is
+        set to RUNNING. Raises TrackingUnavailable.
         """
         number = self._experiment(experiment, make=begin)
         if number is None:
@@ -63,7 +63,7 @@ class TrackingServer:
             return str(self._ask("POST", "experiments/create", {"name": name})["experiment_id"]) if make else None
         number = str(found["experiment_id"])
         if make and found.get("lifecycle_stage") == "deleted":
-            # MLflow keeps the names of deleted experiments, so no other one can take its place.
+            # MLflow keeps the names of deleted experiments, so another one cannot be created under this name.
             log.warning("experiment %s was deleted and is restored: this training still reports to it", name)
             self._ask("POST", "experiments/restore", {"experiment_id": number})
         return number
@@ -77,7 +77,7 @@ class TrackingServer:
         *,
         at: float | None = None,
     ) -> None:
-        """Metrics of one step at a time (unix seconds; default: now), and parameters, which may be repeated but not changed.
+        """Log metrics of one step at time `at` (Unix seconds; default: now), and parameters, which may be repeated but not changed.
         MLflow keeps one copy of a metric with the same key, step, value and time. Raises TrackingUnavailable.
         """
         stamp = int(1000 * (time.time() if at is None else at))
@@ -90,13 +90,13 @@ class TrackingServer:
                 self._ask("POST", "runs/log-batch", {"run_id": run, kind: given[start : start + most]})
 
     def history(self, run: str, metric: str) -> set[tuple[int, int]]:
-        """(step, timestamp in milliseconds) of every value of a metric. Raises TrackingUnavailable."""
+        """Return (step, timestamp in milliseconds) of every value of a metric. Raises TrackingUnavailable."""
         found = self._ask("GET", "metrics/get-history", {"run_id": run, "metric_key": metric}).get("metrics") or []
         return {(int(each.get("step", 0)), int(each["timestamp"])) for each in found}
 
     def put_artifact(self, run: str, name: str, content: bytes, kind: str) -> None:
-        """A file of a run, in the place of one with the same name; `kind` is its media type. Where runs keep their artifacts in a store
-        of their own instead of the server, nothing is put. Raises TrackingUnavailable.
+        """Upload a file of a run, replacing one of the same name; `kind` is its media type. If the server does not proxy artifacts to
+        their store, nothing is uploaded. Raises TrackingUnavailable.
         """
         found = self._ask("GET", "runs/get", {"run_id": run})
         scheme, _, path = str(found["run"]["info"]["artifact_uri"]).partition(":")
@@ -107,7 +107,7 @@ class TrackingServer:
                 )
             self._told = True
             return
-        # Of mlflow-artifacts://host/1/… the server drops the host, as its own client does.
+        # The host in mlflow-artifacts://host/1/… is dropped, as MLflow's own client does.
         folder = urlsplit(f"mlflow-artifacts:{path}").path.strip("/")
         self._send(
             "PUT",
@@ -146,7 +146,7 @@ class _Absent(TrackingUnavailable):
 
 
 class Reporter:
-    """A thread of a role that calls `report` every `period` seconds and once more at the end; the role never waits for it."""
+    """A thread that calls `report` every `period` seconds and once more at the end; the role waits for it only in `stop`, 10 s at most."""
 
     def __init__(self, period: float, report: Callable[[], None], server: TrackingServer) -> None:
         self._period = period

@@ -1,8 +1,8 @@
-"""Worker processes of a role: started, given orders over a socket, killed when they hang, started again when they end.
+"""Worker processes of a role. The parent sends orders over a socket, kills a hung worker, and restarts one that has ended.
 
-Orders and answers are JSON objects, one a line: an order has `id` and `do`, its answer the same `id`. A line with `event`
-is the worker's own. A worker sends a line every second at least; `busy` in it says whether the worker is at something
-long. A dead worker is seen at once, because its socket ends. A hung one keeps everything open: only its silence shows.
+Orders and answers are JSON objects, one a line. An order has `id` and `do`, its answer the same `id`. A line with `event`
+answers no order. A worker sends a line at least every second; its field `busy` is true during long work. The end of the
+socket reveals a dead worker at once. A hung worker keeps its socket open, so only its silence reveals it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 _log = logging.getLogger(__name__)
 
-# A worker that lives says something every second at least, and the parent looks as often.
+# A healthy worker sends a line at least every second, and the parent checks as often.
 LOOK_SECONDS = 1.0
-# A worker that has been late for so long gets no more work; it may come back.
+# After this silence a worker gets no more work until it sends a line again.
 SILENT_SECONDS = 10.0
-# A worker that has nothing long to do gets a turn within this on any machine that is of use.
+# Silence after which a worker without long work is killed: even a loaded machine schedules it more often.
 HUNG_SECONDS = 30.0
-# For what may keep a disk or the interpreter to itself: imports, machine code, a network. Tens of seconds on a busy machine
-# of two cores; a worker that takes ten times as long hangs.
+# The same during work that may occupy the disk or the GIL: imports, compilation, loading a network. Such work takes tens of
+# seconds on a busy machine of two cores; a worker that takes ten times as long hangs.
 LONG_SECONDS = 600.0
-# The exit code of a worker where no worker can work on this machine, and its log says why.
+# Exit code by which a worker reports that no worker can run on this machine; its log has the reason.
 CANNOT_WORK = 78
 
 _LINE_LIMIT = 64 << 10  # asyncio's own
@@ -40,7 +40,7 @@ _END_SECONDS = 5.0
 
 
 class WorkerFailed(RuntimeError):
-    """A worker could not be brought to work: why. Another is started."""
+    """A worker failed to start. The message has the reason; the pool starts another."""
 
 
 class WorkerLost(WorkerFailed):
@@ -52,14 +52,14 @@ class WorkerHung(WorkerLost):
 
 
 class CannotWork(RuntimeError):
-    """No worker can work on this machine."""
+    """No worker can run on this machine."""
 
 
 class Watchdog:
-    """The parent's record of one worker: its last line, whether a long job is under way, and its open orders.
+    """The parent's record of one worker: when its last line came, `busy` during long work, and its open orders.
 
-    Seconds are counted in ticks and not read from a clock: a parent that stands still (stopped, frozen, starved) does
-    not tick, and does not take its own pause for silence of the workers.
+    Seconds are counted in ticks and not read from a clock: a parent that does not run (stopped, frozen, starved) does
+    not tick, so it does not mistake its own pause for a worker's silence.
     """
 
     def __init__(self, order_seconds: float = LONG_SECONDS) -> None:
@@ -68,12 +68,12 @@ class Watchdog:
         self._heard_at = 0.0
         self._owed: dict[int, float] = {}
         self._given_up = False
-        # It begins with imports.
+        # A worker begins with imports.
         self.busy = True
 
     @property
     def silent(self) -> bool:
-        """Whether the worker is unresponsive. One that is busy may be answering lookups and not say so."""
+        """True if an idle worker is unresponsive. A busy worker may still answer lookups without sending lines."""
         return not self.busy and self._now - self._heard_at >= SILENT_SECONDS
 
     def heard(self) -> None:
@@ -86,7 +86,7 @@ class Watchdog:
         self._owed.pop(number, None)
 
     def tick(self) -> str | None:
-        """To be called every LOOK_SECONDS; what is wrong with a worker that is to be killed now, said once."""
+        """Call this every LOOK_SECONDS. Return, once, the reason why the worker is to be killed now, else None."""
         self._now += LOOK_SECONDS
         silence = self._now - self._heard_at
         waited = self._now - min(self._owed.values(), default=self._now)
@@ -100,7 +100,7 @@ class Watchdog:
 
 
 class Child(NamedTuple):
-    """A process, and both ways of our end of the socket to it."""
+    """A process, and the reader and writer of the parent's end of its socket."""
 
     process: subprocess.Popen[bytes]
     reader: asyncio.StreamReader
@@ -110,10 +110,10 @@ class Child(NamedTuple):
 async def start(
     module: str, arguments: Mapping[str, object], *, descriptors: Sequence[int] = (), line_limit: int = _LINE_LIMIT
 ) -> Child:
-    """Run a module with these arguments, and --parent (our pid) and --control (its end of the socket).
+    """Run a module with these arguments, --parent (this process's pid) and --control (the descriptor of its end of the socket).
 
-    It inherits `descriptors` too; a line that it writes has at most `line_limit` bytes. To be called from the main
-    thread: a worker asks to die with the thread that started it. Raises OSError where no process or memory is to be had.
+    It also inherits `descriptors`; a line that it writes has at most `line_limit` bytes. Call this from the main thread: the
+    kernel kills a worker when the thread that started it ends. Raises OSError if no process or memory is available.
     """
     ours, theirs = socket.socketpair()
     given = {"parent": os.getpid(), "control": theirs.fileno(), **arguments}
@@ -128,7 +128,7 @@ async def start(
 
 
 class Worker:
-    """One process and the socket to it."""
+    """One worker process and the parent's end of its socket."""
 
     def __init__(self, index: int, child: Child, order_seconds: float = LONG_SECONDS) -> None:
         self.index = index
@@ -142,11 +142,11 @@ class Worker:
         self.ended = asyncio.create_task(self._listen(child.reader))
 
     async def started(self) -> None:
-        """Until it takes orders, or has ended before."""
+        """Wait until the worker takes orders, or has ended before."""
         await self._started.wait()
 
     def send(self, do: str, **what: Any) -> asyncio.Future[dict[str, Any]]:
-        """Send an order now; its answer may be awaited. The future raises WorkerLost."""
+        """Send an order now. Return a future of its answer, which raises WorkerLost."""
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         # Some callers do not wait for the answer.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -160,15 +160,15 @@ class Worker:
         return answer
 
     def on_event(self, said: dict[str, Any]) -> None:
-        """A line of the worker's own has come."""
+        """Handle a line that answers no order."""
 
     def kill(self) -> None:
-        """The pool starts another."""
+        """Kill the worker because it hangs; the pool starts another."""
         self.hung = True
         self.process.kill()
 
     async def end(self, seconds: float = _END_SECONDS) -> int:
-        """Wait for the process to end; one that does not is killed. Returns its exit code."""
+        """Wait `seconds` for the process to end, then kill it. Return its exit code."""
         self._writer.close()
         for _ in range(max(1, int(seconds / 0.05))):
             if self.process.poll() is not None:
@@ -202,7 +202,7 @@ class Worker:
                 if not answer.done():
                     answer.set_result(said)
         except (ConnectionError, ValueError):
-            pass  # the same as the end of the stream: the process is gone, or of no use
+            pass  # as at the end of the stream: the process is gone, or its lines are garbage
         self._started.set()
         for answer in self._answers.values():
             if not answer.done():
@@ -213,7 +213,7 @@ AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
 class ProcessPool(Generic[AnyWorker]):
-    """Keeps `count` workers: `spawn(index)` starts one, `run(worker)` uses it until it has ended.
+    """Keeps `count` workers running: `spawn(index)` starts one, `run(worker)` uses it until it has ended.
 
     `run` may raise WorkerFailed; `spawn` may raise OSError.
     """
@@ -223,7 +223,7 @@ class ProcessPool(Generic[AnyWorker]):
     ) -> None:
         self.count = count
         self.running: dict[int, AnyWorker] = {}
-        # Of each index.
+        # Restarts by worker index.
         self._restarts = Counter[int]()
         self._spawn = spawn
         self._run = run
@@ -238,13 +238,13 @@ class ProcessPool(Generic[AnyWorker]):
         self._tasks = [asyncio.create_task(each) for each in (*keepers, self._watch())]
 
     async def kept(self) -> None:
-        """Returns after `stop`; raises the error that ended a keeper."""
+        """Wait until `stop`. Raises the error that ended a keeper."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
 
     async def stop(self) -> None:
-        """End all workers; they have a few seconds."""
+        """End all workers; each has a few seconds before it is killed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -255,7 +255,7 @@ class ProcessPool(Generic[AnyWorker]):
             try:
                 worker = await self._spawn(index)
             except OSError as failed:
-                # No process, memory or disk to be had: perhaps there will be.
+                # No process, memory or disk is available now; a later try may succeed.
                 _log.warning("worker %d cannot be started: %s; trying again in %.1f s", index, failed, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive their process for long, even if it was killed."""
+"""Temporary folders. If a process is killed, the next one of the same prefix deletes its folder."""
 
 import os
 import shutil
@@ -12,12 +12,12 @@ from elastic_ctr.runtime.lock import StateLock
 
 @contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
-    """A new folder of this process in the machine's folder for temporary files; it is deleted when the block ends.
+    """Yield a new folder in the machine's temporary directory; it is deleted when the block ends.
 
-    Folders of the same prefix whose process has ended without that are deleted first. Raises OSError.
+    Folders of the same prefix that ended processes have left behind are deleted first. Raises OSError.
     """
     _sweep(prefix)
-    # Until it is locked it has a name that no sweep looks for.
+    # Until the folder is locked, it has a name that no sweep matches.
     hidden = Path(tempfile.mkdtemp(prefix=f".{prefix}"))
     folder = hidden.with_name(hidden.name.removeprefix("."))
     try:
@@ -31,7 +31,7 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
 
 def _sweep(prefix: str) -> None:
     for each in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        # One that is in use, or that another process sweeps, stays.
+        # A folder that is in use, or that another process sweeps, stays.
         with suppress(OSError):
             if each.is_symlink() or not each.is_dir() or each.stat().st_uid != os.getuid():
                 continue

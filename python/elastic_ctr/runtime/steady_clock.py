@@ -1,4 +1,4 @@
-"""A machine's time without the jumps that its clock makes while a process runs."""
+"""The wall clock without the jumps that it makes while the process runs."""
 
 import logging
 import threading
@@ -9,10 +9,10 @@ log = logging.getLogger(__name__)
 
 
 class SteadyClock:
-    """The machine's time, less `moved`: the sum of the jumps so far, which its owner keeps over restarts.
+    """The wall clock minus `moved`, the sum of its jumps so far; the owner keeps `moved` over restarts.
 
-    A clock that is set while the process does not run cannot be told from time that has passed. A difference below `smallest` seconds is
-    none: a clock is slewed by it, and a process may stand still between two readings. Any thread may call it.
+    A jump while the process does not run looks like elapsed time. A difference of at most `smallest` seconds is no jump: NTP slews
+    the clock, and the process may be paused between the two readings. Thread-safe.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class SteadyClock:
         self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        """Seconds that go on evenly."""
+        """Return Unix seconds without the jumps."""
         with self._lock:
             (wall, steady), seen = (self._wall(), self._steady()), self._seen
             jump = (wall - seen[0]) - (steady - seen[1])

@@ -1,1 +1,1 @@
-"""Streams of click logs that training reads, and the intake that writes one."""
+"""Streams of click logs that training reads, and the intake, which writes one."""

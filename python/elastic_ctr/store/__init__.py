@@ -1,4 +1,4 @@
-"""Where published files live: one small interface, and one implementation for each kind of address."""
+"""Stores of published files: one small interface, and one implementation for each kind of address."""
 
 from elastic_ctr.store.file import FileStore
 from elastic_ctr.store.interface import AlreadyPublished, FileTooLarge, NotInStore, StoreError, StoreUnavailable

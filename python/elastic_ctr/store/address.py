@@ -1,4 +1,4 @@
-"""Addresses of stores and sources, compared without asking them."""
+"""Comparison of the addresses of stores and sources, without any request."""
 
 import posixpath
 from pathlib import Path, PurePosixPath
@@ -12,14 +12,14 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def lies_in(url: str, tree: str) -> bool:
-    """Whether `url` is the folder `tree`, or lies below it. Two names of one host differ. Raises ValueError for a port that is none."""
+    """True if `url` is the folder `tree` or lies below it. Two names of one host are different. Raises ValueError for an invalid port."""
     host, path = _split(url)
     tree_host, tree_path = _split(tree)
     return host == tree_host and path.is_relative_to(tree_path)
 
 
 def tokens_for(url: str, store: str, tokens: C | None) -> C | None:
-    """The tokens of a release for `url`: they are sent to nothing but the release's own `store`."""
+    """Return `tokens` if `url` lies in the release's own `store`, else None: no other server receives them."""
     return tokens if lies_in(url, store) else None
 
 
@@ -28,7 +28,7 @@ def _split(url: str) -> tuple[tuple[str, str | None, int | None], PurePosixPath]
     path = unquote(parts.path)
     if parts.scheme == "file":
         return ("file", None, None), PurePosixPath(Path(path).resolve())
-    # Both schemes, each with a port of its own, are the same file system.
+    # hdfs:// and webhdfs:// have different ports for the same file system.
     if parts.scheme in {"hdfs", "webhdfs"}:
         host: tuple[str, str | None, int | None] = ("hdfs", parts.hostname, None)
     else:

@@ -15,13 +15,13 @@ from elastic_ctr.store.retry import RetryPolicy
 from elastic_ctr.store.store import Store
 
 _BLOCK = 1 << 20
-# States of the disk or the file server, which pass: by what ends each.
+# Errors of the disk or the file server that may pass, and the way out of each.
 _FULL = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there")
 _READ_ONLY = {errno.EROFS: "mount it for writing again"}
 _AWAY = dict.fromkeys((errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN), "bring its file server back")
-# A disk that fails in a write; a file that cannot be read may be damaged for good.
+# A failing disk may be replaced, so a write is retried. An unreadable file may be damaged for good, so a read is not.
 _FAILING = {errno.EIO: "mend the disk"}
-# In a folder that this process has written to before.
+# Retried only in a store that this process has written to before.
 _FORBIDDEN = dict.fromkeys((errno.EACCES, errno.EPERM), "allow this user to write there again")
 # Another process deleted the entry meanwhile, or it is a link that leads nowhere.
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -29,11 +29,11 @@ _WRITTEN, _DELETED = "written to", "deleted from"
 
 
 class FileStore(Store):
-    """The store below a folder; a put is a copy beside the target, synced, then linked into place."""
+    """A store below a folder. A put copies the file beside the target, syncs it, then links it into place."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        # A full disk is for the caller to wait for.
+        # No retries here: the caller waits for room on a full disk.
         super().__init__(LocalFiles(self.root), RetryPolicy(0))
 
     def local_path(self, path: str) -> Path | None:
@@ -41,7 +41,7 @@ class FileStore(Store):
 
 
 class LocalFiles(Backend):
-    """The calls to a folder."""
+    """The backend for a local folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -89,7 +89,7 @@ class LocalFiles(Backend):
                 there.replace(here)
             else:
                 try:
-                    # link, unlike rename, refuses an existing target: two writers cannot both succeed.
+                    # link, unlike rename, fails if the target exists: two writers cannot both succeed.
                     os.link(there, here)
                 except FileExistsError as stands:
                     raise AlreadyPublished(f"{target} is already published in {self.url}") from stands
@@ -106,11 +106,11 @@ class LocalFiles(Backend):
                 target.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there are no connections."""
 
     @contextmanager
     def _asked(self, path: str, deed: str, *, finds: bool = True) -> Iterator[None]:
-        """An OSError becomes a StoreError: NotInStore where a call that `finds` found nothing."""
+        """Turn an OSError into a StoreError; into NotInStore if `finds` and the path does not exist."""
         try:
             yield
         except StoreError:
@@ -124,21 +124,21 @@ class LocalFiles(Backend):
             raise StoreError(cannot) from failed
 
     def _passing(self, deed: str) -> dict[int, str]:
-        """Errors of a call that are worth another try, and what ends each."""
+        """Return the errno values that are worth a retry, each with its way out."""
         if deed not in (_WRITTEN, _DELETED):
             return {**_FULL, **_AWAY}
         return {**_FULL, **_AWAY, **_READ_ONLY, **_FAILING, **(_FORBIDDEN if self._was_written else {})}
 
 
 def _stat_of(found: os.stat_result) -> Stat:
-    # A pipe is no file either: reading it would wait for ever.
+    # Anything but a regular file counts as a folder: a read of a pipe would wait for ever.
     return Stat(
         found.st_size, found.st_mtime, folder=not S_ISREG(found.st_mode), identity=f"{found.st_dev}-{found.st_ino}"
     )
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename survives a power cut only when its folder was synced too."""
+    """Sync a folder, without which a rename in it may be lost in a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

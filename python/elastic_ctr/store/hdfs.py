@@ -1,8 +1,8 @@
-"""HDFS through its WebHDFS endpoint: a store of published files, and a source of click logs.
+"""HDFS through WebHDFS, as a store of published files and as a source of click logs.
 
-`hdfs://namenode:9000/folder` is asked at http://namenode:9870, `webhdfs://namenode:PORT/folder` at that port; of a pair,
-`hdfs://nn1:9000,nn2:9000/folder`, whichever is active. Files are sent to and read from DataNodes by the names that the
-NameNode knows them under.
+Requests for `hdfs://namenode:9000/folder` go to http://namenode:9870, for `webhdfs://namenode:PORT/folder` to that port, and for
+a pair, `hdfs://nn1:9000,nn2:9000/folder`, to the active NameNode. DataNodes must be reachable by the names that the NameNode
+returns.
 """
 
 import logging
@@ -29,20 +29,20 @@ from elastic_ctr.store.interface import (
     checked_name,
 )
 
-# A block that breaks off is requested again.
+# Bytes of one block of an answer; a retry requests an incomplete block again.
 _BLOCK = 1 << 16
 _WEB_PORT = 9870
 _WRITTEN = "written to"
 _PASSING = {429, 502, 503, 504}
 _TIMEOUT = (5.0, 60.0)
-# While a body is sent the first number is the limit, and a pipeline of DataNodes may well stand still for 5 s.
+# The connect timeout, the first number, also limits each send of a body, and a pipeline of DataNodes may stall for 5 s.
 _SEND_TIMEOUT = (20.0, 60.0)
 _ADDRESS = re.compile(r"^(hdfs|webhdfs)://([^/?#@]+)(/[^?#]*)?$")
 _HOST = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?$")
-# It greets every call, and prints refusals that are told with their reason here.
+# The package logs each call, and errors that this module raises with their reason.
 logging.getLogger("hdfs.client").setLevel(logging.CRITICAL)
 
-# Retries do not help with these.
+# Exceptions of Hadoop for which a retry does not help.
 _FINAL = {
     "AccessControlException",
     "IllegalArgumentException",
@@ -54,9 +54,9 @@ _FINAL = {
 
 
 def address_of(url: str) -> tuple[tuple[str, ...], str]:
-    """Where WebHDFS answers, the active NameNode being one of these, and the folder ("" is the root).
+    """Return the WebHDFS endpoints, one of which is the active NameNode, and the folder ("" is the root).
 
-    Raises ValueError, with what is right.
+    Raises ValueError with the accepted forms.
     """
     match = _ADDRESS.match(url)
     hosts = [] if match is None else [_HOST.match(host) for host in match[2].split(",")]
@@ -75,10 +75,10 @@ def address_of(url: str) -> tuple[tuple[str, ...], str]:
 
 class _Client(InsecureClient):  # type: ignore[misc]
     def resolve(self, hdfs_path: str) -> str:
-        return hdfs_path  # the package would take `#LATEST` in a name for something to look up
+        return hdfs_path  # the package would look up a `#LATEST` in a name
 
     def move(self, source: str, target: str, options: str) -> requests.Response:
-        """The package's own rename has no options; without them, what has the name of a folder is moved into it."""
+        """Rename with options, which the package lacks. Without them HDFS moves the source into a target that is a folder."""
         return self._rename(source, destination=target, renameoptions=options)  # type: ignore[no-any-return]
 
     def _request(self, method: str, url: str, **kwargs: Any) -> requests.Response:
@@ -90,13 +90,13 @@ class _Client(InsecureClient):  # type: ignore[misc]
             **kwargs,
         )
         if answer.status_code in _PASSING:
-            # Not Hadoop's own word, but of something before it: tried again, at the other one of a pair as well.
+            # A proxy, not Hadoop, sends these statuses. A ConnectionError is retried, also at the other NameNode of a pair.
             raise requests.ConnectionError(f"{answer.status_code} {answer.reason}", request=answer.request)
         return answer
 
 
 class WebHdfs(Backend):
-    """One user's view of it. `setting` is the section of the settings that names the address and the user."""
+    """HDFS as one user. `setting` is the section of the settings with the address and the user, for messages."""
 
     def __init__(self, url: str, user: str, setting: str) -> None:
         try:
@@ -107,7 +107,7 @@ class WebHdfs(Backend):
         self.url = url.rstrip("/")
         self._user = user
         self._setting = setting
-        # A session for each store: the NameNode's cookie names the user, whatever user.name says later.
+        # One session for each store: the NameNode's cookie fixes the user, whatever `user.name` later requests have.
         self._session = requests.Session()
         self._session.trust_env = False
         self._client = _Client(";".join(self._endpoints), user=user, session=self._session)
@@ -130,7 +130,7 @@ class WebHdfs(Backend):
         if stat.folder:
             raise StoreError(f"{path} cannot be read from {self.url}: it is a folder")
         if start >= stat.size:
-            # Asking for nothing is refused with the words of an error that may pass.
+            # The NameNode would refuse an offset past the end with an error that looks temporary.
             yield Body(stat, stat.size, iter(()))
             return
         with (
@@ -146,7 +146,7 @@ class WebHdfs(Backend):
     def move(self, source: str, target: str, *, overwrite: bool) -> None:
         with self._asked(target, _WRITTEN):
             answer = self._client.move(self._at(source), self._at(target), "OVERWRITE" if overwrite else "NONE")
-            # HttpFS knows no options, and answers as the older rename does.
+            # HttpFS ignores the options and answers with a boolean, as the older rename does.
             if answer.content and not answer.json().get("boolean", True):
                 self.stat(source)
                 raise AlreadyPublished(f"{target} is already published in {self.url}")
@@ -175,7 +175,7 @@ class WebHdfs(Backend):
     def _refusal(self, refused: HdfsError, cannot: str, path: str, *, writes: bool) -> StoreError:
         said = refused.message
         text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
-        # A DataNode adds where in Hadoop's code that was.
+        # A DataNode adds a stack trace.
         words = (text.strip().splitlines() or ["it does not say why"])[0][:300]
         name = refused.exception
         below_a_file = "is not a directory" in words
@@ -200,7 +200,7 @@ class WebHdfs(Backend):
             )
         if name in _FINAL:
             return StoreError(f"{cannot}: {words}")
-        # Standby, safe mode, start-up, DataNodes that do not report: Hadoop has many words for `not now`.
+        # Hadoop has many temporary errors: standby, safe mode, start-up, DataNodes that do not report.
         return StoreUnavailable(f"{cannot}: {words}")
 
     def _unheard(self, broken: requests.RequestException, cannot: str) -> StoreError:

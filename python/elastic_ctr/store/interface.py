@@ -1,4 +1,4 @@
-"""The errors of every store, and the calls that each kind of address answers."""
+"""The errors of every store, and the calls that each backend implements."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -10,23 +10,23 @@ E = TypeVar("E", bound=BaseException)
 
 
 class StoreError(OSError):
-    """The store could not do what was asked: which path, why, and what to do."""
+    """A call to the store failed. The message has the path, the reason and the way out."""
 
 
 class NotInStore(StoreError):
-    """No file stands at the path."""
+    """There is no file at the path."""
 
 
 class AlreadyPublished(StoreError):
-    """A file stands at the path already; published files are immutable."""
+    """There is a file at the path already; published files are immutable."""
 
 
 class FileTooLarge(StoreError):
-    """A file that should be small is not: which, and how large it may be."""
+    """A file that should be small is not. The message has its path and the limit."""
 
 
 class StoreUnavailable(StoreError):
-    """The store is unreachable or busy: a retry may succeed. `after` are seconds that the store asked for."""
+    """The store is unreachable or busy: a retry may succeed. `after` is the wait in seconds that the store requested."""
 
     def __init__(self, sentence: str, after: float | None = None) -> None:
         super().__init__(sentence)
@@ -35,7 +35,7 @@ class StoreUnavailable(StoreError):
 
 @dataclass(frozen=True)
 class Stat:
-    """A file or folder. `identity` stays with a file over a rename; a file that replaces it has another."""
+    """A file or folder. A rename keeps a file's `identity`; a file that replaces it has another one. `modified_at` is in Unix seconds."""
 
     size: int
     modified_at: float
@@ -45,7 +45,7 @@ class Stat:
 
 @dataclass(frozen=True)
 class Body:
-    """An answer to `read`: the file it is of, the offset of its first byte, the bytes. They may break off with StoreUnavailable."""
+    """An answer to `read`: the file's Stat, the offset of the first byte, and the bytes, which may break off with StoreUnavailable."""
 
     stat: Stat
     first: int
@@ -53,13 +53,13 @@ class Body:
 
 
 class Credentials(Protocol):
-    """What a store behind HTTP wants with each change."""
+    """The header that a store behind HTTP needs with each change."""
 
     def header(self) -> dict[str, str]: ...
 
 
 class Backend(Protocol):
-    """Every method raises StoreUnavailable where a retry may succeed, and another StoreError where it will not.
+    """Every method raises StoreUnavailable if a retry may succeed, else another StoreError.
 
     Paths are relative and checked; "" is the root.
     """
@@ -67,31 +67,31 @@ class Backend(Protocol):
     url: str
 
     def stat(self, path: str, deed: str = "looked up in") -> Stat:
-        """An error says that the path cannot be `deed` the store. Raises NotInStore."""
+        """Return the Stat of a file or folder. An error's message is "PATH cannot be `deed` STORE". Raises NotInStore."""
 
     def list(self, folder: str) -> list[tuple[str, Stat]]:
-        """Names and what they are, in any order. Raises NotInStore for an absent folder, or a file."""
+        """Return the (name, Stat) of each entry, in any order. Raises NotInStore if the folder is absent or a file."""
 
     def read(self, path: str, start: int) -> AbstractContextManager[Body]:
-        """From byte `start` on; an answer may begin earlier. Past the end there are no bytes. Raises NotInStore."""
+        """Return the bytes from `start` on; a Body may begin earlier. Past the end there are no bytes. Raises NotInStore."""
 
     def put(self, content: bytes | BinaryIO, path: str, target: str) -> None:
-        """Write a file that is to become `target`, and the folders above it. When this raises, it may stand there torn."""
+        """Write a file that will be moved to `target`, and create its folders. If this raises, a partial file may remain."""
 
     def move(self, source: str, target: str, *, overwrite: bool) -> None:
         """Rename in one step. Raises NotInStore without a source, AlreadyPublished for a target unless overwriting.
 
-        After StoreUnavailable it may have been done.
+        After StoreUnavailable the rename may have happened.
         """
 
     def delete(self, path: str) -> None:
-        """A file, or a folder with all it holds. Absent is done."""
+        """Delete a file, or a folder with its content. An absent path is no error."""
 
     def close(self) -> None: ...
 
 
 def relative(path: str) -> str:
-    """A path as a Backend takes it. Raises StoreError for an absolute one, `..`, or an empty one."""
+    """Return a path as a Backend takes it. Raises StoreError for an absolute one, `..`, or an empty one."""
     pure = PurePosixPath(path)
     if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path:
         raise StoreError(f"{path!r} is not a path inside the store; give a relative one without '..'")
@@ -99,7 +99,7 @@ def relative(path: str) -> str:
 
 
 def checked_name(name: object, folder: str, url: str) -> str:
-    """A name in a listing, which came over the network. Raises StoreError for one that would lead elsewhere."""
+    """Return a name from a listing, which is untrusted. Raises StoreError for one that would lead out of the folder."""
     if not isinstance(name, str) or name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise StoreError(
             f"{folder or '/'} cannot be listed in {url}: {str(name)[:80]!r} is not a file name; is it really a store?"
@@ -108,7 +108,7 @@ def checked_name(name: object, folder: str, url: str) -> str:
 
 
 def cause_of(error: BaseException | None, kind: type[E]) -> E | None:
-    """The error of a kind that led to this one: libraries wrap what the socket said."""
+    """Return the first error of a kind in the chain of causes, or None: libraries wrap the errors of sockets."""
     while error is not None and not isinstance(error, kind):
         error = error.__cause__ or error.__context__
     return error

@@ -1,4 +1,4 @@
-"""From an address to a store, or to a source of click logs. Nothing is asked of it yet."""
+"""Opens the store or the source of click logs at an address, without a request to it."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -13,9 +13,9 @@ from elastic_ctr.store.store import Store
 def open_store(
     url: str, *, tokens: Credentials | None = None, user: str = "root", retry: RetryPolicy | None = None
 ) -> Store:
-    """The store behind an address. The tokens are for http, the user for HDFS.
+    """Return the store at an address. The tokens are for http, the user for HDFS.
 
-    Raises StoreError for an address that no store here understands.
+    Raises StoreError for an address of another form.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
@@ -35,9 +35,9 @@ def open_store(
 
 
 def open_source(url: str, user: str, retry: RetryPolicy | None = None) -> Source:
-    """The source behind an address. The user is for HDFS; files have no such check.
+    """Return the source at an address. The user is for HDFS.
 
-    Raises StoreError for an address that no source here understands.
+    Raises StoreError for an address of another form.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/") and not parts.query:

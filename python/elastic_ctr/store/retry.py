@@ -1,4 +1,4 @@
-"""How long a call to an unavailable store is retried."""
+"""The retries of calls to an unavailable store."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ from elastic_ctr.store.interface import StoreUnavailable
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# It would log each try, without naming what is tried or why.
+# stamina would log each try, without the path or the reason.
 stamina.instrumentation.set_on_retry_hooks(())
 
 _TOLD_AFTER = 5.0
@@ -23,17 +23,17 @@ _LONGEST_PAUSE = 5.0
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """StoreUnavailable is tried again, with growing and random pauses, until so many seconds after the first one.
+    """Retries StoreUnavailable with growing, random pauses until `seconds` after the first one.
 
-    The default suits callers that try again by themselves; a caller that would lose work waits longer.
-    `give_up` is asked before each further try.
+    The default suits callers that retry by themselves; a caller that would lose work needs a longer time.
+    Each further try calls `give_up` first.
     """
 
     seconds: float = 5.0
     give_up: Callable[[], bool] = lambda: False
 
     def attempts(self) -> Iterator[stamina.Attempt]:
-        """`for attempt in retry.attempts(): with attempt: …` until it does not raise StoreUnavailable. Raises the last error."""
+        """Return attempts for `for attempt in retry.attempts(): with attempt: …`. Raises the last error."""
         since: float | None = None
         told = False
 
@@ -55,9 +55,9 @@ class RetryPolicy:
         )
 
     def call(self, ask: Callable[[], T]) -> T:
-        """Raises the last error."""
+        """Return the function's result. Raises the last error."""
         if not self.seconds:
-            return ask()  # one try costs no more than itself
+            return ask()  # without the overhead of stamina
         for attempt in self.attempts():
             with attempt:
                 return ask()
@@ -65,9 +65,9 @@ class RetryPolicy:
 
 
 def resumed(part: Callable[[int], Iterator[bytes]], start: int, retry: RetryPolicy) -> Iterator[bytes]:
-    """The blocks that `part(start)` yields; where it breaks off with StoreUnavailable, `part` is asked for the rest.
+    """Yield the blocks of `part(start)`. If it breaks off with StoreUnavailable, `part` is called for the rest.
 
-    The time for retries starts again with every byte that arrives: a long file over a bad line is slow, not refused.
+    Each byte that arrives restarts the time for retries, so a long file over a bad connection is slow but succeeds.
     """
     reached, done = start, False
     while not done:

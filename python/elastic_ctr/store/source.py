@@ -1,4 +1,4 @@
-"""Sources of click logs: read only, by folder and by byte range."""
+"""Sources of click logs: read-only access by folder and by byte range."""
 
 import hashlib
 import io
@@ -24,19 +24,19 @@ class Source(Tree):
         return sorted((name, stat.size, stat.modified_at) for name, stat in self._found(folder) if not stat.folder)
 
     def folders(self, folder: str) -> list[str]:
-        """Names of the folders directly in a folder, sorted. An absent folder is empty. Raises StoreError."""
+        """Return the sorted names of the folders directly in a folder, [] if it is absent. Raises StoreError."""
         return sorted(name for name, stat in self._found(folder) if stat.folder)
 
     def list(self, folder: str) -> list[tuple[str, int]]:
-        """Files directly in a folder with their bytes, sorted by name. An absent folder is empty. Raises StoreError."""
+        """Return (name, bytes) of the files directly in a folder, sorted by name, [] if it is absent. Raises StoreError."""
         return [(name, size) for name, size, _ in self._files(folder)]
 
     def fingerprint(self, folder: str) -> str:
-        """Differs when a file directly in a folder was added, removed or written. Raises StoreError."""
+        """Return a digest that changes if a file directly in a folder is added, removed or written. Raises StoreError."""
         return hashlib.sha256(repr(self._files(folder)).encode()).hexdigest()
 
     def open(self, path: str, start: int = 0) -> BinaryIO:
-        """A stream from byte `start`. Raises NotInStore, StoreError."""
+        """Return a stream from byte `start` on. Raises NotInStore, StoreError."""
         found = self._stat(path)
         if found.folder:
             raise StoreError(f"{path} in {self.url} cannot be read: it is a folder")
@@ -47,7 +47,7 @@ class Source(Tree):
 
 
 class FileSource(Source):
-    """A folder of this machine."""
+    """A source in a local folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -65,7 +65,7 @@ class FileSource(Source):
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file that is read on from wherever it was sought to; nothing is asked for before the first byte is wanted."""
+    """A seekable remote file. A seek sends no request; the next read does."""
 
     def __init__(self, reading: Reading, size: int) -> None:
         self._reading = reading

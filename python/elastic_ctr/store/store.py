@@ -1,4 +1,4 @@
-"""The store over any backend: whatever is lost on the way, a put is done once, whole, or not at all."""
+"""The store over any backend. Whatever fails on the way, a put takes effect once and whole, or not at all."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ class FileChanged(StoreError):
 
 
 class Tree:
-    """Files behind a backend, which is asked again while it is unavailable."""
+    """Files behind a backend. A call is retried while the backend is unavailable."""
 
     def __init__(self, backend: Backend, retry: RetryPolicy | None = None) -> None:
         self.url = backend.url
@@ -39,7 +39,7 @@ class Tree:
         self._retry = retry or RetryPolicy()
 
     def _at(self, path: str) -> str:
-        """Raises StoreError for a path that leads elsewhere."""
+        """Return the path for the backend. Raises StoreError if it leads out of the store."""
         return relative(path)
 
     def _stat(self, path: str, deed: str = "looked up in") -> Stat:
@@ -47,7 +47,7 @@ class Tree:
         return self._retry.call(lambda: self._backend.stat(at, deed))
 
     def _found(self, folder: str) -> list[tuple[str, Stat]]:
-        """An absent folder is empty."""
+        """Return the entries of a folder, [] if it is absent."""
         at = self._at(folder)
         try:
             return self._retry.call(lambda: self._backend.list(at))
@@ -62,22 +62,22 @@ class Tree:
         return True
 
     def size(self, path: str) -> int:
-        """Bytes of a file. Raises NotInStore."""
+        """Return the bytes of a file. Raises NotInStore."""
         found = self._stat(path)
         if found.folder:
             raise StoreError(f"{path} in {self.url} is a folder; only files have a size")
         return found.size
 
     def close(self) -> None:
-        """Let go of connections; the files may be used again all the same."""
+        """Close idle connections. The object can be used again afterwards."""
         self._backend.close()
 
 
 class Store(Tree):
-    """Published files are immutable: a put refuses to overwrite unless the file is a donefile, which alone may change.
+    """Published files are immutable: a put does not replace a file unless `overwrite` is set, as for donefiles.
 
-    A put is complete or absent: written under a temporary name, then renamed. A path is relative, with slashes, and never
-    leaves the store.
+    A put is atomic: it writes a temporary file, then renames it. A path is relative, with slashes, and never leads out of
+    the store.
     """
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Store(Tree):
         try:
             for attempt in self._retry.attempts():
                 with attempt:
-                    # A new name each time: a write that was given up may still happen, much later.
+                    # A new name for each attempt: a write that timed out may still take effect much later.
                     temporary = temporary_beside(target)
                     left.append(temporary)
                     arrived = self._upload(content, temporary, target)
@@ -131,7 +131,7 @@ class Store(Tree):
     def _move(self, temporary: str, target: str, arrived: Stat, *, overwrite: bool) -> None:
         """Raises AlreadyPublished, StoreUnavailable, StoreError.
 
-        A refusal may be the answer to a second try, here or in a library, after a first one that was done and not heard of.
+        A refusal may answer a second try, here or in a library, after a first one that succeeded but whose answer was lost.
         """
         try:
             self._retry.call(lambda: self._backend.move(temporary, target, overwrite=overwrite))
@@ -143,7 +143,7 @@ class Store(Tree):
             raise self._lost(target) from refused
 
     def _has_become(self, temporary: str, target: str, arrived: Stat) -> bool:
-        """Only this writer knows the temporary name: if it is gone, the same file at the target came from it."""
+        """True if the temporary file was moved to the target: it is gone, and the target has its size and identity."""
         if self.exists(temporary):
             return False
         try:
@@ -153,20 +153,20 @@ class Store(Tree):
         return (found.size, found.identity) == (arrived.size, arrived.identity)
 
     def _sweep(self, left: list[str]) -> None:
-        """Best effort, one try: a temporary file disturbs no reader, and is deleted with its folder."""
+        """Delete temporary files, with one try: a leftover disturbs no reader, and is deleted with its folder."""
         with suppress(StoreError):
             for temporary in left:
                 self._backend.delete(temporary)
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all it holds. Absent is done."""
+        """Delete a file, or a folder with its content. An absent path is no error."""
         target = self._at(path)
         if not target:
             raise StoreError(f"{path!r} is the whole of {self.url}, which is not deleted; name what to delete")
         self._retry.call(lambda: self._backend.delete(target))
 
     def sweep(self, folder: str) -> None:
-        """Delete what puts that were cut off have left directly in a folder. A put under way there begins again."""
+        """Delete the temporary files of interrupted puts directly in a folder. A put under way there begins again."""
         for name, _ in self._found(folder):
             if is_temporary(name):
                 self.delete(f"{folder}/{name}")
@@ -187,9 +187,9 @@ class Store(Tree):
             ) from failed
 
     def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """The bytes of a file from an offset on, in blocks: for a fetch that goes on where it was cut off.
+        """Yield the bytes of a file from `offset` on, in blocks, so that an interrupted fetch can be resumed.
 
-        Raises NotInStore, StoreError, as the blocks are taken.
+        Raises NotInStore, StoreError while the blocks are consumed.
         """
         yield from Reading(self._backend, self._at(path), self._retry).blocks(offset)
 
@@ -213,12 +213,12 @@ class Store(Tree):
         return bytes(found)
 
     def list(self, folder: str) -> list[str]:
-        """Names directly in a folder, sorted; a folder's name ends in a slash. An absent folder is empty."""
+        """Return the sorted names directly in a folder, [] if it is absent. A folder's name ends in a slash."""
         found = self._found(folder)
         return sorted(f"{name}/" if stat.folder else name for name, stat in found if not is_temporary(name))
 
     def walk(self, folder: str) -> Iterator[str]:
-        """Paths of all files below a folder, relative to the store, sorted."""
+        """Yield the paths of all files below a folder, relative to the store, sorted."""
         for name in self.list(folder):
             path = f"{folder.rstrip('/')}/{name}"
             if name.endswith("/"):
@@ -227,17 +227,17 @@ class Store(Tree):
                 yield path
 
     def modified_at(self, path: str) -> float:
-        """Unix seconds of a file's or folder's last change. Raises NotInStore."""
+        """Return the Unix seconds of a file's or folder's last change. Raises NotInStore."""
         return self._stat(path).modified_at
 
     def local_path(self, path: str) -> Path | None:
-        """The file on this machine if the store's files are on this machine: it can be mapped without a copy."""
+        """Return the local path of a file, which can be memory-mapped without a copy, or None if the store is remote."""
         self._at(path)
         return None
 
 
 class Reading:
-    """One file as it was when its first byte came: what is read later must be of the same one."""
+    """Reads of one file. If it is replaced after the first byte arrived, a later read raises FileChanged."""
 
     def __init__(self, backend: Backend, path: str, retry: RetryPolicy) -> None:
         self._backend = backend
@@ -246,7 +246,7 @@ class Reading:
         self._seen: tuple[int, str] | None = None
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
-        """The bytes from `start` on. Raises NotInStore, FileChanged, StoreError."""
+        """Return an iterator of the bytes from `start` on. Raises NotInStore, FileChanged, StoreError."""
         return resumed(self._part, start, self._retry)
 
     def _part(self, start: int) -> Iterator[bytes]:

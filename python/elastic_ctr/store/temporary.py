@@ -1,4 +1,4 @@
-"""Names that a file has until it is whole."""
+"""Names of files that are not complete yet."""
 
 import secrets
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-# With a dot: neither nginx's listings nor Hadoop's own tools show it.
+# With a dot, because nginx's listings and Hadoop's own tools then hide the file.
 _PREFIX = ".part-"
 
 
 def temporary_beside(path: str) -> str:
-    """A name in the folder of `path` that no other writer has, nor had."""
+    """Return a unique new name in the folder of `path`."""
     folder, slash, _ = path.rpartition("/")
     return f"{folder}{slash}{_PREFIX}{secrets.token_hex(8)}"
 
@@ -22,9 +22,9 @@ def is_temporary(name: str) -> bool:
 
 @contextmanager
 def appearing(target: Path) -> Iterator[BinaryIO]:
-    """A stream into a local file that appears whole when the block succeeds, and not at all otherwise. Raises OSError."""
+    """Yield a stream into a local file, which appears whole if the block succeeds, else not at all. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Not mkstemp: the file's mode is that of the process's umask, as for any other file.
+    # Not mkstemp, whose files have mode 0600: this file's mode follows the umask, as for any other file.
     part = Path(temporary_beside(str(target)))
     try:
         with part.open("xb") as out:

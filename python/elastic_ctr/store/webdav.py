@@ -28,17 +28,17 @@ from elastic_ctr.store.interface import (
 )
 
 _SENT_AT_ONCE = 1 << 20
-# Reading waits for a folder with many files to be deleted, or a body to reach a slow disk; it does not limit a transfer.
+# The read timeout covers the deletion of a folder with many files and the flush of a body to a slow disk, not a whole transfer.
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-# States of the server or of a proxy, not errors of the request; 501 and 505 are of a server that is none of ours.
+# Temporary states of the server or of a proxy. 501 and 505 come from a server that is not our file-server.
 _PASSING = {408, 425, 429, *range(500, 600)} - {501, 505}
 _CHANGES = {"PUT", "MOVE", "DELETE"}
 
 
 class WebDav(Backend):
-    """nginx's ngx_http_dav_module and autoindex. Safe to use from several threads.
+    """The client of nginx's ngx_http_dav_module and autoindex. Thread-safe.
 
-    The first token is sent with what changes something, and with nothing else.
+    The first token is sent only with requests that change something.
     """
 
     def __init__(self, url: str, tokens: Credentials | None) -> None:
@@ -52,8 +52,8 @@ class WebDav(Backend):
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._tokens = tokens
         self._was_changed = False
-        # No proxy of the environment is used between pods. Headers are small and ours; gzip
-        # would change lengths.
+        # Proxies of the environment are ignored: requests stay between pods. Compression is off, because it would change
+        # content-length.
         self._client = httpx.Client(
             timeout=_TIMEOUT,
             trust_env=False,
@@ -70,7 +70,7 @@ class WebDav(Backend):
         with self._asked("HEAD", path, deed) as answer:
             if not self._is_folder(answer, path):
                 return self._stat_of(answer, path)
-        # Nothing is said of a folder but in the listing of the one above.
+        # nginx reports a folder's time only in the listing of its parent.
         above, _, name = path.rpartition("/")
         for each, stat in self.list(above):
             if each == name:
@@ -101,7 +101,7 @@ class WebDav(Backend):
             if self._is_folder(answer, path):
                 raise StoreError(f"{path} cannot be read from {self.url}: it is a folder")
             if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                # Nothing comes after the end; what is there says nothing about what was read before.
+                # The read starts at or past the end, so there are no bytes.
                 size = self._range_of(answer, path)[1]
                 if size > start:
                     raise StoreError(f"{path} cannot be read from {self.url}: it has {size} bytes and refuses {start}")
@@ -127,7 +127,7 @@ class WebDav(Backend):
                 raise AlreadyPublished(f"{target} is already published in {self.url}")
 
     def delete(self, path: str) -> None:
-        # Another process may delete the same path, or this is a second try.
+        # The path may be absent: another process may delete it too, or this is a retry.
         with suppress(NotInStore):
             with self._asked("DELETE", path, "deleted from", also={409}) as answer:
                 is_folder = answer.status_code == HTTPStatus.CONFLICT
@@ -136,7 +136,7 @@ class WebDav(Backend):
                     pass
 
     def _path(self, path: str) -> str:
-        # Names of another encoding stand in a listing as surrogates, and must be found again.
+        # Bytes of names that are not UTF-8 are surrogates in `list`; the request needs the original bytes.
         return f"{self._folder}/{quote(path, errors='surrogateescape')}"
 
     @contextmanager
@@ -152,7 +152,7 @@ class WebDav(Backend):
         names: str | None = None,
         also: AbstractSet[int] = frozenset(),
     ) -> Iterator[httpx.Response]:
-        """One request. Raises NotInStore, StoreUnavailable, StoreError unless it went well, was redirected, or is among `also`."""
+        """Send one request. Raises NotInStore, StoreUnavailable, StoreError unless it succeeds, redirects, or its status is in `also`."""
         cannot = f"{names or path or '/'} cannot be {deed} {self.url}"
         url = f"{self._origin}{self._path(path)}{'/' if slash and path else ''}"
         token = self._tokens.header() if self._tokens and method in _CHANGES else {}
@@ -162,7 +162,7 @@ class WebDav(Backend):
                 if not allowed and answer.status_code not in also:
                     raise self._refusal(answer, cannot, names or path)
                 if method != "GET":
-                    answer.read()  # only then is the connection used again
+                    answer.read()  # else the connection cannot be reused
                 self._was_changed = self._was_changed or (method in _CHANGES and allowed)
                 yield answer
         except httpx.LocalProtocolError as changed:
@@ -220,7 +220,7 @@ class WebDav(Backend):
         return StoreUnavailable(f"{cannot}: {words}; is it running?")
 
     def _is_folder(self, answer: httpx.Response, path: str) -> bool:
-        """A folder is redirected by nginx to the same path with a slash. Raises StoreError for any other redirect."""
+        """True if nginx redirects to the same path with a slash, as it does for a folder. Raises StoreError for any other redirect."""
         if not answer.is_redirect:
             return False
         to = answer.headers["location"]
@@ -242,7 +242,7 @@ class WebDav(Backend):
         )
 
     def _range_of(self, answer: httpx.Response, path: str) -> tuple[int, int]:
-        """First byte and size of the whole file, of `bytes 5-9/10` or `bytes */10`."""
+        """Return the first byte and the size of the whole file from `bytes 5-9/10` or `bytes */10`."""
         given = answer.headers.get("content-range", "")
         span, _, size = given.removeprefix("bytes ").partition("/")
         first = span.partition("-")[0].replace("*", "0")
@@ -252,7 +252,7 @@ class WebDav(Backend):
 
 
 def _entries(text: str) -> list[Any]:
-    """Raises ValueError."""
+    """Return the entries of a JSON listing. Raises ValueError."""
     found = json.loads(text)
     if not isinstance(found, list):
         raise ValueError("no list")  # noqa: TRY004 (the text is at fault)
@@ -260,5 +260,5 @@ def _entries(text: str) -> list[Any]:
 
 
 def _time_of(text: str) -> float:
-    """Unix seconds of an HTTP date. Raises ValueError."""
+    """Return the Unix seconds of an HTTP date. Raises ValueError."""
     return parsedate_to_datetime(text).timestamp()

@@ -1,1 +1,1 @@
-"""The role that takes clicks over HTTP into a log with offsets: a stream for users without Kafka."""
+"""The role that appends clicks sent over HTTP to a log with offsets: a stream for users without Kafka."""

@@ -1,4 +1,4 @@
-"""The log: a SQLite file of lines, whose offsets are given once and never again."""
+"""The log: a SQLite file of lines. An offset is assigned once and never reused."""
 
 import logging
 import sqlite3
@@ -21,13 +21,13 @@ from elastic_ctr.sources.streams.interface import Kept
 log = logging.getLogger(__name__)
 
 REMEMBERED_KEYS = 100_000
-# A batch is read as a whole. A joined click is longer than what was sent.
+# Bytes of a batch, the unit of reading. A single longer line, such as a joined click, is a batch of its own.
 BATCH_BYTES = 4 << 20
-# A transaction ends with the request with which it has so many: joined clicks are longer than what was sent.
+# A transaction ends with the request that brings it to so many bytes; joined clicks are longer than the lines that were sent.
 TRANSACTION_BYTES = 16 << 20
-# Of one request, and of one transaction, where lines are joined: a row takes up to 15 microseconds, and other senders wait meanwhile.
+# The most lines of one request and of one transaction if lines are joined: each takes up to 15 microseconds, and other senders wait.
 JOINED_LINES = 50_000
-# Of one transaction: what is dropped beyond them goes with the next one.
+# The most batches that one transaction drops; the next transactions drop the rest.
 _DROPPED_AT_ONCE = 1000
 _NEWLINE = 10
 _SCHEMA = """
@@ -48,19 +48,19 @@ insert or ignore into facts values ('needed from', 0);
 
 
 class LogUnwritable(OSError):
-    """Nothing of the request was written: the reason, and what to do."""
+    """No line of the request was written. The message has the reason and the way out."""
 
 
 class BatchDamaged(LogUnwritable):
-    """Lines are not as they were written: which offsets, and the way out."""
+    """The checksum of lines is wrong. The message has their offsets and the way out."""
 
 
 class KeyReused(ValueError):
-    """An Idempotency-Key came with other lines than before."""
+    """An earlier request had the same Idempotency-Key and other lines."""
 
 
 class Appended(NamedTuple):
-    """The offsets of a request's lines: from `first` up to, without it, `end`."""
+    """The offsets of a request's lines, from `first` up to `end`, exclusive. `repeated`: an earlier request appended them."""
 
     first: int
     end: int
@@ -68,7 +68,7 @@ class Appended(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Lines of the offsets from `first` up to, without it, `next`. Offsets asked for before `first` are kept no more."""
+    """The lines of the offsets from `first` up to `next`, exclusive. Requested offsets before `first` are no longer in the log."""
 
     first: int
     next: int
@@ -77,18 +77,18 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Retention:
-    """What goes: lines older than `seconds`, and the oldest while they take more than `bytes` of the disk."""
+    """Retention deletes lines older than `seconds`, then the oldest lines until the log fits in `bytes` of the disk."""
 
     seconds: float
     bytes: int
 
 
 class ClickLog:
-    """The lines of one partition, whose name is the file's own: a log that is begun anew has another one.
+    """The lines of one partition. Its name is generated with the file, so a new log has another name.
 
-    Appends belong to one thread, reads may be in others. An append is in the file, and on the disk, or it is not there at all.
-
-    `bytes` is what the lines take of the disk. Readers see nothing that a loss of power could take back: SQLite shows a transaction once its write-ahead log is synced.
+    One thread appends at a time; any thread may read. An append is atomic and on the disk when it returns.
+    `bytes` is the disk space of the lines. Readers never see lines that a power cut could lose: SQLite shows a transaction only after
+    its write-ahead log is synced.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class ClickLog:
         of_topic: bool = False,
         skip_damaged: bool = False,
     ) -> None:
-        """`most_impressions` is the bytes of those that are remembered. `of_topic`: they are remembered by the topic's time, and retention
-        leaves what training has not read. `skip_damaged`: readers get no lines of a damaged batch, as if retention had dropped it.
+        """`most_impressions` bounds the bytes of remembered impressions. With `of_topic` they age by the topic's time, and retention by age
+        spares lines that training may still read. With `skip_damaged` readers skip a damaged batch, as if retention had dropped it.
 
         Raises LogUnwritable.
         """
@@ -127,7 +127,7 @@ class ClickLog:
             if join is None:
                 forget_all(self._db)
         self.joins = Joins()
-        # Of the batches that were read: the first offset, and the one behind the last.
+        # Damaged batches that were read: their first offset, and the offset after their last.
         self.damaged: dict[int, int] = {}
         self._skip_damaged = skip_damaged
         self._reading = threading.Lock()
@@ -138,45 +138,45 @@ class ClickLog:
 
     @property
     def joins_lines(self) -> bool:
-        """Whether clicks are joined to their impressions."""
+        """True if clicks are joined to their impressions."""
         return self._impressions is not None
 
     def clock_moved(self) -> float:
-        """Seconds by which the machine's clock was set while the log was written."""
+        """Return the sum of the jumps of the machine's clock, in seconds, while the log was written."""
         return self._clock_moved
 
     def move_clock(self, seconds: float) -> None:
-        """Raises LogUnwritable."""
+        """Set the sum of the clock's jumps. Raises LogUnwritable."""
         with self._transaction():
             self._db.execute("update facts set value = ? where name = 'clock moved'", (seconds,))
         self._clock_moved = seconds
 
     def positions(self) -> dict[str, int]:
-        """Of each partition of a topic that was appended, the offset behind what is here. Raises LogUnwritable."""
+        """Return, for each partition of the appended topic, the next offset to append. Raises LogUnwritable."""
         with self._told(), self._reading:
             return dict(self._reader.execute("select partition, following from positions").fetchall())
 
     @property
     def needed(self) -> int:
-        """The first offset that a recovery of training may read again."""
+        """Return the first offset that a recovery of training may read again."""
         return self._needed_from
 
     def needed_from(self, offset: int, read_up_to: int | None = None) -> None:
-        """The first offset that a recovery of training may read again, which is on the disk with the next append; and, where it is known, the
-        first one that no pass has yet.
+        """Set the first offset that a recovery of training may read again, which the next append writes to the disk, and the first offset
+        that no pass has yet, if it is known.
         """
         self._needed_from = offset
         self._read_up_to = offset if read_up_to is None else read_up_to
 
     def unread_bytes(self) -> int:
-        """About how many bytes no pass has yet. What a recovery alone may need is not among them: no checkpoint comes without new lines, so
-        who waited for one would wait for ever.
+        """Return about how many bytes no pass has yet. Lines that only a recovery may need do not count: without new lines no checkpoint
+        is made, so a reader of a topic that waited for one would wait for ever.
         """
         first, end, _ = self.kept
         return self.bytes * max(0, end - max(first, self._read_up_to)) // max(1, end - first)
 
     def append(self, requests: Sequence[Clicks], now: float) -> list[Appended | KeyReused | TooMuchJoined]:
-        """The first requests, at least one, in one transaction, of each its offsets; what is too old goes in the same one.
+        """Append the first requests, at least one, and drop lines by retention, in one transaction. Return the result of each request.
 
         Raises LogUnwritable.
         """
@@ -223,7 +223,7 @@ class ClickLog:
         return found
 
     def read(self, start: int, stop: int, most: int) -> Piece:
-        """Lines of an offset range, up to the batch with which they are `most` bytes. Offsets behind the end are not there.
+        """Return the lines of an offset range, up to and with the batch that brings them to `most` bytes. The log may end before `stop`.
 
         Raises LogUnwritable, BatchDamaged.
         """
@@ -239,11 +239,11 @@ class ClickLog:
             try:
                 for batch, count, text, checksum in rows:
                     if batch + count <= start:
-                        # The end of what is kept.
+                        # The query also finds the last batch that ends before `start`.
                         continue
                     if self._is_damaged(batch, count, text, checksum):
                         if texts:
-                            # The next piece begins behind it.
+                            # The next piece begins after it.
                             break
                         first = following = min(batch + count, stop)
                         continue
@@ -262,7 +262,7 @@ class ClickLog:
             return Piece(first, following, b"".join(texts))
 
     def _is_damaged(self, first: int, count: int, text: bytes, checksum: int | None) -> bool:
-        """Whether a batch is to be skipped. A log of an earlier release has batches without a checksum. Raises BatchDamaged."""
+        """True if a batch is damaged and to be skipped. Batches of an earlier release have no checksum. Raises BatchDamaged."""
         if checksum is None or checksum == _checksum_of(first, count, text):
             return False
         end = first + count
@@ -277,20 +277,20 @@ class ClickLog:
         return True
 
     def _made_at(self, clicks: Clicks, now: float) -> float:
-        """From when the age of its impressions counts. Beside a topic, by whose time they are forgotten, those that are posted have the wall's."""
+        """Return the time from which the age of a request's impressions counts: the wall clock's for posted ones, if a topic is read."""
         if clicks.time is not None:
             return clicks.time.at
         return now + self._clock_moved if self._of_topic else now
 
     def _joins_since(self, requests: Sequence[Clicks], now: float) -> float | None:
-        """What the age of impressions counts from. A topic that is not read, or is behind, has its own time."""
+        """Return the time against which the age of impressions counts: the topic's own, so that none expires while it is not read."""
         if not self._of_topic:
             return now
         times = [each.time.whole for each in requests if each.time is not None]
         return max((whole for whole in times if whole is not None), default=None)
 
     def _joined(self, text: bytes, now: float) -> tuple[bytes, Joins]:
-        """Raises TooMuchJoined, as if the request had not come."""
+        """Return the lines to append and the counts of the join. If it raises TooMuchJoined, the database is unchanged."""
         if self._impressions is None:
             return text, Joins()
         self._db.execute("savepoint request")
@@ -336,11 +336,11 @@ class ClickLog:
         )
 
     def _insert(self, first: int, text: bytes, now: float) -> int:
-        """The offset of the next line."""
+        """Insert a batch. Return the offset of the next line."""
         count, size = text.count(b"\n"), bytes_of_row(len(text))
         self._db.execute("insert into batches values (?, ?, ?, ?, ?)", (first, count, size, now, text))
-        # In a table of its own, for an earlier release may come back. One of its batches has the checksum of no former batch: offsets are
-        # given once.
+        # In a separate table, which an earlier release ignores. Its batches never get the checksum of an older batch, because offsets are
+        # not reused.
         self._db.execute("insert into checksums values (?, ?)", (first, _checksum_of(first, count, text)))
         self._db.execute("update places set end = ?, bytes = bytes + ?", (first + count, size))
         return first + count
@@ -395,7 +395,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     db.execute("pragma journal_mode = wal")
     db.execute("pragma synchronous = full")
-    # What is dropped need not be overwritten: its pages are used again.
+    # Deleted content need not be overwritten: its pages are reused.
     db.execute("pragma secure_delete = off")
     return db
 
@@ -405,7 +405,7 @@ def _checksum_of(first: int, count: int, text: bytes) -> int:
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:
-    """Lines of BATCH_BYTES together, or one that is longer."""
+    """Yield pieces of whole lines of at most BATCH_BYTES, or of one longer line."""
     at = 0
     while at < len(text):
         stop = text.rfind(b"\n", at, at + BATCH_BYTES) + 1 or text.index(b"\n", at) + 1
@@ -414,6 +414,6 @@ def _pieces(text: bytes) -> Iterator[bytes]:
 
 
 def _lines(text: bytes, start: int, stop: int) -> bytes:
-    """Of a text of lines those numbered from `start` up to, without it, `stop`."""
+    """Return the lines from number `start` up to `stop`, exclusive; numbers count from 0."""
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE) + 1
     return text[int(ends[start - 1]) if start else 0 : int(ends[stop - 1])]

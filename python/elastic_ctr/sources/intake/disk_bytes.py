@@ -1,19 +1,19 @@
-"""What a row takes of a SQLite file (https://sqlite.org/fileformat2.html, 1.6): pages have 4096 bytes, and what does not fit into one is in
-pages of its own. A row of half a page and more leaves as much of it empty, so the bytes of the texts alone say little.
+"""The disk space of a row in a SQLite file (https://sqlite.org/fileformat2.html, 1.6): pages have 4096 bytes, and a longer row
+continues in overflow pages. A row of just over half a page wastes almost half of it, so the bytes of the texts are a poor estimate.
 """
 
 _PAGE = 4096
-# Of a leaf, behind its header; of a row that is longer than the most, so much stays on the leaf at least.
+# Usable bytes of a leaf page, the longest row without overflow, and the least bytes of a longer row that stay on the leaf.
 _ON_LEAF, _MOST, _LEAST = _PAGE - 8, _PAGE - 35, (_PAGE - 12) * 32 // 255 - 23
 _ON_OVERFLOW = _PAGE - 4
-# Of a row beside its texts: numbers, the types of its columns, its length and its place on the page.
+# Bytes of a row beside its texts (its numbers, and the types of its columns), and of its cell (its length and its pointer).
 _BESIDE, _CELL = 27, 8
-# A page of an index is two thirds full on the average.
+# Bytes of an index entry beside its text. An index page is two thirds full on average.
 _ENTRY, _ENTRIES_PER_PAGE = 12, 1.5
 
 
 def bytes_of_row(texts: int) -> int:
-    """Of a row of a table whose texts have so many bytes, among others of its size."""
+    """Return the bytes of disk of a row whose texts have `texts` bytes, in a table of rows of that size."""
     size = texts + _BESIDE
     if size <= _MOST:
         return _PAGE // (_ON_LEAF // (size + _CELL))
@@ -25,5 +25,5 @@ def bytes_of_row(texts: int) -> int:
 
 
 def bytes_of_entry(text: int) -> int:
-    """Of an entry of an index by a text of so many bytes, or a number."""
+    """Return the bytes of disk of an index entry for a text of so many bytes, or for a number."""
     return int(_ENTRIES_PER_PAGE * (text + _ENTRY))

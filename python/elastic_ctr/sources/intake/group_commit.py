@@ -1,4 +1,4 @@
-"""Requests that come together are one transaction: a disk that syncs in milliseconds need not do it for each."""
+"""Commits concurrent requests in one transaction, because a sync of the disk takes milliseconds."""
 
 import asyncio
 import logging
@@ -13,15 +13,15 @@ from elastic_ctr.sources.intake.request_lines import Clicks
 
 log = logging.getLogger(__name__)
 
-# Handed to the log at once, as they were sent.
+# The most bytes, as sent, and requests that one call of `ClickLog.append` gets.
 GROUP_BYTES = 4 << 20
 GROUP_REQUESTS = 5_000
-# What is too old goes even if nothing comes.
+# Retention runs at this interval even without requests.
 _DROP_SECONDS = 10.0
 
 
 class GroupCommit:
-    """The one writer of a log. `error` is the sentence of the last commit if that failed."""
+    """The only writer of a log. `error` is the message of the last commit if it failed."""
 
     def __init__(self, clicks: ClickLog, clock: Callable[[], float], observe: Callable[[float], None]) -> None:
         self.error: str | None = None
@@ -34,7 +34,7 @@ class GroupCommit:
         self._ended = False
 
     async def append(self, clicks: Clicks) -> Appended:
-        """Returns once the lines are on the disk. Raises LogUnwritable, KeyReused, TooMuchJoined."""
+        """Append lines. Return when they are on the disk. Raises LogUnwritable, KeyReused, TooMuchJoined."""
         if self._ended:
             raise LogUnwritable("the intake is being ended: send the clicks again, with the same Idempotency-Key")
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -43,7 +43,7 @@ class GroupCommit:
         return await done
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set, with all that came before."""
+        """Commit requests until `stop` is set and all earlier ones are committed."""
         stopping = asyncio.ensure_future(stop.wait())
         stopping.add_done_callback(lambda _: self._end())
         try:
@@ -58,7 +58,7 @@ class GroupCommit:
             self._thread.shutdown()
 
     def _end(self) -> None:
-        """What came before is written; senders that go on would keep the writer for ever."""
+        """Refuse further requests: senders that go on would keep the writer from ending."""
         self._ended = True
         self._came.set()
 
@@ -71,7 +71,7 @@ class GroupCommit:
         return found
 
     async def _commit(self, group: list[tuple[Clicks, asyncio.Future[Appended]]]) -> None:
-        """No error ends the writer: a request that the log cannot bear is answered alone, and the others are appended."""
+        """Commit a group. No error ends the writer: if one request fails unexpectedly, the requests are committed one by one."""
         try:
             await self._append(group)
         except LogUnwritable as failed:
@@ -104,7 +104,7 @@ class GroupCommit:
             self._observe(time.monotonic() - began)
         self._waiting.extendleft(reversed(group[len(results) :]))
         for (_, done), result in zip(group, results, strict=False):
-            # A caller that has gone has an answer, too: its lines are there.
+            # The caller was cancelled; its lines are appended all the same.
             if done.done():
                 continue
             if isinstance(result, Appended):

@@ -1,4 +1,4 @@
-"""Impressions that may still be clicked, in the log's own file: they come and go in the transaction of their lines."""
+"""Impressions that may still be clicked, in the log's file: each changes in the same transaction as the lines of its request."""
 
 import io
 import logging
@@ -11,9 +11,9 @@ from elastic_ctr.sources.intake.join import Kind, LateClicks
 
 log = logging.getLogger(__name__)
 
-# Of the late clicks of one request: each is as long as its impression, which may be hundreds of times as long as its click.
+# The most bytes of the late clicks of one request. Each is as long as its impression, possibly hundreds of times its click.
 JOINED_BYTES = 16 << 20
-# What is forgotten in one transaction beside twice what comes: a write-ahead log of all that is old could be as large as the table.
+# Impressions that one transaction forgets, beside two for each new line. More could make the write-ahead log as large as the table.
 _FORGOTTEN_AT_ONCE = 200
 _TIME = 8
 
@@ -26,12 +26,12 @@ create index if not exists shown_by_time on shown (at);
 
 
 class TooMuchJoined(ValueError):
-    """The late clicks of a request would be longer together than one transaction should be."""
+    """The late clicks of a request are together too long for one transaction."""
 
 
 class Joins(NamedTuple):
-    """Clicks that carried only a key: those that became late clicks, those without an impression, and those that came again. And impressions
-    that were forgotten before their time, because there were too many.
+    """Counts of clicks that carried only a key (joined to an impression, without an impression, repeated), and of impressions that were
+    forgotten before their time because there were too many.
     """
 
     joined: int = 0
@@ -44,10 +44,10 @@ class Joins(NamedTuple):
 
 
 class Impressions:
-    """In a log's file. Remembered for `seconds`, the oldest for less while all have more than `most_bytes`. The first of several with one key
-    counts until it is forgotten.
+    """The impressions in a log's file. Each is remembered for `seconds`; while all take more than `most_bytes`, the oldest are forgotten
+    earlier. The first of several with one key counts until it is forgotten.
 
-    `bytes` is what those that are remembered take of the disk; who rolls a transaction back puts it back.
+    `bytes` is the disk space of remembered impressions. A caller that rolls a transaction back must restore it.
     """
 
     def __init__(self, db: sqlite3.Connection, rules: LateClicks, seconds: float, most_bytes: int) -> None:
@@ -60,7 +60,7 @@ class Impressions:
         [self.bytes] = db.execute("select coalesce(sum(bytes), 0) from shown").fetchone()
 
     def _forget_those_of_other_rules(self) -> None:
-        """Their rows have other columns: no late click can be made of them."""
+        """Forget impressions of an earlier format: their rows have other columns, so no late click can be made of them."""
         digest = self._rules.digest
         self._db.execute("begin immediate")
         if self._db.execute("select value from facts where name = 'joined by'").fetchone() != (digest,):
@@ -75,8 +75,8 @@ class Impressions:
         self._db.execute("commit")
 
     def forget(self, now: float | None, lines: int) -> int:
-        """Before `lines` others are looked up, those that are too old, where `now` is known, or too many; how many were too many. What is left
-        goes with the next lines. Within a transaction.
+        """Forget impressions that are too old (if `now` is known) or too many, before the join of `lines` others. Return how many were too
+        many. One call forgets a bounded number; the next calls forget the rest. Call this within a transaction.
         """
         oldest = -inf if now is None else now - self._seconds
         size, crowded = self.bytes, 0
@@ -95,9 +95,9 @@ class Impressions:
         return crowded
 
     def join(self, text: bytes, now: float) -> tuple[bytes, Joins]:
-        """The lines that are appended for those of a request. Within a transaction.
+        """Return the lines to append for those of a request, and the counts. Call this within a transaction.
 
-        Raises TooMuchJoined, and has changed something then.
+        If it raises TooMuchJoined, the caller must roll back.
         """
         lines = bytearray()
         joined = unmatched = duplicate = size = 0
@@ -119,7 +119,7 @@ class Impressions:
                 try:
                     late = self._rules.late_click_of(found[1]) + b"\n"
                 except (RecursionError, ValueError):
-                    # A column with thousands of brackets is no feature, and what is no row makes none.
+                    # The impression is nested too deeply or is no valid row, so no late click can be made of it.
                     unmatched += 1
                     continue
                 size += len(late)
@@ -132,7 +132,7 @@ class Impressions:
         return bytes(lines), Joins(joined, unmatched, duplicate)
 
     def _remember(self, key: str, now: float, line: bytes, *, clicked: bool) -> None:
-        """The first row counts, and a click that came with any."""
+        """Remember an impression. The first row of a key is kept; a click in any of them counts."""
         letters = len(key.encode())
         taken = bytes_of_row(letters + len(line)) + bytes_of_entry(letters) + bytes_of_entry(_TIME)
         new = self._db.execute(
@@ -146,5 +146,5 @@ class Impressions:
 
 
 def forget_all(db: sqlite3.Connection) -> None:
-    """Where nothing is joined any more."""
+    """Drop the impressions of a log that no longer joins clicks."""
     db.execute("drop table if exists shown")

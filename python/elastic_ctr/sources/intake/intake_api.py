@@ -1,4 +1,4 @@
-"""The HTTP API of the intake: clicks come in, and offset ranges of the log go out."""
+"""The HTTP API of the intake: senders post clicks, readers fetch offset ranges of the log."""
 
 import asyncio
 import json
@@ -36,11 +36,11 @@ from elastic_ctr.sources.streams.open import open_topic
 
 log = logging.getLogger(__name__)
 
-# Bodies of all requests under way: more are answered 503.
+# The most bytes of all request bodies in memory; a request beyond it gets a 503.
 UNDER_WAY_BYTES = 128 << 20
-# Of one answer; the reader asks for what comes behind it.
+# Bytes of one answer; the reader requests the following lines separately.
 PIECE_BYTES = 4 << 20
-# So many answers may have their lines in memory, each for so long.
+# The most answers with their lines in memory, and the seconds that each may take.
 ANSWERS_UNDER_WAY = 32
 ANSWER_SECONDS = 30.0
 OPEN_FILES = 1 << 16
@@ -51,12 +51,12 @@ _NEEDED_BYTES = 64 << 10
 
 
 class Intake:
-    """One log with its writer and what is counted of it."""
+    """One log with its writer, counters and metrics."""
 
     def __init__(
         self, config: IntakeFile, clock: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
     ) -> None:
-        """`steady` tells time that passes from a clock that is set. Raises LogUnwritable, and StoreError, ValueError for a topic's settings."""
+        """`steady` is a monotonic clock. Raises LogUnwritable, and StoreError, ValueError for the settings of a topic."""
         self.config = config
         settings = config.intake
         retention = Retention(settings.retention_hours * 3600, settings.max_bytes)
@@ -75,11 +75,11 @@ class Intake:
         self.commits = GroupCommit(self.log, LogClock(self.log, clock, steady), self.metrics.observe_commit)
         self.topic = self.metrics.topic = self._topic()
         self._under_way = 0
-        # Those whose lines are being read or sent.
+        # Answers whose lines are being read or sent.
         self.answers = 0
 
     def _topic(self) -> TopicReader | None:
-        """Raises StoreError, ValueError for credentials that cannot be used."""
+        """Return the reader of the topic, or None. Raises StoreError, ValueError for credentials that cannot be used."""
         source = self.config.data.source
         if not source.is_topic:
             return None
@@ -88,19 +88,19 @@ class Intake:
         return TopicReader(topic, self.log, self.commits, latest=latest, most_unread=most_unread)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Write until `stop` is set."""
+        """Append clicks until `stop` is set."""
         if self.topic is None:
             await self.commits.run(stop)
             return
         reading = asyncio.create_task(self.topic.run(stop))
-        # It ends by itself for a fault of ours alone: the process is started again then.
+        # The reader ends before `stop` only by a bug. The process then ends too and is restarted.
         reading.add_done_callback(lambda _: stop.set())
         await self.commits.run(stop)
         await reading
 
     @contextmanager
     def reserved(self, request: Request) -> Iterator[None]:
-        """Memory for the body of a request. Raises RequestRefused (503) while others have it all."""
+        """Reserve memory for the body of a request. Raises RequestRefused (503) while other requests use it all."""
         limit = self.config.intake.max_body_bytes
         declared = request.headers.get("content-length", "")
         size = min(int(declared), limit) if declared.isdigit() else limit
@@ -178,7 +178,7 @@ def intake_app(intake: Intake, access: Access) -> Starlette:
     async def needed(request: Request) -> Response:
         access.require(request, Right.INTERNAL)
         told = await read_record(request, _Needed, _NEEDED_BYTES)
-        # Offsets of a log that was lost say nothing of this one.
+        # Offsets of an earlier log, which was lost, are not those of this one.
         offset = told.needed.get(intake.log.partition)
         is_known = offset is not None and offset <= intake.log.kept.end
         if offset is not None and is_known:
@@ -186,7 +186,7 @@ def intake_app(intake: Intake, access: Access) -> Starlette:
         return JSONResponse({"partition": intake.log.partition, "taken": is_known})
 
     async def lines(request: Request) -> Response:
-        # First: a caller without the right takes no place.
+        # Checked first, so that a caller without the right does not count in `answers`.
         access.require(request, Right.INTERNAL)
         try:
             wanted = read_document(_Range, json.dumps(dict(request.query_params)))
@@ -200,7 +200,7 @@ def intake_app(intake: Intake, access: Access) -> Starlette:
             raise RequestRefused(416, f"the log ends at offset {end}, before {wanted.stop}", known)
         if intake.answers >= ANSWERS_UNDER_WAY:
             raise _later("too many ranges are being read; ask again in a second")
-        # From before the lines are in memory; _Piece gives the place back.
+        # Counted before the lines are in memory; _Piece decrements it.
         intake.answers += 1
         try:
             piece = await asyncio.to_thread(intake.log.read, wanted.start, wanted.stop, PIECE_BYTES)
@@ -223,14 +223,14 @@ def intake_app(intake: Intake, access: Access) -> Starlette:
     ]
     return application(
         routes,
-        # Readers reach the log through the same Service: it is ready even where nothing more can be written.
+        # Always ready, even if the log cannot be written: readers reach it through the same Service.
         status=lambda: status_of(intake.log, counts, intake.commits.error, intake.topic),
         metrics=intake.metrics,
     )
 
 
 class _Piece(StreamingResponse):
-    """Lines that are sent as fast as they are taken; whoever does not take them in time gets no more. Then it is under way no longer."""
+    """Sends lines as fast as the reader takes them, and closes the connection of one that is too slow."""
 
     def __init__(self, text: bytes, headers: dict[str, str], intake: Intake) -> None:
         length = {"content-length": str(len(text))}
@@ -252,7 +252,7 @@ async def _blocks(text: bytes) -> AsyncIterator[bytes]:
 
 
 class _Needed(BaseModel):
-    """By partition, the first offset that a recovery may train again, and the first one that no pass has yet."""
+    """For each partition, the first offset that a recovery may train again, and the first offset that no pass has yet."""
 
     needed: dict[str, Annotated[int, Field(ge=0, lt=_OFFSETS)]]
     following: dict[str, Annotated[int, Field(ge=0, lt=_OFFSETS)]] = Field(default_factory=dict)

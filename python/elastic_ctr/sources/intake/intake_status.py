@@ -1,4 +1,4 @@
-"""What the intake says of itself: the JSON of /status, and its metrics."""
+"""The JSON of the intake's /status, and its metrics."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _COMMIT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 @dataclass
 class Counts:
-    """Since the process began."""
+    """Counters since the process began."""
 
     requests: int = 0
     records: int = 0
@@ -26,7 +26,7 @@ class Counts:
 
 
 def status_of(log: ClickLog, counts: Counts, error: str | None, topic: TopicReader | None) -> dict[str, Any]:
-    """The JSON of /status."""
+    """Return the JSON of /status."""
     joins = log.joins
     return {
         "role": "intake",
@@ -49,7 +49,7 @@ def status_of(log: ClickLog, counts: Counts, error: str | None, topic: TopicRead
 
 
 class IntakeMetrics(Metrics):
-    """`observe_commit` takes the seconds of a transaction; all else is read at each scrape, of the `topic` if one is read."""
+    """`observe_commit` takes the seconds of a transaction. All other metrics are read at each scrape, those of `topic` if it is set."""
 
     def __init__(self, log: ClickLog, counts: Counts, error: Callable[[], str | None]) -> None:
         self.topic: TopicReader | None = None

@@ -1,6 +1,6 @@
-"""Clicks that carry only the key of their impression: which rows are such, and which row they become. Rules without state.
+"""Stateless rules of the join: which rows are clicks that carry only the key of their impression, and which row they become.
 
-A row becomes another by its bytes, cell for cell: a reader of rows takes numbers and texts of all other columns as they were.
+A late click is the impression's row with the bytes of two cells replaced, so readers see all other cells unchanged.
 """
 
 import json
@@ -20,7 +20,7 @@ from elastic_ctr.runtime.documents import MOST_VALUES, refuse_many_values
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 _SPACE = re.compile(r"[ \t\r]*")
 _DECODER = json.JSONDecoder()
-# As long as a key of SQLite's index is cheap.
+# Longer keys would be expensive in SQLite's index.
 LONGEST_KEY = 255
 
 
@@ -32,7 +32,7 @@ class Kind(Enum):
 
 
 class Row(NamedTuple):
-    """What a line is to the join. `key`: empty where no impression can have it. `clicked`: an impression that was sent with its click."""
+    """The join's view of a line. `key` is empty if no impression can have it. `clicked`: the impression was sent with its click."""
 
     kind: Kind
     key: str = ""
@@ -44,7 +44,7 @@ _OTHER = Row(Kind.OTHER)
 
 @dataclass(frozen=True)
 class LateClicks:
-    """The rules of one format: the columns that have the key, the label and the shows, and `inputs`, those that features read."""
+    """The rules of one format: the columns of the key, the label and the shows, and `inputs`, the columns that features read."""
 
     format: str
     columns: tuple[str, ...]
@@ -55,7 +55,7 @@ class LateClicks:
 
     @classmethod
     def of(cls, data: Data, features: Features | None) -> "LateClicks | None":
-        """None: nothing is joined."""
+        """Return the rules, or None if nothing is joined."""
         join = data.stream.join
         if join is None:
             return None
@@ -67,26 +67,26 @@ class LateClicks:
 
     @property
     def digest(self) -> bytes:
-        """Changes where a remembered row would be read by other rules than those that it was remembered by."""
+        """Return a digest of the settings with which a remembered row must be read."""
         rules = (self.format, self.columns, self.key, self.label, self.shows)
         return sha256(repr(rules).encode()).digest()[:16]
 
     def row_of(self, line: bytes) -> Row:
-        """What a line, without its newline, is."""
+        """Classify a line without its newline."""
         cells = self._cells(line)
         if cells is None:
             return _OTHER
         key = _key_of(cells.get(self.key))
         clicks = _number_of(cells.get(self.label)) or 0.0
         if clicks > 0 and all(_is_empty(cells.get(name)) for name in self.inputs):
-            # Whatever else it has: trained as it is, it would be a click of nothing.
+            # Whatever its other columns: trained as it is, it would be a click without features.
             return Row(Kind.CLICK, key if clicks == 1 else "")
         if not key or self.label not in cells or self.shows not in cells or _is_zero(cells[self.shows]):
             return _OTHER
         return Row(Kind.IMPRESSION, key, clicks > 0)
 
     def late_click_of(self, impression: bytes) -> bytes:
-        """The row of an impression's late click: the same features, shows 0 and clicks 1."""
+        """Return the late click of an impression: the same row with shows 0 and clicks 1."""
         text = impression.decode()
         values = {self.label: "1", self.shows: "0"}
         found: list[str] = []
@@ -103,7 +103,7 @@ class LateClicks:
             try:
                 text = line.decode()
                 if '"' not in text:
-                    # Without quotes there is nothing to look for in a cell: rows of many short ones take a third of the time.
+                    # A row without quotes can be split at separators, in a third of the time if it has many short cells.
                     plain = text.removesuffix("\r").split(_SEPARATORS[self.format])
                     return dict(zip(self.columns, plain, strict=True)) if len(plain) == len(self.columns) else None
                 cells = [(name, text[start:stop]) for name, start, stop in self._text_spans(text)]
@@ -121,7 +121,7 @@ class LateClicks:
         return found if isinstance(found, dict) else None
 
     def _text_spans(self, text: str) -> Iterator[tuple[str, int, int]]:
-        """Column, begin and end of each cell, its quotes included. Raises ValueError where a quote or a column is too much."""
+        """Yield (column, start, stop) of each cell with its quotes. Raises ValueError for a stray quote or too many cells."""
         at, end = 0, len(text.removesuffix("\r"))
         for name in self.columns:
             if at > end:
@@ -142,7 +142,7 @@ class LateClicks:
 
 
 def _json_spans(text: str) -> Iterator[tuple[str, int, int]]:
-    """Name, begin and end of each value of a JSON object that was parsed before."""
+    """Yield (name, start, stop) of each value of a valid JSON object."""
     at = _past_space(text, _past_space(text, 0) + 1)
     while text[at] != "}":
         name, at = _DECODER.raw_decode(text, at)
@@ -165,7 +165,7 @@ def _past_space(text: str, at: int) -> int:
 
 
 def _key_of(value: object) -> str:
-    """A key is a text, or a whole number of 64 bits, which is the same as its text. Larger numbers and fractions are rounded: none."""
+    """Return the key of a text or of a 64-bit integer, which equals its text; else "". JSON rounds larger numbers and fractions."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
     text = str(value)
@@ -182,7 +182,7 @@ def _number_of(value: object) -> float | None:
 
 
 def _is_zero(value: object) -> bool:
-    """Of an empty cell, too."""
+    """True for the number 0 and for an empty cell."""
     return _is_empty(value) or _number_of(value) == 0
 
 

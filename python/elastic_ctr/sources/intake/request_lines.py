@@ -1,4 +1,4 @@
-"""What a request says: its lines, and the key by which a repeat of it is known."""
+"""The content of a request: its lines, and the Idempotency-Key by which the intake recognises a repeat."""
 
 import re
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ _EMPTY_LINES = re.compile(rb"^[ \t\r\f\v]*\n", re.MULTILINE)
 
 
 class ClicksRefused(ValueError):
-    """The caller's mistake: which line or header, why, and what is right."""
+    """The request is wrong. The message has the line or header, the reason and the way out."""
 
 
 class Position(NamedTuple):
-    """Of a topic that is appended: a partition, and the offset behind what the log has of it."""
+    """A partition of the appended topic, and its next offset that the log does not have."""
 
     partition: str
     following: int
 
 
 class TopicTime(NamedTuple):
-    """Unix seconds: when the messages of a topic were made, and up to when those of all its partitions are read; None: not known yet."""
+    """Unix seconds: `at` is when a topic's messages were made; all its partitions are read up to `whole` (None: not known yet)."""
 
     at: float
     whole: float | None
@@ -33,8 +33,8 @@ class TopicTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Clicks:
-    """Lines that are appended together: `text` has `count` of them, each with its newline. `key` names the request. `positions` say where
-    a topic is read on once they are there, and `time` when they were made.
+    """Lines that are appended together: `text` has `count` of them, each with its newline. `key` is the Idempotency-Key. For a topic,
+    `positions` are its next offsets after these lines, and `time` is when they were made.
     """
 
     text: bytes
@@ -45,12 +45,12 @@ class Clicks:
 
     @property
     def digest(self) -> bytes:
-        """Tells a repeat from other lines under the same key."""
+        """Return a digest that distinguishes a repeat from other lines with the same key."""
         return sha256(self.text).digest()[:16]
 
 
 def clicks_of(body: bytes, longest: int, key: str | None = None) -> Clicks:
-    """The lines of a body, without those that are empty. They need not be rows: the master's check says which are.
+    """Return the lines of a body without empty ones. They need not be valid rows: a trainer checks them later.
 
     Raises ClicksRefused.
     """
@@ -70,7 +70,7 @@ def clicks_of(body: bytes, longest: int, key: str | None = None) -> Clicks:
 
 
 def _longest_line(text: bytes) -> tuple[int, int]:
-    """Its number, from 1, and its bytes without the newline. In parts, for the ends of short lines take many times the memory of their text."""
+    """Return the longest line's number, from 1, and its bytes without newline. It works in parts: each line end takes 8 bytes."""
     before, number, longest, begins = 0, 1, 0, 0
     for start in range(0, len(text), _PART_BYTES):
         part = np.frombuffer(text, np.uint8, min(_PART_BYTES, len(text) - start), start)
@@ -85,7 +85,7 @@ def _longest_line(text: bytes) -> tuple[int, int]:
 
 
 def lines_in(text: bytes) -> bytes:
-    """Those that are not empty, in parts for the same reason."""
+    """Return the lines that are not empty. It works in parts to bound memory."""
     if _EMPTY_LINES.search(text) is None:
         return text
     kept, at = list[bytes](), 0
@@ -97,7 +97,7 @@ def lines_in(text: bytes) -> bytes:
 
 
 def key_of(given: list[str]) -> str | None:
-    """The key in the headers `Idempotency-Key`. Raises ClicksRefused."""
+    """Return the key in the headers `Idempotency-Key`, or None. Raises ClicksRefused."""
     if not given:
         return None
     [key, *others] = given

@@ -1,7 +1,7 @@
-"""Appends the messages of a topic to the log, each once, so that its clicks are joined like those that are posted.
+"""Appends each message of a topic to the log once, so that its clicks are joined as posted ones are.
 
-The log has the offset behind what was appended, and moves it in the transaction of the lines: a killed intake neither loses a message nor
-appends one twice.
+The log has the next offset of each partition and updates it in the transaction of the lines, so a killed intake neither loses a
+message nor appends one twice.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ from elastic_ctr.store import StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-# From one look at the topic to the next where nothing came.
+# Seconds between two polls of the topic without new messages.
 _LOOK_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
 _PARTITION_AGAIN_SECONDS = 10.0
-# Of one transaction.
+# The most bytes and messages of one transaction.
 _BYTES = 4 << 20
 _MOST_MESSAGES = 10_000
-# Reading goes on once so much less is unread: a word at each step of training would be many.
+# Hysteresis: reading resumes when the unread bytes fall below this share of the limit, which bounds the warnings.
 _ROOM = 0.9
 
 
 class TopicTimes:
-    """When the messages were made that are appended, by partition. The age of an impression counts from the newest message that it came with,
-    up to the median of those that were read last: none is forgotten while the topic is not read, or because one sender's clock is ahead.
+    """Creation times of the appended messages, by partition. The age of an impression counts from the newest message of its read to the
+    median of the last read: none is forgotten while the topic is not read, or because one sender's clock is ahead.
     """
 
     def __init__(self, wall: Callable[[], float]) -> None:
@@ -40,7 +40,7 @@ class TopicTimes:
         self._read_up_to: dict[str, float] = {}
 
     def appended(self, partition: str, at: MadeAt | None) -> float:
-        """From when the age of its next impressions counts, which were made `at`. The time of a partition goes neither back nor ahead of now."""
+        """Return the time from which the age of impressions made `at` counts. A partition's time goes neither backwards nor beyond now."""
         now = self._wall()
         median, newest = (now, now) if at is None else (min(at.median, now), min(at.newest, now))
         before = self._read_up_to.get(partition, 0.0)
@@ -48,7 +48,7 @@ class TopicTimes:
         return max(newest, before)
 
     def whole(self, behind: Mapping[str, int]) -> float | None:
-        """Up to when all partitions are read, of which those in `behind` have more; None while one of them was not read yet."""
+        """Return the time up to which all partitions are read; those in `behind` have more. None if one of these was not read yet."""
         times = [self._read_up_to.get(partition) for partition in behind] or [
             max(self._read_up_to.values(), default=None)
         ]
@@ -57,15 +57,15 @@ class TopicTimes:
 
 
 class TopicReader:
-    """The one reader of a topic.
+    """The only reader of a topic.
 
     Attributes:
         records: lines that were appended.
         lag: offsets that are not appended yet; None while the topic cannot be read.
-        gone: offsets that the topic kept no more when they were due.
-        dropped: messages whose impressions are too long together.
-        waits: whether it appends nothing until training has read more: what is not in the log is kept by the topic.
-        error: the sentence of the last failure until the topic is read again.
+        gone: offsets that the topic had deleted before they were read.
+        dropped: messages whose late clicks are together too long.
+        waits: True while the reader appends nothing because training is behind; the topic keeps the messages.
+        error: the message of the last failure, until the topic is read again.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TopicReader:
         most_unread: int,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`latest`: a topic that was never read begins with what comes from now on. `most_unread`: bytes in the log."""
+        """`latest`: a topic that was never read begins at its end. `most_unread`: bytes in the log beyond which the reader waits."""
         self.url = topic.url
         self.records = self.gone = self.dropped = 0
         self.lag: int | None = None
@@ -90,13 +90,13 @@ class TopicReader:
         self._commits = commits
         self._latest = latest
         self._times = TopicTimes(wall)
-        # The sentence of partitions that nobody can read, while others are read.
+        # The message about partitions without a leader, while others are read.
         self._absent: str | None = None
-        # Partitions whose read failed, until when they are left alone, and why: such a read takes its time.
+        # Partitions whose read failed: when to try again, and the error. A failing read takes long.
         self._failing: dict[str, tuple[float, StoreError]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set. A topic or a log that fails is asked again."""
+        """Read until `stop` is set. Failures of the topic or the log are retried."""
         try:
             while not stop.is_set():
                 pause = await self._pause_after_round(stop)
@@ -109,7 +109,7 @@ class TopicReader:
         try:
             came = await self._round(stop)
         except LogUnwritable:
-            # The writer says it.
+            # GroupCommit has logged it.
             return _AGAIN_SECONDS
         except OSError as failed:
             if self.error != str(failed) and not stop.is_set():
@@ -122,13 +122,13 @@ class TopicReader:
         return 0 if came else _LOOK_SECONDS
 
     async def _round(self, stop: asyncio.Event) -> bool:
-        """A transaction's worth of each partition; whether there was any. A read that fails keeps no other partition from being read."""
+        """Append up to one transaction of each partition. Return True if there was any. A failed read does not stop other partitions."""
         kept = await asyncio.to_thread(self._topic.partitions)
         absent = ", ".join(sorted(partition for partition, each in kept.items() if each.away))
         self._absent = f"{absent} of {self.url} cannot be read: no broker leads it" if absent else None
         places = await self._places(kept)
         self.lag = sum(max(0, kept[partition].end - place) for partition, place in places.items())
-        # Whether an absent partition has more is not known: it may.
+        # An absent partition may have more messages.
         behind = {name: place for name, place in places.items() if place < kept[name].end or kept[name].away}
         readable = [name for name in behind if not kept[name].away]
         self.waits = self.waits and bool(readable)
@@ -154,7 +154,7 @@ class TopicReader:
         return came
 
     def _has_to_wait(self) -> bool:
-        """Whether training has so much to read that the next messages stay in the topic. Asked before each transaction."""
+        """True if training has so much to read that further messages stay in the topic. Checked before each transaction."""
         waits = self._log.unread_bytes() > self._most_unread * (_ROOM if self.waits else 1)
         if waits and not self.waits:
             log.warning("training is behind: messages stay in %s until it has read more of the log", self.url)
@@ -162,13 +162,13 @@ class TopicReader:
         return waits
 
     async def _places(self, kept: dict[str, Kept]) -> dict[str, int]:
-        """The next offset of each partition. Raises StoreError for a topic that was created anew."""
+        """Return the next offset of each partition. Raises StoreError for a topic that was created anew."""
         known = await asyncio.to_thread(self._log.positions)
         if self._latest and not known.keys() & kept.keys():
             if self._absent is not None:
                 raise StoreUnavailable(f"{self._absent}; reading begins once every partition says where it ends")
             known = {partition: each.end for partition, each in kept.items()}
-            # In one transaction: a partition without a place is one that was added, and is read from its first offset.
+            # In one transaction, because a partition without a position counts as added later and is read from its first offset.
             begins = tuple(Position(partition, end) for partition, end in known.items())
             await self._commits.append(Clicks(b"", 0, positions=begins))
         places = {
@@ -185,14 +185,14 @@ class TopicReader:
         return places
 
     async def _take(self, partition: str, start: int, stop: int, behind: Mapping[str, int]) -> int:
-        """Append the messages from one offset on, up to another one; where the next ones begin. Raises StoreError, LogUnwritable."""
+        """Append messages from `start` up to `stop`. Return the next offset. Raises StoreError, LogUnwritable."""
         lines = await asyncio.to_thread(self._topic.read, partition, start, stop, _BYTES)
         text = lines_in(lines.raw.read())
         following = stop if lines.following is None else lines.following
         position = Position(partition, following)
         made = None
         if text or lines.at is not None:
-            # Up to when all is read before these lines: a click among them may be of an impression that is as old as the window.
+            # Taken before these lines count: a click among them may be of an impression that is as old as the window.
             whole = self._times.whole(behind)
             made = TopicTime(self._times.appended(partition, lines.at), whole)
         clicks = Clicks(text, text.count(b"\n"), positions=(position,), time=made)

@@ -1,1 +1,1 @@
-"""Streams of click logs: logs with offsets that are appended to while they are read."""
+"""Streams of click logs: logs with offsets that grow while they are read."""

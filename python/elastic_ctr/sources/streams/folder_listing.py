@@ -1,4 +1,4 @@
-"""The files below a followed folder, each once however many links it has."""
+"""The files below a followed folder, each listed once however many links it has."""
 
 import os
 import stat
@@ -12,9 +12,9 @@ _HIDDEN = (".", "_")
 
 
 def files_below(root: Path, passed_over: Callable[[str], None]) -> list[FollowedFile]:
-    """By name. Hidden files and folders, and links to folders, are none of them; `passed_over` has a sentence for what cannot be read.
+    """Return the files sorted by name, without hidden files and folders and links to folders.
 
-    Raises NotInStore where the folder does not exist, StoreError.
+    `passed_over` gets a message for each unreadable entry. Raises NotInStore if the folder does not exist, StoreError.
     """
     found: dict[tuple[int, int], FollowedFile] = {}
     links: dict[tuple[int, int], bool] = {}

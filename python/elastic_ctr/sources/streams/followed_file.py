@@ -1,4 +1,4 @@
-"""A file of a followed folder, and what it is known by after it was renamed, copied or compressed."""
+"""A file of a followed folder, and the identity by which it is recognised after a rename, copy or compression."""
 
 import os
 import re
@@ -16,9 +16,9 @@ HEAD_BYTES = 1 << 10
 """Lines of clicks differ within a few of them, so the first ones tell files apart. More would be read at each look at a file that grows."""
 _TAIL_BYTES = 4 << 10
 _PIECE_BYTES = 1 << 20
-# data.maxLineBytes is at most 64 MB: the end of a longer line is not needed.
+# data.maxLineBytes is at most 64 MiB, so the end of a longer line is not needed.
 _PAST_END_BYTES = 65 << 20
-# File systems tell times in ticks of a few milliseconds: within one, a file may change and look the same.
+# Timestamps of file systems have ticks of a few milliseconds; a second change within a tick does not show.
 _SETTLED_NS = 100_000_000
 _DIGEST = "[0-9a-f]{16}"
 _TEXT = re.compile(
@@ -28,18 +28,18 @@ _TEXT = re.compile(
 
 
 class FileChanged(Exception):
-    """The file is another one than a moment ago; a new look tells which."""
+    """The path has another file, or the file was cut, since it was listed; the folder must be listed again."""
 
 
 class Identity(NamedTuple):
-    """Inode and first lines of a file. The device is no part of it: its number changes with each mount.
+    """Inode and first lines of a file. The device is not part of it, because its number changes with each mount.
 
     Attributes:
-        name: below the root where it was last seen.
+        name: the path below the root where it was last seen.
         inode: a renamed file keeps it, a copy has another one, and a new file may get that of a deleted one.
-        length, digest: of its first bytes, up to `HEAD_BYTES` of whole lines.
-        least, start: the same of fewer lines, at most half of the file. A copy may lack the last lines that a file had.
-        is_absent: it was not there at the last look.
+        length, digest: length and digest of its first whole lines, up to `HEAD_BYTES`.
+        least, start: length and digest of fewer lines, at most half of the file, because a copy may lack the last lines.
+        is_absent: it was missing in the last listing.
     """
 
     name: str
@@ -63,23 +63,23 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, file: "FollowedFile", head: bytes, end: int) -> "Identity":
-        """`end`: of its last whole line."""
+        """Return the identity of a file that begins with `head`; `end` is the offset after its last whole line."""
         length = min(end, len(head))
         least = head.rfind(b"\n", 0, end // 2) + 1 or head.find(b"\n") + 1 or length
         return cls(file.name, file.inode, length, digest_of(head[:length]), least, digest_of(head[:least]))
 
     def begins(self, head: bytes) -> bool:
-        """Whether a file that begins with `head` has its first bytes."""
+        """True if a file that begins with `head` has this identity's first bytes."""
         return len(head) >= self.length and digest_of(head[: self.length]) == self.digest
 
     def may_begin(self, head: bytes) -> bool:
-        """Whether `head` is the whole of a shorter file, which has the first lines."""
+        """True if `head` may be the whole of a shorter copy, because it has the first lines."""
         return self.least <= len(head) < self.length and digest_of(head[: self.least]) == self.start
 
 
 @dataclass(frozen=True)
 class FollowedFile:
-    """A file as a listing of the folder found it. `name`: its path below the root; `is_settled`: a change of it would show in its state."""
+    """A file as the folder's listing found it. `name`: its path below the root. `is_settled`: a later change will change its `state`."""
 
     path: Path
     name: str
@@ -97,12 +97,12 @@ class FollowedFile:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Links to one file have one."""
+        """Return the device and the inode, which all hard links to a file share."""
         return self.device, self.inode
 
     @property
     def state(self) -> tuple[int, int, int, tuple[int, int]]:
-        """The same until it is written to, once it is settled."""
+        """Return a value that changes whenever a settled file is written to."""
         return self.device, self.inode, self.size, self.changed
 
     @property
@@ -111,7 +111,7 @@ class FollowedFile:
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        """Its lines, unpacked. Raises FileChanged where another file has its path by now, OSError."""
+        """Yield the uncompressed lines. Raises FileChanged if another file has the path by now, OSError."""
         try:
             raw = self.path.open("rb")
         except FileNotFoundError as gone:
@@ -132,7 +132,7 @@ def digest_of(head: bytes) -> str:
 
 
 def end_of_lines(lines: BinaryIO, size: int, known: int) -> int:
-    """Of a file that is not compressed, the end of its last whole line: what stands behind it is being written. `known`: an end of earlier."""
+    """Return the end of the last whole line of an uncompressed file, whose rest is being written. `known` is an earlier end."""
     stop, piece = size, _TAIL_BYTES
     while stop > known:
         start = max(known, stop - piece)
@@ -145,7 +145,7 @@ def end_of_lines(lines: BinaryIO, size: int, known: int) -> int:
 
 
 def end_when_unpacked(lines: BinaryIO) -> int:
-    """The same of a compressed file, whose end is known once it was read."""
+    """Return the end of the last whole line of a compressed file, which must be read to its end."""
     end = at = 0
     while piece := lines.read(_PIECE_BYTES):
         found = piece.rfind(b"\n")
@@ -155,7 +155,7 @@ def end_when_unpacked(lines: BinaryIO) -> int:
 
 
 def bytes_between(lines: BinaryIO, start: int, stop: int) -> bytes:
-    """The bytes between two offsets and the rest of the line that `stop` cuts. Fewer: the file ends before `stop`."""
+    """Return the bytes between two offsets and the rest of the line that `stop` cuts; fewer if the file ends before `stop`."""
     if lines.seekable():
         lines.seek(start)
     else:

@@ -1,7 +1,7 @@
-"""A folder of files that are appended to: each file is a partition, its bytes are the offsets.
+"""A folder of files that are appended to. Each file is a partition; offsets count bytes.
 
-A file is known by its inode and a fingerprint of its first bytes (`Identity`), so that rotation neither loses nor repeats a line: one that is
-renamed, moved, copied and truncated, or compressed goes on as the partition that it was, and a new one under an old name is another one.
+A file is recognised by its inode and a fingerprint of its first bytes (`Identity`), so rotation neither loses nor repeats a line. A
+file that is renamed, moved, copied and truncated, or compressed stays the same partition; a new file under an old name is a new one.
 """
 
 import io
@@ -20,15 +20,15 @@ from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-# Names change while a folder is listed. A rotation takes milliseconds.
+# Retries of a listing during which names change. A rotation takes milliseconds.
 _LOOKS, _PAUSE_SECONDS = 5, 0.02
 _ABSENT_LOOKS = 3
-# Of an NFS server, whose clients see a new name a few seconds later.
+# Searches for a file in the folder: clients of an NFS server see a new name a few seconds late.
 _SEARCHES, _SEARCH_PAUSE_SECONDS = 4, 1.0
 
 
 class FollowedFolder:
-    """The master recognises the files of each look; a trainer, which has only ranges to read, finds each by its identity."""
+    """The master recognises files in each listing. A trainer, which only reads ranges, finds each file by its identity."""
 
     unit = "bytes"
     topic_before: TopicBefore | None = None
@@ -59,7 +59,7 @@ class FollowedFolder:
                 raise
             except OSError as failed:
                 raise StoreError(f"{self.url} cannot be read: {failed.strerror or failed}") from failed
-            # A file that is renamed while its folder is listed may be in no listing.
+            # A listing may miss a file that is renamed meanwhile.
             if found.absent and look < _ABSENT_LOOKS - 1:
                 continue
             self._say([*notices, *self._known.accept(found)])
@@ -73,8 +73,8 @@ class FollowedFolder:
         self._said, self.notices = frozenset(notices), tuple(notices)
 
     def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
-        """`partition`: an identity, or the name of a file in a ledger that has no identities. The lines are in memory, because what a file
-        has may change while it is read.
+        """`partition` is an identity, or the name of a file if the ledger is of a release without identities. The lines are copied into
+        memory, because the file may change while they are used.
         """
         following = stop if most_bytes is None else min(stop, start + most_bytes)
         identity = Identity.parse(partition)
@@ -89,13 +89,13 @@ class FollowedFolder:
                 except (FileChanged, DamagedFile):
                     continue
                 except OSError as failed:
-                    # It may be another one.
+                    # The wanted file may be another candidate.
                     unreadable = f"{file.name} in {self.url} cannot be read: {failed.strerror or failed}"
                     continue
                 if found is not None and begin + len(found) >= following:
                     return _lines(found, begin, start, following)
                 if found is None and not is_part and (file.name, file.inode) == (name, identity and identity.inode):
-                    # Its place has something else now: it was cut to nothing.
+                    # The same inode has other content at the same path: the file was truncated.
                     most = most or b""
                 if found is not None and identity is None:
                     raise StoreError(
@@ -110,12 +110,12 @@ class FollowedFolder:
                 f"{name} is not in {self.url}, under any name, and its bytes {start} to {stop} were not read; put it back, or leave it: a pass "
                 "that is retried counts what is not there as dropped"
             )
-        # A copy is made before a file is cut: what was written between the two is in neither.
+        # Rotation by copy and truncate loses the bytes that were written between the two: they are in neither file.
         whole = most[: most.rfind(b"\n") + 1]
         return _lines(whole, begin, start, following, gone=following - max(start, begin + len(whole)))
 
     def _candidates(self, name: str, identity: Identity | None) -> Iterator[tuple[FollowedFile, bool]]:
-        """Where it was last seen, what has its inode, and what may be its copy, or a part of it."""
+        """Yield (file, may be a partial copy): the last known path, then files by likelihood, the same inode first."""
         try:
             yield FollowedFile.of(self._root / name, name, (self._root / name).stat()), False
         except OSError:
@@ -129,10 +129,10 @@ class FollowedFolder:
             yield from ((each, True) for each in files if each.inode != identity.inode)
 
     def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
-        """Its files are another program's, which may delete them when it likes."""
+        """Do nothing: another program owns the files and may delete them at any time."""
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no file stays open."""
 
 
 def _lines(found: bytes, begin: int, start: int, following: int, gone: int = 0) -> Lines:
@@ -140,7 +140,7 @@ def _lines(found: bytes, begin: int, start: int, following: int, gone: int = 0) 
 
 
 def _read(file: FollowedFile, identity: Identity | None, start: int, stop: int, *, is_part: bool) -> bytes | None:
-    """The bytes of a range, fewer where the file has fewer; None where it is another file. `is_part`: one of a copy that is shorter."""
+    """Return the bytes of a range, fewer if the file has fewer; None if it is another file. `is_part`: it may be a partial copy."""
 
     def is_it(head: bytes) -> bool:
         return identity is None or (identity.may_begin(head) if is_part else identity.begins(head))
@@ -154,9 +154,9 @@ def _read(file: FollowedFile, identity: Identity | None, start: int, stop: int, 
         if not is_it(os.pread(lines.fileno(), HEAD_BYTES, 0)):
             return None
         found = bytes_between(lines, start, stop)
-        # Of the disk, not of a buffer.
+        # Read from the file again, not from a buffer.
         if not is_it(os.pread(lines.fileno(), HEAD_BYTES, 0)):
-            # It was cut while it was read.
+            # The file was truncated during the read.
             raise FileChanged(file.name)
-        # So it was perhaps, and nothing was written since.
+        # It may have been truncated after its head; only the bytes within its present size are valid.
         return found[: max(0, os.fstat(lines.fileno()).st_size - start)]

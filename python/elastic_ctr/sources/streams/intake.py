@@ -19,10 +19,10 @@ from elastic_ctr.sources.streams.interface import Kept, Lines, Places, TopicBefo
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
 from elastic_ctr.store.interface import cause_of
 
-# The master asks what there is, and has other work to do.
+# Short, because the master's loop waits for the answer.
 _LOOK_TIMEOUT = httpx.Timeout(2.0)
 _READ_TIMEOUT = httpx.Timeout(10.0)
-# An answer has up to 4 MB, and the batch with which it comes to them: 4 MB and one body.
+# Far above the longest answer: 4 MiB, exceeded by at most one batch, which is 4 MiB or one long line.
 _MOST_BYTES = 128 << 20
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _MOST_OF_A_REFUSAL = 4096
@@ -47,7 +47,7 @@ class _Refusal(BaseModel):
 
 
 class IntakeLog:
-    """One partition, whose offsets count lines, and whose name is another one once the log was begun anew."""
+    """A stream of one partition whose offsets count lines. A new log has a partition of another name."""
 
     unit = "records"
     notices: tuple[str, ...] = ()
@@ -55,20 +55,20 @@ class IntakeLog:
     def __init__(
         self, netloc: str, retry: RetryPolicy | None = None, tokens: Tokens | None = None, *, own: bool = False
     ) -> None:
-        """`tokens`: internal ones of the release that the intake belongs to. `own`: that is the reader's release."""
+        """`tokens` are the internal tokens of the intake's release. `own`: the reader belongs to the same release."""
         self.url = f"intake://{netloc}"
         self._origin = f"http://{netloc}"
         self._retry = retry or RetryPolicy()
         self.topic_before: TopicBefore | None = None
         self._tokens = tokens
         self._own = own
-        # No proxy of the environment is used between pods.
+        # Proxies of the environment are ignored: requests stay between pods.
         self._client = httpx.Client(
             trust_env=False, headers={"accept-encoding": "identity", "user-agent": "elastic-ctr"}
         )
 
     def know(self, places: Places) -> None:
-        """A log that is begun anew has another name."""
+        """Do nothing: partitions are recognised by their names."""
 
     def files(self) -> dict[str, str]:
         return {}
@@ -85,7 +85,7 @@ class IntakeLog:
         return {places.partition: Kept(places.first, places.end)}
 
     def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
-        """An intake that reads a topic leaves messages to it while its own release's training is behind."""
+        """Report the positions of training to the release's own intake, which stops reading its topic while training is behind."""
         if self._own:
             told = {"needed": dict(needed), "following": dict(following)}
             with self._asked("POST", "/v1/log/needed", _LOOK_TIMEOUT, json=told) as answer:
@@ -102,7 +102,7 @@ class IntakeLog:
         return _lines(b"".join(texts), np.concatenate(offsets), start, following)
 
     def _piece(self, partition: str, start: int, stop: int) -> tuple[int, int, bytes]:
-        """The lines of offsets from `start` or a later one on, and the offset behind them."""
+        """Return the first offset, `start` or later, the offset after the last line, and the lines."""
         with self._asked("GET", "/v1/log/lines", _READ_TIMEOUT, params={"start": start, "stop": stop}) as answer:
             self._check_partition(partition, answer.headers.get("log-partition", ""))
             if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -176,7 +176,7 @@ class IntakeLog:
 
 
 def _said(answer: httpx.Response) -> str:
-    """The status of a refusal, with the sentence of an intake."""
+    """Return the status of an error answer with the intake's message."""
     status = f"{answer.status_code} {answer.reason_phrase}".strip()
     found = next(answer.iter_raw(_MOST_OF_A_REFUSAL), b"")
     try:
@@ -186,7 +186,7 @@ def _said(answer: httpx.Response) -> str:
 
 
 def _lines(raw: bytes, offsets: npt.NDArray[np.int64], start: int, following: int) -> Lines:
-    """Lines at their offsets, of the range from `start` up to, without it, `following`: the log may have dropped some."""
+    """Return lines and their offsets for the range from `start` up to `following`, exclusive, of which the log may have dropped some."""
     messages = np.zeros((len(offsets), 2), np.int64)
     messages[:, 0] = offsets
     messages[1:, 1] = np.flatnonzero(np.frombuffer(raw, np.uint8) == _NEWLINE)[:-1] + 1

@@ -1,4 +1,4 @@
-"""The seam behind which streams are: partitions, the offsets that each one keeps, and the lines between two offsets."""
+"""The interface of streams: partitions, the offsets that each one keeps, and the lines between two offsets."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 
 class Kept(NamedTuple):
-    """Offsets of a partition that can be read: from `first` up to, without it, `end`. `away`: as they were last seen, of a partition that nobody
-    can read now; both 0 where they were not seen.
+    """The readable offsets of a partition, from `first` up to `end`, exclusive. `away`: the partition is unreadable now, and the offsets
+    are those last seen, or 0.
     """
 
     first: int
@@ -21,14 +21,14 @@ class Kept(NamedTuple):
 
 
 class Places(NamedTuple):
-    """By partition, the offset that the next pass begins with, and what its file is known by; streams without files have none of the latter."""
+    """For each partition, the first offset of the next pass and, if the stream has files, the identity of its file."""
 
     following: Mapping[str, int]
     files: Mapping[str, str]
 
 
 class TopicBefore(NamedTuple):
-    """The topic that fills a stream's log. `lag`: its messages that are not in the log yet; None while it cannot be read, for `error`."""
+    """The topic that fills an intake's log. `lag` counts its messages that are not in the log yet; None while `error` prevents reading."""
 
     url: str
     lag: int | None
@@ -36,8 +36,8 @@ class TopicBefore(NamedTuple):
 
 
 class MadeAt(NamedTuple):
-    """Unix seconds at which messages were made, as their senders or the stream say. A sender's clock may be wrong: the median does not follow
-    one of few.
+    """Creation times of messages in Unix seconds, by the timestamps of senders or of the stream. The median is robust to a few senders
+    with a wrong clock.
     """
 
     median: float
@@ -45,22 +45,22 @@ class MadeAt(NamedTuple):
 
     @classmethod
     def of(cls, times: Sequence[float]) -> "MadeAt | None":
-        """None where nobody says it."""
+        """Return None if no message has a timestamp."""
         return cls(median_low(times), max(times)) if times else None
 
 
 @dataclass(frozen=True)
 class Lines:
-    """What is between two offsets of a partition, as a file of lines.
+    """The lines between two offsets of a partition, as a file.
 
     Attributes:
-        raw: the lines, and perhaps others before and behind them.
+        raw: the lines, possibly with others before and after them.
         start, stop: the lines are those that begin in these bytes of `raw`; None: up to its end.
-        gone: offsets of the range that the stream keeps no more, so they are not among the lines.
-        messages: int64 [n, 2], of each message its offset and where its first byte is in `raw`; empty where offsets are places.
-        following: the offset behind the lines, where fewer may have been wanted than the range has.
-        at: when the messages were made; None where nobody says it.
-        base: the offset of the first byte of `raw`, where offsets are places.
+        gone: the number of offsets of the range that the stream no longer has.
+        messages: int64 [n, 2], for each message its offset and the position of its first byte in `raw`; empty if offsets count bytes.
+        following: the offset after the lines, if `most_bytes` limited them.
+        at: when the messages were made; None if they have no timestamps.
+        base: the offset of the first byte of `raw`, if offsets count bytes.
     """
 
     raw: BinaryIO
@@ -73,13 +73,13 @@ class Lines:
     base: int = 0
 
     def offset_of(self, place: int) -> int:
-        """The offset of the message that byte `place` of `raw` is in."""
+        """Return the offset of the message that contains byte `place` of `raw`."""
         if not len(self.messages):
             return self.base + place
         return int(self.messages[np.searchsorted(self.messages[:, 1], place, side="right") - 1, 0])
 
     def range_of(self, offset: int) -> tuple[int, int]:
-        """The first place of `raw` at this offset, and the one behind the last: of a message its whole text; empty where it is not there."""
+        """Return the [first, end) bytes of an offset's message in `raw`, (0, 0) if it is absent; one place if offsets count bytes."""
         if not len(self.messages):
             return offset, offset + 1
         at = int(np.searchsorted(self.messages[:, 0], offset))
@@ -90,7 +90,7 @@ class Lines:
 
 
 class Stream(Protocol):
-    """A log with offsets. Its methods raise StoreError, and StoreUnavailable where the same call may succeed later."""
+    """A log with offsets. Its methods raise StoreError; StoreUnavailable if the same call may succeed later."""
 
     url: str
     unit: str
@@ -101,21 +101,21 @@ class Stream(Protocol):
     """Sentences for operators about what is there and not read, as of the last `partitions`."""
 
     def know(self, places: Places) -> None:
-        """Before a look: what passes have. A stream whose partitions have other names than their files recognises them by it."""
+        """Set the positions of the ledger before `partitions`. A followed folder needs them to recognise its files."""
 
     def files(self) -> dict[str, str]:
-        """By partition, what its file is known by, as of the last look; `read` takes it for the partition. Empty where names are enough."""
+        """Return the identity of each partition's file, as of the last `partitions`, which `read` accepts; {} if names are enough."""
 
     def partitions(self) -> dict[str, Kept]:
-        """Every partition, by its name, with what it keeps now."""
+        """Return every partition with the offsets that it keeps now."""
 
     def read(self, partition: str, start: int, stop: int, most_bytes: int | None = None) -> Lines:
-        """The lines of an offset range, up to the message with which they have `most_bytes` in memory; the same whenever it is read, as long as
-        it is kept.
+        """Return the lines of an offset range, up to and with the message that brings them to `most_bytes`. Every read returns the same
+        lines while the stream keeps them.
         """
 
     def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
-        """Given are, by partition, the first offset that a recovery may train again, and the first one that no pass has yet."""
+        """Report, for each partition, the first offset that a recovery may train again, and the first offset that no pass has yet."""
 
     def close(self) -> None: ...
 
@@ -123,7 +123,7 @@ class Stream(Protocol):
 def lines_of_messages(
     messages: Sequence[tuple[int, bytes]], *, gone: int, following: int | None = None, at: MadeAt | None = None
 ) -> Lines:
-    """A file of messages, each an offset and a text that is one line or several."""
+    """Return Lines of messages, each an offset and a text of one or more lines."""
     texts = [text if text.endswith(b"\n") else text + b"\n" for _, text in messages]
     places = np.zeros((len(messages), 2), np.int64)
     places[:, 0] = [offset for offset, _ in messages]

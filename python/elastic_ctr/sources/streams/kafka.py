@@ -1,4 +1,4 @@
-"""A Kafka topic. The ledger owns the offsets: consumers here have no group that commits any."""
+"""A Kafka topic. The ledger owns the offsets: the consumers commit none and need no group."""
 
 import logging
 import re
@@ -15,14 +15,14 @@ from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 10.0
-# The master asks what there is, and has other work to do.
+# Short, because the master's loop waits for the answer.
 _LOOK_SECONDS = 2.0
 _QUIET_SECONDS = 30.0
-# A consumer says nothing of a partition that is gone: librdkafka waits for half a minute whether it comes again.
+# Silence after which the partition is looked up: librdkafka waits for half a minute before it reports a deleted one.
 _DOUBT_SECONDS = 2.0
 _RECOVERY_SECONDS, _RECOVERY_PAUSE = 15.0, 0.1
 _PIECE = 10_000
-# A call ends when it has all messages that it asks for, or after this.
+# A call of `consume` returns when it has all requested messages, or after this.
 _CONSUME_SECONDS = 0.05
 # ruff: noqa: SLF001 (the names of librdkafka's own errors begin with an underscore)
 
@@ -32,30 +32,30 @@ _PASSING = {
     KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT,
     KafkaError.BROKER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError._TIMED_OUT_QUEUE,
 }  # fmt: skip
-# What only an operator can mend; the same call succeeds then. They are told by events, beside a call that times out.
+# Errors that only an operator can correct; then the same call succeeds. They arrive as events, while the call times out.
 _SECURITY = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 _FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 _ALERT = "ssl/tls alert"
-# No group is used: a user need not be allowed one.
+# Ignored: the user needs no right to a group, because none is used.
 _NOT_OURS = {KafkaError.GROUP_AUTHORIZATION_FAILED}
 _SETTINGS = {"ssl.ca.location": "caFile", "ssl.certificate.location": "certFile", "ssl.key.location": "keyFile"}
 _ABSENT = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 
 
 class KafkaTopic:
-    """Partitions are named `topic/number`; offsets count messages, of one line or several each."""
+    """Partitions are named `topic/number`. Offsets count messages of one or more lines each."""
 
     unit = "records"
     notices: tuple[str, ...] = ()
     topic_before: TopicBefore | None = None
 
     def __init__(self, brokers: str, topic: str, properties: Callable[[], Mapping[str, str]] = dict) -> None:
-        """Raises what `properties` raises, StoreError for properties that cannot be used."""
+        """Raises the errors of `properties`, and StoreError for properties that cannot be used."""
         self.url = f"kafka://{brokers}/{topic}"
         self._brokers = brokers
         self._topic = topic
         self._properties = properties
-        # What a broker has said of this client's security since the last call that succeeded.
+        # The last security error of a broker since a call succeeded.
         self._told: KafkaError | None = None
         self._last: dict[int, Kept] = {}
         self._consumer: Consumer | None = self._connected()
@@ -63,14 +63,14 @@ class KafkaTopic:
     def _connected(self) -> Consumer:
         given = {
             "fetch.wait.max.ms": 20,
-            # By default a client waits up to ten seconds before it asks a broker that comes back.
+            # The default is ten seconds before the client tries a broker again.
             "reconnect.backoff.max.ms": 1000,
-            # What fails is told by the calls.
+            # Log only critical errors: the calls report the others.
             "log_level": 2,
             "isolation.level": "read_committed",
             **self._properties(),
             "bootstrap.servers": self._brokers,
-            # librdkafka wants a name; nothing is committed under it.
+            # librdkafka requires a group name; nothing is committed under it.
             "group.id": "elastic-ctr",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -88,7 +88,7 @@ class KafkaTopic:
 
     @property
     def _client(self) -> Consumer:
-        """Connected anew after a broker has refused it: the credentials may have been replaced. Raises StoreUnavailable."""
+        """Return the consumer, created anew after a security error, because credentials may have changed. Raises StoreUnavailable."""
         if self._consumer is None:
             try:
                 self._consumer = self._connected()
@@ -101,7 +101,7 @@ class KafkaTopic:
             self._told = error
 
     def know(self, places: Places) -> None:
-        """A topic's partitions keep their names."""
+        """Do nothing: a topic's partitions keep their names."""
 
     def files(self) -> dict[str, str]:
         return {}
@@ -149,15 +149,15 @@ class KafkaTopic:
             first = min(max(start, kept.first), stop)
             messages, following, made = self._messages(int(number), first, stop, most_bytes)
         except NotInStore as absent:
-            # A broker that has just started says so for a moment.
+            # A broker that has just started reports this for a moment.
             raise StoreUnavailable(
                 f"{partition} of {self.url} is not there now, and offsets of it were seen: its broker starts, or the topic was deleted"
             ) from absent
         return lines_of_messages(messages, gone=first - start, following=following, at=MadeAt.of(made))
 
     def _seen(self, number: int, stop: int) -> Kept:
-        """What a partition keeps once it has the offsets up to `stop`, which were seen: a broker that was killed knows its last ones again a
-        moment after it has started.
+        """Return the offsets that a partition keeps, after waiting until they reach `stop`, which was seen before: a broker that was killed
+        recovers its last offsets a moment after its start.
         """
         ends = time.monotonic() + _RECOVERY_SECONDS
         while stop > (kept := self._kept(number)).end:
@@ -171,8 +171,8 @@ class KafkaTopic:
     def _messages(
         self, number: int, start: int, stop: int, most_bytes: int | None
     ) -> tuple[list[tuple[int, bytes]], int, list[float]]:
-        """Messages up to the offset `stop`, or the one with which they have `most_bytes`; the offset behind them; when they were made, in
-        unix seconds, of those that say it. Not every offset has a message: markers of transactions have one, too.
+        """Return the messages up to `stop`, or up to and with the one that brings them to `most_bytes`; the offset after them; and their
+        timestamps in Unix seconds, if they have any. Not every offset is a message: transaction markers have offsets, too.
         """
         found: list[tuple[int, bytes]] = []
         made: list[float] = []
@@ -190,7 +190,7 @@ class KafkaTopic:
                         if error.code() == KafkaError._PARTITION_EOF:
                             if message.offset() >= stop:
                                 return found, stop, made
-                            # The end that another leader knows by now: offsets up to `stop` were seen, and it will have them, too.
+                            # A new leader may report a stale end. Offsets up to `stop` were seen, so it will have them too.
                             continue
                         if error.code() in _NOT_OURS:
                             continue
@@ -225,7 +225,7 @@ class KafkaTopic:
             answer = call()
         except KafkaException as failed:
             assert self._consumer is not None
-            # Events are told by a call of this kind alone.
+            # Only `poll` delivers error events.
             self._consumer.poll(0)
             raise self._refused(self._told or failed.args[0]) from failed
         if answer:
@@ -267,7 +267,7 @@ class KafkaTopic:
         self._consumer, self._told = None, None
 
     def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
-        """Its broker keeps what its own settings say."""
+        """Do nothing: the topic's retention is set at its brokers."""
 
     def close(self) -> None:
         if self._consumer is not None:
@@ -275,7 +275,7 @@ class KafkaTopic:
 
 
 def _reason(error: KafkaError) -> str:
-    """Without the names that librdkafka puts before it and behind it."""
+    """Return the error's text without the names that librdkafka puts around it."""
     said = re.sub(r"^\S+://\S+/\S+: | \(after \d+ms in state \w+.*\)$", "", error.str())
-    # What librdkafka advises is of its own settings.
+    # librdkafka's advice is about its own settings.
     return said.partition(", verify that")[0]

@@ -1,4 +1,4 @@
-"""From an address to a stream."""
+"""Opens the stream at an address."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from elastic_ctr.store import StoreError
 def open_stream(
     url: str, kafka: Callable[[], Mapping[str, str]] = dict, tokens: Tokens | None = None, *, own: bool = False
 ) -> Stream:
-    """`kafka` gives librdkafka's properties of a topic; `tokens` are internal ones of the intake at `url`, which is the release's `own`. Raises StoreError for an address that is of no stream, and what `kafka` raises."""
+    """Return the stream at `url`. `kafka` returns librdkafka's properties; for `tokens` and `own` see `IntakeLog`. Raises StoreError."""
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.query == "follow":
         from elastic_ctr.sources.streams.followed_folder import FollowedFolder
@@ -34,7 +34,7 @@ def open_stream(
 
 
 def open_topic(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Stream:
-    """As `open_stream`, for an address of a topic alone."""
+    """Return the topic at `url`. Raises StoreError for any other address, and the errors of `kafka`."""
     parts = urlsplit(url)
     if not _is_topic(parts):
         raise StoreError(f"{url!r} is no topic; give kafka://broker:9092/topic")

@@ -1,4 +1,4 @@
-"""Which file of a followed folder is which partition."""
+"""Matches the files of a followed folder with the partitions of the ledger."""
 
 import logging
 import os
@@ -32,11 +32,11 @@ _LENGTH_BYTES = 4
 class _Partition:
     """
     Attributes:
-        identity: None: of a ledger without identities, before its first look.
-        place: the offset that the next pass begins with.
-        first: the first offset of it that is read at all.
-        file, end: as of the last look; without a file it is absent.
-        seen: the furthest end that a look has found.
+        identity: None before the first look, if the ledger is of a release without identities.
+        place: the first offset of the next pass.
+        first: the first offset that is read at all.
+        file, end: as of the last look; None if the file is absent.
+        seen: the greatest end that any look has found.
     """
 
     identity: Identity | None
@@ -49,13 +49,13 @@ class _Partition:
     @property
     def kept(self) -> Kept:
         if self.end < self.seen and self.place >= self.end:
-            # The copy of a truncated file lacks its last bytes: those that no pass has are gone.
+            # The copy of a truncated file lacks its last bytes; those that no pass has are lost.
             return Kept(self.seen, self.seen)
         return Kept(self.first, self.end)
 
 
 class Look(NamedTuple):
-    """`kept`: by partition; `absent`: partitions that were there at the last look."""
+    """The result of one listing. `absent`: partitions whose file has disappeared since the last look."""
 
     partitions: dict[str, _Partition]
     kept: dict[str, Kept]
@@ -64,7 +64,7 @@ class Look(NamedTuple):
 
 @dataclass
 class _Listing:
-    """The files of one look; those that are no partition's yet are `free`."""
+    """The files of one look. `free` are those that are not matched yet, `bound` the matched partitions."""
 
     free: dict[tuple[int, int], FollowedFile]
     bound: dict[str, _Partition] = field(default_factory=dict)
@@ -75,22 +75,22 @@ class _Listing:
 
 
 class Recognition:
-    """Nothing that a look finds is kept before it is accepted."""
+    """The partitions of a followed folder. `look` changes none of them; `accept` takes over its result."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._partitions: dict[str, _Partition] = {}
-        # First bytes of files that are not written to.
+        # First bytes of settled files, by their state.
         self._heads: dict[object, bytes] = {}
         self._unknown = frozenset[object]()
         self._damaged: dict[object, str] = {}
-        # Until a look was accepted, what a ledger without identities names is believed.
+        # Until the first look is accepted, files of a ledger without identities are matched by name.
         self._believes_names = True
         self._is_old_ledger = False
         self._lost: list[str] = []
 
     def know(self, places: Places) -> None:
-        """The places of the ledger."""
+        """Set the positions and identities of the ledger."""
         self._is_old_ledger = self._believes_names and bool(places.following) and not places.files
         for name, place in places.following.items():
             known = self._partitions.get(name)
@@ -103,7 +103,7 @@ class Recognition:
         }
 
     def files(self) -> dict[str, str]:
-        """By partition, what its file is known by."""
+        """Return the identity of each partition's file."""
         return {
             name: str(each.identity if each.file is not None else each.identity._replace(is_absent=True))
             for name, each in self._partitions.items()
@@ -111,7 +111,7 @@ class Recognition:
         }
 
     def accept(self, look: Look) -> list[str]:
-        """Sentences about files that were gone when the master began."""
+        """Take over a look. Return messages about files that disappeared while the master was not running."""
         for name in look.absent:
             if (before := self._partitions[name]).file is None:
                 self._lost.append(
@@ -126,7 +126,7 @@ class Recognition:
         return self._lost
 
     def look(self, files: Iterable[FollowedFile], say: Say) -> Look:
-        """Raises FileChanged where a file is another one by the time that it is read, OSError."""
+        """Match files with partitions. Raises FileChanged if a file is replaced before it is read, OSError."""
         listing = _Listing({each.key: each for each in files})
         heads, self._heads = self._heads, {}
         states = {each.state for each in listing.free.values()}
@@ -146,7 +146,7 @@ class Recognition:
         return Look(found, {name: each.kept for name, each in found.items() if each.file is not None}, absent)
 
     def _bind_old(self, listing: _Listing) -> None:
-        """A ledger without identities names files: they are believed to be what they were."""
+        """Match files by name for a ledger of a release without identities."""
         named = {each.name: each for each in listing.free.values()}
         for name, each in self._partitions.items():
             if each.identity is None and (file := named.get(name)) is not None:
@@ -176,7 +176,7 @@ class Recognition:
                     break
 
     def _bind_by_content(self, listing: _Listing) -> None:
-        """Copies and compressed files of those that are gone or were cut."""
+        """Match copies and compressed files with partitions whose file is gone or was truncated."""
         left = [
             (name, each, each.identity)
             for name, each in self._partitions.items()
@@ -186,7 +186,7 @@ class Recognition:
             return
         heads = {file.key: self._head(file) for file in listing.free.values()}
         begins = _by_digest(heads, {identity.length for _, _, identity in left})
-        # Those that are known by more bytes come first.
+        # The longest fingerprint first, because it is the most specific.
         for name, each, identity in sorted(left, key=lambda one: -one[2].length):
             same = begins[identity.length, identity.digest]
             copies = [listing.free[key] for key in same if key in listing.free] or [
@@ -196,13 +196,13 @@ class Recognition:
             ]
             bound = [one for file in copies if (one := self._measured_copy(name, each, file)) is not None]
             if bound:
-                # The longest has most of its lines.
+                # The longest copy has most of the lines.
                 longest = max(bound, key=lambda one: (one.end, one.file is not None and not one.file.is_compressed))
                 assert longest.file is not None
                 listing.bind(name, longest, longest.file)
 
     def _measured_copy(self, name: str, each: _Partition, file: FollowedFile) -> _Partition | None:
-        """None where it is damaged."""
+        """Return the partition with this file, or None if the file is damaged."""
         if file.state in self._damaged:
             return None
         try:
@@ -226,7 +226,7 @@ class Recognition:
                 say(f"{file.name} in {self._root} is not read: it has what {original} has")
             else:
                 self._bind_one(file, listing)
-        # One that is being written is another one at the next look.
+        # A file that is being written has another state at the next look, so it is not reported yet.
         if settled := [each.name for each in unknown if each.state in self._unknown]:
             say(
                 f"{len(settled)} compressed files in {self._root} are of no file that was followed ({', '.join(settled[:_NAMED])}): they are "
@@ -237,19 +237,19 @@ class Recognition:
     def _bind_one(self, file: FollowedFile, listing: _Listing) -> None:
         bound = _measured(_Partition(None), file)
         if bound.identity is None:
-            # It has no whole line yet.
+            # The file has no whole line yet.
             return
         name = file.name
         if name in self._partitions or name in listing.bound:
             name = str(bound.identity)
         if self._is_old_ledger and "/" in file.name:
-            # An earlier release read no folders in the folder.
+            # The earlier release did not read subfolders.
             log.info("%s in %s is read from its end on, for it was not read before", file.name, self._root)
             bound = _Partition(bound.identity, bound.end, bound.end, file, bound.end, bound.end)
         listing.bind(name, bound, file)
 
     def _original(self, file: FollowedFile, listing: _Listing) -> str | None:
-        """The partition whose file begins as this one, which may be a copy of it, whole or being made."""
+        """Return the partition whose file begins as this one does: this file may be a copy, complete or being written."""
         head = self._head(file)
         for name, each in listing.bound.items():
             other = each.file
@@ -260,7 +260,7 @@ class Recognition:
             if not least or head[:least] != theirs[:least]:
                 continue
             if least < HEAD_BYTES:
-                # Of two short ones only what is whole in the other can be its copy.
+                # One file is shorter than HEAD_BYTES; this one is a copy only if the other contains all of it.
                 if len(head) <= len(theirs):
                     return name
             elif other.is_compressed or _tail(file, min(file.size, other.size)) == _tail(
@@ -270,7 +270,7 @@ class Recognition:
         return None
 
     def _head(self, file: FollowedFile) -> bytes:
-        """Of what is damaged, none."""
+        """Return the first bytes of a file; none if it is damaged, or compressed and unreadable."""
         if (head := self._heads.get(file.state)) is not None:
             return head
         try:
@@ -287,7 +287,7 @@ class Recognition:
 
 
 def _by_digest(heads: Mapping[Key, bytes], lengths: Iterable[int]) -> defaultdict[tuple[int, str], list[Key]]:
-    """Files by the digests of their first bytes, of each of the lengths."""
+    """Return the files by (length, digest of that many first bytes), for each of the lengths."""
     found = defaultdict(list)
     for length in lengths:
         for key, head in heads.items():
@@ -315,7 +315,7 @@ def _without_file(each: _Partition) -> _Partition:
 
 
 def _measured(each: _Partition, file: FollowedFile) -> _Partition:
-    """The partition with this file, and what the file is known by. Raises FileChanged, DamagedFile, StoreError, OSError."""
+    """Return the partition with this file and its identity. Raises FileChanged, DamagedFile, StoreError, OSError."""
     if file.is_compressed:
         head = file.head()
         with file.opened() as lines:
@@ -339,12 +339,12 @@ def _measured(each: _Partition, file: FollowedFile) -> _Partition:
 
 
 def _is_at(descriptor: int, head: bytes) -> bool:
-    """Whether the file begins with this now."""
+    """True if the file begins with `head` now."""
     return os.pread(descriptor, len(head), 0) == head
 
 
 def _is_read(each: _Partition, file: FollowedFile) -> bool:
-    """A file of gzip ends with its length when unpacked: what was read to its end need not be unpacked to know it."""
+    """True if passes have all of a gzip file. Its last 4 bytes are the uncompressed length, so it need not be unpacked."""
     if not file.name.endswith(".gz") or file.size < _LENGTH_BYTES:
         return False
     with file.path.open("rb") as packed:

@@ -1,1 +1,1 @@
-"""Names, manifests, donefiles and places of model versions."""
+"""Names, manifests, donefiles and paths of model versions."""

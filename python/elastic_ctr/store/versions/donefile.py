@@ -1,7 +1,7 @@
-"""The donefiles of versions: JSON lines that announce. The manifest decides.
+"""The donefiles of versions: JSON lines that announce a version. Only its manifest decides whether it is published.
 
-Format (of ElasticCTR and paddle-suite): one object a line, `id` the version, `key` the version of the base it stands
-on (its own for a base), `input` the folder of its SequenceFiles. `base.txt` lists bases, `patch.txt` deltas.
+The format is that of ElasticCTR and paddle-suite: one object a line, with `id` the version, `key` the version of its base
+(its own for a base), `input` the folder of its SequenceFiles. `base.txt` lists bases, `patch.txt` deltas.
 """
 
 import json
@@ -26,12 +26,12 @@ from elastic_ctr.store.versions.manifest import (
 log = logging.getLogger(__name__)
 
 _LINE_LIMIT = 1 << 16
-# So many bad lines are named one by one.
+# The most damaged lines that are reported one by one; the others are counted.
 _NAMED = 3
 
 
 class Announcement(BaseModel):
-    """One line of a donefile. Fields beyond the three belong to other systems, and older writers gave ids as strings."""
+    """One line of a donefile. Other fields belong to other systems and are ignored. Older writers wrote ids as strings."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -43,7 +43,7 @@ class Announcement(BaseModel):
         return _line_of(self)
 
 
-# Of a stream, most lines are those of the version before.
+# A stream publishes versions often, and most lines of its donefiles stay the same.
 @lru_cache(maxsize=4096)
 def _line_of(announcement: Announcement) -> str:
     return json.dumps(announcement.model_dump())
@@ -61,10 +61,10 @@ class Donefile(NamedTuple):
     problems: tuple[str, ...]
 
 
-# Of the two files: transfer reads them at each look, and they seldom change between two.
+# One entry for each of the two files: cube-transfer polls them, and they seldom change between two polls.
 @lru_cache(maxsize=2)
 def parse_donefile(data: bytes, path: str) -> Donefile:
-    """Any bytes give the lines that can be read: one bad line keeps no other version from going live."""
+    """Return the readable lines of any bytes: a damaged line does not keep other versions from going live."""
     found: list[Announcement] = []
     problems: list[str] = []
     unread = 0
@@ -86,7 +86,7 @@ def parse_donefile(data: bytes, path: str) -> Donefile:
 
 
 def read_donefile(store: Store, path: str) -> Donefile:
-    """A missing donefile means nothing new. Raises StoreError."""
+    """Return the lines of a donefile, none if it is missing. Raises StoreError."""
     try:
         return parse_donefile(store.get_bytes(path), path)
     except NotInStore:
@@ -96,10 +96,10 @@ def read_donefile(store: Store, path: str) -> Donefile:
 
 
 def announce(store: Store, known: Mapping[int, Announcement] | None = None) -> dict[int, Announcement]:
-    """Write both donefiles whole from the manifests in the store. The master is the only caller.
+    """Write both donefiles anew from the manifests in the store. Only the master calls this.
 
-    A version whose manifest cannot be read keeps the line it has: the others are announced all the same. Returns the lines that were
-    read, by version; given as `known` they are not read again, for manifests never change.
+    A version whose manifest is damaged keeps its present line. Return the line of each version whose manifest was read; if it is
+    passed as `known` to the next call, these manifests are not read again, because they never change.
     """
     lines: dict[str, list[str]] = {layout.BASE_DONEFILE: [], layout.PATCH_DONEFILE: []}
     before = {path: _bytes_of(store, path) for path in lines}

@@ -1,8 +1,8 @@
-"""Publishing holds, as files in the store: what the master and cube-transfer tell each other after a lasting loss of quality.
+"""Publishing holds: files in the store through which the master and cube-transfer react to a lasting loss of quality.
 
-The master writes `output/holds/<number>.json` and publishes no further version. cube-transfer then goes back to a version below
-the suspects, refuses the suspects, and pauses promotion. An operator's `elastic-ctr rollback --resume` makes it write
-`output/holds/<number>.resumed`, after which the master publishes again. Both files are immutable, and numbers only grow.
+The master writes `output/holds/<number>.json` and stops publishing. cube-transfer then goes back to a version below the
+suspects, refuses the suspects, and pauses promotion. At an operator's `elastic-ctr rollback --resume` it writes
+`output/holds/<number>.resumed`, and the master publishes again. Both files are immutable, and numbers only grow.
 """
 
 from contextlib import suppress
@@ -16,13 +16,13 @@ from elastic_ctr.store.versions.manifest import Record, VersionId, versions_in
 
 
 class Hold(Record):
-    """Publishing is held.
+    """A file that pauses publishing.
 
     Attributes:
-        suspects: the oldest and the newest published version that the windows of lower quality speak against; None: there is none.
+        suspects: the oldest and the newest published version that may have caused the lower quality; None: there is none.
         reason: a sentence with the figures.
-        held_at: unix seconds.
-        unreadable: its file is garbage, which may have been a hold: it ends when the file goes, too.
+        held_at: when publishing stopped, in Unix seconds.
+        unreadable: the file is damaged; publishing is paused until an operator deletes it or resumes. Never true in a file.
     """
 
     number: VersionId
@@ -32,18 +32,18 @@ class Hold(Record):
     unreadable: bool = Field(default=False, exclude_if=lambda unreadable: not unreadable)
 
     def suspects_version(self, version: int) -> bool:
-        """Whether the hold speaks against a version."""
+        """True if the version is one of the suspects."""
         return self.suspects is not None and self.suspects[0] <= version <= self.suspects[1]
 
 
 def write_hold(store: Store, hold: Hold) -> None:
-    """Writing it again changes nothing. Raises StoreError."""
+    """Write the file, unless it is in the store already. Raises StoreError."""
     with suppress(AlreadyPublished):
         store.put_bytes(hold.to_json(), layout.hold(hold.number))
 
 
 def newest_hold(store: Store, known: int) -> Hold | None:
-    """The newest hold with a number above `known`; one that cannot be read suspects no version. Raises StoreError."""
+    """Return the newest hold with a number above `known`, or None. A damaged file has no suspects. Raises StoreError."""
     numbers = versions_in(store, layout.HOLDS, ".json")
     if not numbers or numbers[-1] <= known:
         return None
@@ -58,16 +58,16 @@ def newest_hold(store: Store, known: int) -> Hold | None:
 
 
 def is_gone(store: Store, hold: Hold) -> bool:
-    """Whether a hold that could not be read was deleted; one of the master ends by a resumption alone. Raises StoreError."""
+    """True if the hold's file was unreadable and was deleted. A readable one ends only by a resumption. Raises StoreError."""
     return hold.unreadable and not store.exists(layout.hold(hold.number))
 
 
 def write_resumption(store: Store, number: int) -> None:
-    """Writing it again changes nothing. Raises StoreError."""
+    """Write the file, unless it is in the store already. Raises StoreError."""
     with suppress(AlreadyPublished):
         store.put_bytes(b"", layout.resumption(number))
 
 
 def is_resumed(store: Store, number: int) -> bool:
-    """Whether an operator has ended a hold. Raises StoreError."""
+    """True if an operator has resumed publishing. Raises StoreError."""
     return number in versions_in(store, layout.HOLDS, ".resumed")

@@ -1,4 +1,4 @@
-"""Where everything published stands in the store. Nothing else knows a path."""
+"""The paths of all published files in the store. No other module builds them."""
 
 VERSIONS = "output/versions"
 CUBE = "output/ctr_cube"
@@ -11,7 +11,7 @@ STATISTICS = "output/statistics"
 CHECKPOINTS = "checkpoints"
 SCORES = "scores"
 
-# The dense network of a version as files; a checkpoint that begins another model may have them in this folder of it.
+# The files of a version's dense network. A checkpoint copied by `model.startFrom` may have them in the folder below.
 NETWORK = ("network.pdmodel", "network.pdiparams")
 NETWORK_FOLDER = "network"
 
@@ -23,42 +23,42 @@ VERSION_DIGITS = 18
 
 
 def is_version(name: str) -> bool:
-    """Whether a file or folder name is a version's id; other names in a store are not ours."""
+    """True if a file or folder name is a version's id. Files of other names belong to other systems."""
     return name.isascii() and name.isdigit() and len(name) <= VERSION_DIGITS and str(int(name)) == name != "0"
 
 
 def scores_folder(job: str) -> str:
-    """The folder of a scoring Job in the store, unless it was given another place."""
+    """Return the default folder of a scoring Job in the store."""
     return f"{SCORES}/{job}"
 
 
 def refusal(version: int) -> str:
-    """cube-transfer says there that a version is refused, and why."""
+    """Return the path where cube-transfer writes that a version is refused, and the reason."""
     return f"{REFUSED}/{version}.json"
 
 
 def hold(number: int) -> str:
-    """The master says there that it publishes no further version, and why."""
+    """Return the path where the master writes that it publishes no further version, and the reason."""
     return f"{HOLDS}/{number}.json"
 
 
 def resumption(number: int) -> str:
-    """Its appearance ends a hold."""
+    """Return the path of the file with which cube-transfer resumes publishing."""
     return f"{HOLDS}/{number}.resumed"
 
 
 def statistics_file(digest: str) -> str:
-    """statistics.json by its SHA-256: the statistics of the columns that a model's features are made with."""
+    """Return the path of a statistics.json by its SHA-256: the column statistics that a model's features use."""
     return f"{STATISTICS}/{digest}.json"
 
 
 def version_manifest(version: int) -> str:
-    """Its appearance is the commit of a version."""
+    """Return the path of the manifest whose appearance commits a version."""
     return f"{VERSIONS}/{version}.json"
 
 
 def cube_folder(version: int, kind: str) -> str:
-    """The SequenceFiles of a version; kind is `base` or `delta`. This is a donefile's `input`."""
+    """Return the folder of a version's SequenceFiles, which is `input` in a donefile; `kind` is `base` or `delta`."""
     return f"{CUBE}/{version}/{kind}"
 
 
@@ -67,17 +67,17 @@ def cube_file(version: int, kind: str, partition: int, partitions: int) -> str:
 
 
 def counts_file(version: int) -> str:
-    """Shows and clicks that a delta by key has added to the rows of its keys."""
+    """Return the path of the shows and clicks that a delta by key adds to the rows of its keys."""
     return f"{CUBE}/{version}/counts.seq"
 
 
 def network_files(version: int) -> tuple[str, ...]:
-    """The dense network of a version."""
+    """Return the paths of a version's dense network."""
     return tuple(f"{model_folder(version)}/{name}" for name in NETWORK)
 
 
 def model_folder(version: int) -> str:
-    """The dense network and the sample lines of a version."""
+    """Return the folder of a version's dense network and sample lines."""
     return f"{MODELS}/{version}"
 
 
@@ -94,12 +94,12 @@ def dictionary_part(version: int, partition: int) -> str:
 
 
 def dictionary_overlay(version: int) -> str:
-    """The overlay of a version whose overlay is one file over all partitions."""
+    """Return the path of a version's overlay, if one file has the keys of all partitions."""
     return f"{dictionary_folder(version)}/overlay.dict"
 
 
 def dictionary_fold(version: int) -> str:
-    """The manifest of full parts that an overlay's version was merged into after it was published."""
+    """Return the path of the manifest of the full parts that a published overlay was later merged into."""
     return f"{dictionary_folder(version)}/fold.json"
 
 
@@ -108,7 +108,7 @@ def dictionary_manifest(version: int) -> str:
 
 
 def checkpoint_folder(name: str) -> str:
-    """Name is `<pass with a dash>-g<generation>`, for example `20200401-00-g3`."""
+    """Return the folder of a checkpoint; the name is `<pass with a dash>-g<generation>`, for example `20200401-00-g3`."""
     return f"{CHECKPOINTS}/{name}"
 
 

@@ -16,7 +16,7 @@ from elastic_ctr.store.versions import layout
 
 ORPHAN_SECONDS = 86400.0
 Kind = Literal["base", "delta"]
-# Others may write these documents: the bounds keep arithmetic with their numbers from overflowing.
+# Other programs may write these documents; the bounds keep arithmetic with their numbers from overflowing.
 VersionId = Annotated[int, Field(gt=0, lt=10**layout.VERSION_DIGITS)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 UnixSeconds = Annotated[float, Field(ge=0, lt=1e11)]
@@ -26,7 +26,7 @@ Dim = Annotated[int, Field(gt=0, le=1 << 16)]
 
 
 class Record(BaseModel):
-    """A published JSON document: camelCase outside, unknown fields kept out, never changed once made."""
+    """A published, immutable JSON document with camelCase keys. Unknown keys are refused."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, allow_inf_nan=False
@@ -37,11 +37,11 @@ class Record(BaseModel):
 
 
 class ManifestDamaged(ValueError):
-    """A manifest cannot be read: which one, why."""
+    """A manifest is damaged. The message has its path and the reason."""
 
 
 class FileEntry(Record):
-    """One published file; path is relative to the store."""
+    """One published file; `path` is relative to the store."""
 
     path: str
     bytes: Whole
@@ -61,9 +61,9 @@ class Decile(Record):
 
 
 class Quality(Record):
-    """How well predictions foretold the clicks of the same impressions. training/model/evaluation.py has the formulas.
+    """Quality of predictions against the clicks of the same impressions. training/model/evaluation.py has the formulas.
 
-    None: undefined, as an AUC without a click.
+    A figure that is undefined, such as an AUC without a click, is None.
     """
 
     shows: Amount
@@ -93,14 +93,14 @@ class Quality(Record):
 
 
 class PassQuality(Record):
-    """The quality of a pass's predictions before and after the pass was trained; None where it had no impressions."""
+    """The quality of predictions of a pass before and after it was trained; None if it had no impressions."""
 
     before: Quality | None = None
     after: Quality | None = None
 
 
 class PassLearning(Record):
-    """How much a pass was trained. Held-out records are in no round."""
+    """How much a pass was trained. Held-out records are in no epoch."""
 
     epochs: Whole = Field(default=0, description="Walks through the pass that were begun.")
     batch_sizes: tuple[Whole, ...] = Field(default=(), description="Of each round.")
@@ -115,7 +115,7 @@ class PassLearning(Record):
 
 
 class Arrival(NamedTuple):
-    """Records of the pass `ordinal` of a stream came between two unix seconds."""
+    """The interval, in Unix seconds, in which `records` of the pass `ordinal` of a stream arrived."""
 
     ordinal: Whole
     first: UnixSeconds
@@ -126,9 +126,9 @@ class Arrival(NamedTuple):
 class VersionManifest(Record):
     """The commit of a model version, written by the master at `output/versions/<version>.json`.
 
-    `base` is the version whose base this one stands on (itself for a base), `parent` the version that a delta
-    changes. `auc_live` is scored with the values pulled from the parameter servers, `auc_published` with the values
-    in the files as a dictionary answers them, both over the sample lines. `event_time_max` is unix seconds: the end of the newest split learned.
+    `base` is the base that this version depends on (itself for a base), `parent` the version that a delta changes. Both AUCs are over
+    the sample lines: `auc_live` with the values pulled from the parameter servers, `auc_published` with those in the files as a
+    dictionary returns them. `event_time_max` is the end of the newest trained split, in Unix seconds.
     """
 
     version: VersionId
@@ -184,14 +184,14 @@ class VersionManifest(Record):
 
     @property
     def in_one_file(self) -> bool:
-        """Its keys are in one file of several partitions, as a stream's delta publishes them."""
+        """True if one file has the keys of several partitions, as in a stream's delta."""
         return self.partitions > 1 and [each.path for each in self.cube_files] == [
             layout.cube_file(self.version, self.kind, 0, 1)
         ]
 
 
 class OverlayBelow(Record):
-    """The overlay of an older version, in one file, that lies below a version's own."""
+    """The one-file overlay of an older version, looked up after the version's own overlay."""
 
     version: VersionId
     file: FileEntry
@@ -204,10 +204,10 @@ class OverlayBelow(Record):
 
 
 class DictionaryManifest(Record):
-    """Written by transfer at `output/ctr_dict/<version>/manifest.json`: what a cube pod loads for a version.
+    """The files that a cube pod loads for a version, written by cube-transfer at `output/ctr_dict/<version>/manifest.json`.
 
-    A version is full parts and at most two overlays. `full_version` names the version whose folder holds the full
-    parts: the version itself when `kind` is full, its base otherwise.
+    A version has full parts and at most two overlays. `full_version` is the version whose folder has the full parts: the version
+    itself if `kind` is full, else an older one.
     """
 
     version: VersionId
@@ -242,23 +242,23 @@ class DictionaryManifest(Record):
 
     @property
     def in_one_file(self) -> bool:
-        """Its overlay is one file, which lies over the full parts of all partitions."""
+        """True if the overlay is one file over the full parts of all partitions."""
         return [each.path for each in self.files] == [layout.dictionary_overlay(self.version)]
 
     @property
     def others(self) -> frozenset[int]:
-        """The older versions whose files it needs beside its own."""
+        """Return the other versions whose files this one needs."""
         return frozenset({self.full_version, *([] if self.below is None else [self.below.version])}) - {self.version}
 
     def overlays(self, partition: int) -> tuple[FileEntry, ...]:
-        """The files over the full part of a partition, the lowest first. Raises ManifestDamaged when it names none."""
+        """Return the overlays over the full part of a partition, the lowest first. Raises ManifestDamaged if a file is missing in it."""
         if self.kind == "full":
             return ()
         own = self.part(partition)
         return (own,) if self.below is None else (self.below.file, own)
 
     def part(self, partition: int) -> FileEntry:
-        """The file with the keys of a partition. Raises ManifestDamaged when it names none."""
+        """Return this version's own file with the keys of a partition. Raises ManifestDamaged if the manifest lacks it."""
         if self.in_one_file:
             return self.files[0]
         path = layout.dictionary_part(self.version, partition)
@@ -269,7 +269,7 @@ class DictionaryManifest(Record):
 
 
 class TrainedModel(Record):
-    """The model of a checkpoint: what another model must share to begin with it, and what it may take over."""
+    """The model of a checkpoint: the settings that a model that starts from it must share, and the inputs that it may take over."""
 
     embedding_dim: Dim
     sparse_dim: int | None
@@ -281,7 +281,7 @@ class TrainedModel(Record):
 
 
 class Origin(Record):
-    """Where a checkpoint was copied from, for a model that begins with it."""
+    """The source of a checkpoint that was copied for `model.startFrom`."""
 
     store: str
     version: VersionId
@@ -292,8 +292,8 @@ class Origin(Record):
 
 
 class StreamPosition(Record):
-    """The offsets of a stream that a checkpoint has: all before `following`, by partition; `files`: what files of a followed folder are
-    known by.
+    """The position of a checkpoint in a stream: `following` has the next offset of each partition, `files` the identities of the files
+    of a followed folder.
     """
 
     url: str
@@ -302,7 +302,7 @@ class StreamPosition(Record):
 
 
 class CheckpointManifest(Record):
-    """Paddle's own checkpoint, and the state of the ledger when it was taken."""
+    """A checkpoint of Paddle's tables, with the state of the ledger at that time."""
 
     name: str
     pass_id: str
@@ -327,12 +327,12 @@ class CheckpointManifest(Record):
         "the dense values are those of the same network.",
     )
     log: tuple[VersionId, ...] = Field(default=(), description="Versions in their order.")
-    # Left out of hours: readers of an older release refuse a key that they do not know.
+    # Absent if the data is hours: older releases refuse unknown keys.
     stream: StreamPosition | None = Field(default=None, exclude_if=lambda position: position is None)
 
 
 def digest_of(path: Path) -> tuple[int, str]:
-    """Bytes and sha256 of a file."""
+    """Return the bytes and the sha256 of a file."""
     digest = hashlib.sha256()
     size = 0
     with path.open("rb") as stream:
@@ -343,14 +343,14 @@ def digest_of(path: Path) -> tuple[int, str]:
 
 
 def publish(store: Store, source: Path, path: str, records: int = 0) -> FileEntry:
-    """Put one file; returns its entry."""
+    """Put one file into the store. Return its entry."""
     size, sha256 = digest_of(source)
     store.put(source, path)
     return FileEntry(path=path, bytes=size, sha256=sha256, records=records)
 
 
 def fetch(store: Store, entry: FileEntry, target: Path) -> Path:
-    """Get one file and check it. Raises ManifestDamaged if it is not what the manifest says."""
+    """Get one file and verify it. Raises ManifestDamaged if its size or checksum differs from the manifest's."""
     store.get(entry.path, target)
     try:
         check(store, entry, target)
@@ -372,7 +372,7 @@ def check(store: Store, entry: FileEntry, path: Path) -> None:
 
 
 def checked_file(store: Store, entry: FileEntry, folder: Path) -> Path:
-    """The file itself where the store's files are on this machine, else a copy in folder; checked either way.
+    """Return the file itself if the store is local, else a copy in `folder`; both are verified.
 
     Raises NotInStore, StoreError, ManifestDamaged.
     """
@@ -389,17 +389,17 @@ def checked_file(store: Store, entry: FileEntry, folder: Path) -> Path:
 
 
 def read_version(store: Store, version: int) -> VersionManifest:
-    """Raises NotInStore, ManifestDamaged."""
+    """Return the manifest of a version. Raises NotInStore, ManifestDamaged."""
     return _of_version(VersionManifest, store, version, layout.version_manifest(version))
 
 
 def read_dictionary(store: Store, version: int) -> DictionaryManifest:
-    """Raises NotInStore, ManifestDamaged."""
+    """Return the dictionary manifest of a version. Raises NotInStore, ManifestDamaged."""
     return _of_version(DictionaryManifest, store, version, layout.dictionary_manifest(version))
 
 
 def read_full(store: Store, dictionary: DictionaryManifest) -> DictionaryManifest:
-    """The dictionary with the full parts of another one, which may be its own. Raises NotInStore, ManifestDamaged."""
+    """Return the manifest with the full parts of a dictionary, which may be its own. Raises NotInStore, ManifestDamaged."""
     version = dictionary.full_version
     if dictionary.version == version:
         return dictionary
@@ -411,43 +411,43 @@ def read_full(store: Store, dictionary: DictionaryManifest) -> DictionaryManifes
 
 
 def read_fold(store: Store, version: int) -> DictionaryManifest:
-    """The full parts that the overlay of a version was merged into. Raises NotInStore, ManifestDamaged."""
+    """Return the manifest of the full parts that a version's overlay was merged into. Raises NotInStore, ManifestDamaged."""
     return _parsed(DictionaryManifest, store, layout.dictionary_fold(version))
 
 
 def read_checkpoint(store: Store, name: str) -> CheckpointManifest:
-    """Raises NotInStore, ManifestDamaged."""
+    """Return the manifest of a checkpoint. Raises NotInStore, ManifestDamaged."""
     return _parsed(CheckpointManifest, store, layout.checkpoint_manifest(name))
 
 
 def published_versions(store: Store) -> list[int]:
-    """Ids of all versions with a manifest, oldest first."""
+    """Return the ids of all versions with a manifest, oldest first."""
     return versions_in(store, layout.VERSIONS, ".json")
 
 
 def versions_in(store: Store, folder: str, ending: str) -> list[int]:
-    """Versions with a file or folder `<version><ending>` in a folder, oldest first. Raises StoreError."""
+    """Return the versions with a file or folder `<version><ending>` in a folder, oldest first. Raises StoreError."""
     names = (name.removesuffix(ending) for name in store.list(folder) if name.endswith(ending))
     return sorted(int(name) for name in names if layout.is_version(name))
 
 
 def next_version(now: float, known: Iterable[int]) -> int:
-    """Greater than every id known to ledger and store, whatever the clock says: an id is never used twice."""
+    """Return the Unix seconds `now`, or one more than the greatest known id if that is more: an id is never used twice."""
     return max(int(now), max(known, default=0) + 1)
 
 
 def freshness_seconds(event_time_max: float, now: float) -> float:
-    """Seconds since the newest event that a version has learned; 0 where this machine's clock is behind the event's."""
+    """Return the seconds since the newest event that a version has learned; 0 if this machine's clock is behind the event's."""
     return max(0.0, now - event_time_max)
 
 
 def is_orphan(store: Store, folder: str, now: float) -> bool:
-    """Whether a folder without a manifest was abandoned: nothing in it has changed for a day. Raises StoreError."""
+    """True if a folder without a manifest was abandoned: nothing in it has changed for a day. Raises StoreError."""
     return now - newest_change(store, folder) > ORPHAN_SECONDS
 
 
 def newest_change(store: Store, folder: str) -> float:
-    """Unix seconds. A folder's own time does not change with a file deeper below it. Raises StoreError."""
+    """Return the newest change in a folder in Unix seconds; its own time does not reflect deeper files. Raises StoreError."""
     newest = 0.0
     for path in (folder, *store.walk(folder)):
         with contextlib.suppress(NotInStore):
@@ -467,7 +467,7 @@ def _parsed(kind: type[R], store: Store, path: str) -> R:
 
 
 def _of_version(kind: type[M], store: Store, version: int, path: str) -> M:
-    """A manifest that names another version than its path could lead a chain of parents round in a circle."""
+    """Return a manifest. One that names another version than its path is refused: it could make a chain of parents circular."""
     manifest = _parsed(kind, store, path)
     if manifest.version != version:
         raise ManifestDamaged(f"{path} is damaged: it names version {manifest.version}")

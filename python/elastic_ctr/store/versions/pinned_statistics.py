@@ -1,4 +1,4 @@
-"""The statistics of the columns in the store, by their SHA-256: written once, for the life of the models that are made with them."""
+"""Column statistics in the store, by their SHA-256. They are written once and never change while a model uses them."""
 
 import hashlib
 from contextlib import suppress
@@ -11,20 +11,20 @@ _WAY_OUT = "put the file back, or begin with an empty state and store"
 
 
 class StatisticsDamaged(ValueError):
-    """They are not what was pinned: which file, why, the way out."""
+    """The file is absent or changed. The message has its path, the reason and the way out."""
 
 
 def publish_statistics(store: Store, statistics: Statistics) -> str:
-    """Returns their digest. Raises StoreError."""
+    """Write statistics. Return their digest. Raises StoreError."""
     digest = statistics.digest
-    # A file of this name holds the same bytes.
+    # The name is the digest, so an existing file has the same bytes.
     with suppress(AlreadyPublished):
         store.put_bytes(statistics.to_json().encode(), layout.statistics_file(digest))
     return digest
 
 
 def read_statistics(store: Store, digest: str) -> Statistics:
-    """Raises StatisticsDamaged, StoreError."""
+    """Return the statistics of a digest. Raises StatisticsDamaged, StoreError."""
     path = layout.statistics_file(digest)
     try:
         text = store.get_bytes(path)

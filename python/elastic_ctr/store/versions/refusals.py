@@ -1,8 +1,8 @@
 """Refused versions, as files in the store: cube-transfer writes them, the master reads them.
 
-A delta that stands on a refused version cannot be built, so the master publishes a base next. Each refusal is one
-immutable file, `output/refused/<version>.json`: `{"version", "reason", "refusedAt"}`. Its name alone says that the
-version is refused: a refusal with damaged content still counts.
+A delta that depends on a refused version cannot be built, so the master publishes a base next. Each refusal is one
+immutable file, `output/refused/<version>.json`: `{"version", "reason", "refusedAt"}`. The version is refused if the file
+exists, even if its content is damaged.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from elastic_ctr.store.versions.manifest import Record, VersionId, versions_in
 
 
 class Refusal(Record):
-    """Final for its version. `refused_at` is in unix seconds."""
+    """The final refusal of a version. `refused_at` is in Unix seconds."""
 
     version: VersionId
     reason: str
@@ -23,13 +23,13 @@ class Refusal(Record):
 
 
 def write_refusal(store: Store, refusal: Refusal) -> None:
-    """Writing it again changes nothing: the first reason stays. Raises StoreError."""
+    """Write a refusal, unless the version has one already, which then stays. Raises StoreError."""
     with suppress(AlreadyPublished):
         store.put_bytes(refusal.to_json(), layout.refusal(refusal.version))
 
 
 def read_refusals(store: Store) -> dict[int, str]:
-    """Refused version -> reason, oldest first. Raises StoreError."""
+    """Return the reason of each refused version, oldest first. Raises StoreError."""
     found: dict[int, str] = {}
     for version in versions_in(store, layout.REFUSED, ".json"):
         path = layout.refusal(version)
@@ -43,8 +43,8 @@ def read_refusals(store: Store) -> dict[int, str]:
 
 
 def refused_below(base: int, parent: int, refused: Iterable[int]) -> int | None:
-    """The oldest refused version that a delta of `parent` would stand on, or None when such a delta can be built.
+    """Return the oldest refused version that a delta of `parent` would depend on, or None if such a delta can be built.
 
-    Versions that training abandoned between `base` and `parent` count, too: at worst a base comes sooner.
+    Abandoned versions between `base` and `parent` count too; at worst a base is published earlier than necessary.
     """
     return min((version for version in refused if base <= version <= parent), default=None)

@@ -2,5 +2,5 @@
 
 import os
 
-# gRPC's core writes to stderr whenever a peer goes away; the calls say it better. Read when grpc is first imported.
+# gRPC's core logs to stderr whenever a peer disconnects; the errors of calls are clearer. It reads this when it is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

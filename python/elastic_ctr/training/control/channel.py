@@ -10,29 +10,29 @@ import grpc
 from elastic_ctr.runtime.auth import Tokens, bearer
 from elastic_ctr.training.control import control_pb2_grpc
 
-# Enough for the published values of a sample: those of 65,536 lines of 300 slots stay far below.
+# Far above the published values of the largest sample, 65,536 lines of 300 slots.
 MAX_MESSAGE = 512 << 20
-# A task's result: histograms, scores and the statistics of its columns.
+# For a task's result, with histograms, scores and column statistics.
 MAX_RESULT = 64 << 20
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_send_message_length", MAX_MESSAGE),
-    # A company's web proxy must not stand between the roles.
+    # Calls between roles must not go through a company's web proxy.
     ("grpc.enable_http_proxy", 0),
 ]
-# CANCELLED is what calls under way get from a master that ends.
+# Calls under way to a master that ends get CANCELLED.
 _PATIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 class MasterClient:
-    """A channel to the master. `call` waits while the master is away; `call_once` does not."""
+    """A channel to the master. `call` retries while the master is unavailable; `call_once` does not."""
 
     def __init__(self, address: str, tokens: Tokens | None) -> None:
-        # Without this gRPC polls a broken channel every 5 s, and a restarted master is reached 5 to 10 s late, which is as long
-        # as a lease. gRPC reads it when the first channel is made.
+        # By default gRPC polls a broken channel every 5 s, so a client reaches a restarted master 5 to 10 s late, which is as long
+        # as a lease. gRPC reads this when the first channel is made.
         os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "250")
-        # The minimal backoff is also the timeout of one attempt to connect, 20 s by default: too long where DNS still has the
-        # address of a deleted pod, which never answers.
+        # The minimal backoff is also the timeout of one attempt to connect. Its default of 20 s is too long while DNS still has
+        # the address of a deleted pod, which never answers.
         options = [
             *OPTIONS,
             ("grpc.initial_reconnect_backoff_ms", 100),
@@ -44,11 +44,11 @@ class MasterClient:
         self._tokens = tokens
 
     def call_once(self, method: str, request: Any, timeout: float = 10) -> Any:
-        """Raises grpc.RpcError."""
+        """Call a method once and return the reply. Raises grpc.RpcError."""
         return getattr(self._stub, method)(request, timeout=timeout, metadata=tuple(bearer(self._tokens).items()))
 
     def call(self, method: str, request: Any, *, give_up: Callable[[], bool] = lambda: False) -> Any:
-        """Keeps trying while the master cannot be reached; None once `give_up` says so."""
+        """Call a method with retries while the master is unreachable. Return None when `give_up()` is True."""
         while not give_up():
             try:
                 return self.call_once(method, request)
@@ -63,10 +63,10 @@ class MasterClient:
 
 
 class ForeignMasterGrace:
-    """A caller whose master serves another training retries for a while before it ends.
+    """The time for which a pod retries before it follows an order to leave from a master of another training.
 
-    That master may be about to be replaced, and the caller a pod of the new training. If the pod ended, its Job would be
-    completed before it began, and Kubernetes never restarts a completed Job.
+    That master may be about to be replaced, and the pod may belong to the new training. If it ended, its Job would be complete
+    before it began, and Kubernetes never restarts a completed Job.
     """
 
     SECONDS = 60.0
@@ -76,7 +76,7 @@ class ForeignMasterGrace:
         self._foreign_since: float | None = None
 
     def may_end(self, *, wrong_training: bool) -> bool:
-        """Called with every answer: whether an order to leave is to be followed."""
+        """True if an order to leave is to be followed. Call it with every answer."""
         if not wrong_training:
             self._foreign_since = None
             return True

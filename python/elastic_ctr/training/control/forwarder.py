@@ -3,9 +3,9 @@
     python -m elastic_ctr.training.control.forwarder expose --listen HOST:PORT --socket FILE --life HEX --token FILE --parent PID
     python -m elastic_ctr.training.control.forwarder reach --token FILE --parent PID SOCKET=HOST:PORT/LIFE…
 
-`expose` stands beside a server: it takes connections over TCP, and joins one to the server's socket once its peer has proved a secret
-of the run and its first bytes are those of brpc's own protocol. `reach` stands beside a trainer: each of its sockets leads to one
-server. Both end with the process PID. A process of its own, because Paddle's calls stop every Python thread of theirs.
+`expose` runs beside a server. It accepts TCP connections, and connects one to the server's socket when its peer has proved a secret
+of the run and its first bytes are those of brpc's own protocol. `reach` runs beside a trainer; each of its sockets leads to one
+server. Both end with the process PID. They are separate processes, because Paddle's calls block every Python thread of theirs.
 """
 
 import argparse
@@ -30,35 +30,35 @@ from elastic_ctr.training.control.server_call import MAGIC, connect, ping_over
 
 log = logging.getLogger(__name__)
 
-# Both sides: from the connection to the proof.
+# Both sides: seconds from the connection to the end of the proof.
 PROOF_SECONDS = 5.0
-# Connections without a proof yet, of all peers and of one. A stranger can hold its own share open for PROOF_SECONDS and no other's; a
-# trainer with eight threads opens some forty at once.
+# The most connections without a proof yet, of all peers and of one. A stranger can occupy only its own share, for PROOF_SECONDS; a
+# trainer with eight threads opens some forty connections at once.
 _UNPROVEN, _UNPROVEN_OF_PEER = 1024, 64
 _FILES = 65_536
-# A side that closed before the proof may have had no place.
+# Retries if the other side closed the connection before the proof, because it may have been over its limit.
 _TRIES, _PAUSE_SECONDS = 3, 0.3
 _BACKLOG = 256
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
-# Between two lines about refused peers.
+# Seconds between two log lines about refused peers.
 _QUIET_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """The secrets of the run and, for TLS, the folder of certificates, which is read for each connection: both may be replaced."""
+    """The secrets of the run and, for TLS, the folder of certificates. Both are read for each connection, because they may be replaced."""
 
     tokens: Tokens
     tls: Path | None
 
     def secrets(self) -> list[str]:
-        """Those that are valid; a holder proves the first one."""
+        """Return the valid secrets. A connecting side proves the first one."""
         return [each.secret for each in self.tokens.valid()]
 
 
 @dataclass(frozen=True)
 class Destination:
-    """A server as a trainer in another pod is given it: HOST:PORT/LIFE."""
+    """The address of a server for trainers in other pods: HOST:PORT/LIFE."""
 
     host: str
     port: int
@@ -66,7 +66,7 @@ class Destination:
 
     @staticmethod
     def parse(address: str) -> "Destination":
-        """Raises ValueError."""
+        """Return the destination of an address. Raises ValueError."""
         place, _, life = address.rpartition("/")
         host, _, port = place.rpartition(":")
         if not host or len(bytes.fromhex(life)) * 2 != len(life):
@@ -75,7 +75,7 @@ class Destination:
 
 
 class RefusalLog:
-    """A line for a refused connection, at most one in some seconds: neither a stranger nor a retrying client fills the log."""
+    """Logs refused connections, at most one every 5 seconds, so that neither a stranger nor a retrying client fills the log."""
 
     def __init__(self) -> None:
         self._at = -_QUIET_SECONDS
@@ -87,7 +87,7 @@ class RefusalLog:
             log.warning("%s: %s", sentence, reason)
 
     def pump(self, outside: socket.socket, inside: socket.socket) -> None:
-        """Until the connection ends; where it cannot begin, both ends are closed."""
+        """Move bytes until the connection ends. If that cannot begin, close both ends."""
         try:
             pump(outside, inside)
         except (OSError, RuntimeError) as failed:
@@ -95,7 +95,7 @@ class RefusalLog:
 
 
 class Expose:
-    """Joins proven connections to a server's socket."""
+    """Connects proven connections to a server's socket."""
 
     def __init__(self, server: Path, life: str, credentials: Credentials) -> None:
         self._server = server
@@ -106,7 +106,7 @@ class Expose:
         self._refusals = RefusalLog()
 
     def take(self, connection: socket.socket, peer: str) -> None:
-        """In a thread of its own, until the connection ends."""
+        """Serve a connection until it ends. Each call has its own thread."""
         if not self._has_place(peer):
             connection.close()
             self._refusals.add(f"a connection from {peer} is refused", ProofRefused("too many wait for their proof"))
@@ -141,8 +141,8 @@ class Expose:
                 del self._unproven[peer]
 
     def _inside(self, proven: socket.socket) -> socket.socket:
-        """The server's end, with the first bytes of the conversation. Raises ProofRefused, OSError."""
-        # A client may keep a connection for later.
+        """Return a connection to the server, with the client's first bytes sent. Raises ProofRefused, OSError."""
+        # A client may leave a new connection idle.
         proven.settimeout(None)
         first = b""
         while len(first) < len(MAGIC):
@@ -157,7 +157,7 @@ class Expose:
         return inside
 
     def _proven(self, connection: socket.socket) -> socket.socket:
-        """Raises ProofRefused, OSError."""
+        """Return the connection, over TLS if that is on, after the proof. Raises ProofRefused, OSError."""
         _tune(connection)
         proven, binding = connection, b""
         if self._credentials.tls is not None:
@@ -167,7 +167,7 @@ class Expose:
 
 
 class Reach:
-    """Joins the connections of a trainer's own socket to a server in another pod."""
+    """Connects the connections of a trainer's local socket to a server in another pod."""
 
     def __init__(self, to: Destination, credentials: Credentials) -> None:
         self._to = to
@@ -175,18 +175,18 @@ class Reach:
         self._refusals = RefusalLog()
 
     def take(self, connection: socket.socket, _peer: str) -> None:
-        """In a thread of its own, until the connection ends."""
+        """Serve a connection until it ends. Each call has its own thread."""
         try:
             outside = self._connected()
         except (ProofRefused, OSError) as failed:
-            # Paddle and the watchdog find their connection closed, and try again.
+            # Paddle and the watchdog see their connection closed and retry.
             connection.close()
             self._refusals.add(f"the pserver at {self._to.host}:{self._to.port} cannot be reached", failed)
             return
         self._refusals.pump(outside, connection)
 
     def _connected(self) -> socket.socket:
-        """Raises ProofRefused, OSError."""
+        """Return a proven connection to the server, with retries. Raises ProofRefused, OSError."""
         for _ in range(_TRIES - 1):
             try:
                 return self.proven()
@@ -195,9 +195,9 @@ class Reach:
         return self.proven()
 
     def proven(self) -> socket.socket:
-        """Raises ProofRefused, OSError."""
+        """Return a proven connection to the server. Raises ProofRefused, OSError."""
         failed: Exception = ProofRefused("this side has no secret")
-        # While a secret is being replaced the server may not know the newest one yet.
+        # During a replacement of secrets the server may not have the newest one yet.
         for secret in self._credentials.secrets():
             connection = socket.create_connection((self._to.host, self._to.port), PROOF_SECONDS)
             try:
@@ -218,7 +218,7 @@ class Reach:
 
 
 def ping_through(address: str, token: Path, tls: Path | None) -> None:
-    """Return once the server at HOST:PORT/LIFE has answered through its forwarder, as a trainer in another pod reaches it.
+    """Return when the server at HOST:PORT/LIFE has answered through its forwarder, as for a trainer in another pod.
 
     Raises OSError, ValueError, ProofRefused.
     """
@@ -240,7 +240,7 @@ def _serve(listener: socket.socket, take: Callable[[socket.socket, str], None]) 
         try:
             connection, peer = listener.accept()
         except OSError as failed:
-            # Too many open files, for one: others end.
+            # For example too many open files; other connections will end.
             refusals.add("a connection cannot be taken", failed)
             time.sleep(0.1)
             continue
@@ -272,7 +272,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(given: argparse.Namespace) -> None:
-    """Raises OSError, ValueError."""
+    """Run the mode of the arguments for ever. Raises OSError, ValueError."""
     raise_fd_limit(_FILES)
     credentials = Credentials(TokenFile(given.token), given.tls)
     if given.tls is not None:
@@ -282,7 +282,7 @@ def _run(given: argparse.Namespace) -> None:
         listener = listen(host.strip("[]"), int(port), _BACKLOG)
         listener.setblocking(True)
         _serve(listener, Expose(given.socket, given.life, credentials).take)
-    # Paths of sockets are short.
+    # The path of a Unix socket is limited to 108 bytes.
     os.chdir(given.folder)
     for each in given.servers:
         name, _, address = each.partition("=")
@@ -295,7 +295,7 @@ def _run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Does not return."""
+    """Run the forwarder for ever."""
     given = _arguments()
     die_with_parent(given.parent)
     configure_from_environment("forwarder")

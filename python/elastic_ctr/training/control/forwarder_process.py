@@ -1,4 +1,4 @@
-"""Starts the forwarders of a pserver and of a trainer, each a process of its own that ends with this one."""
+"""Starts the forwarder of a pserver or of a trainer as a process that ends with this one."""
 
 import os
 import subprocess
@@ -12,16 +12,16 @@ _COMMAND = [sys.executable, "-m", "elastic_ctr.training.control.forwarder"]
 
 
 class NoSecret(ValueError):
-    """Forwarders have no secret to prove."""
+    """The settings have no secret for forwarders to prove."""
 
 
 def expose(server: Path, *, listen: str, life: str, token: str | None, tls: str | None) -> "subprocess.Popen[bytes]":
-    """Lead the TCP address `listen` to the Unix socket `server`, for those that prove the secret and mean this life. Raises NoSecret."""
+    """Forward the TCP address `listen` to the Unix socket `server`, for peers that prove the secret and name this life. Raises NoSecret."""
     return _start(["expose", "--listen", listen, "--socket", str(server), "--life", life], token, tls)
 
 
 def reach(folder: Path, addresses: Sequence[str], *, token: str | None, tls: str | None) -> "subprocess.Popen[bytes]":
-    """Make a socket in `folder` for each server, which leads to its address. Raises NoSecret."""
+    """Create a socket in `folder` for each server that forwards to its address. Raises NoSecret."""
     servers = [f"{socket_name(index)}={address}" for index, address in enumerate(addresses)]
     return _start(["reach", "--folder", str(folder), *servers], token, tls)
 

@@ -1,8 +1,8 @@
-"""A process that listens nowhere: the kernel answers `listen` and `accept` for it, and no socket of it takes a connection.
+"""A seccomp filter with which a process cannot accept connections: the kernel fakes the results of `listen` and `accept`.
 
-Paddle's client opens a server for other trainers while it connects, and no setting turns that off. To close it afterwards is too late: a
-connection that was made in between stays open. The server's thread calls `accept` until that answers EAGAIN, so any other error would
-keep a core busy and the server from ending.
+Paddle's client opens a server for other trainers while it connects, and no setting turns that off. Closing it afterwards would be too
+late, because a connection that was made in between stays open. The server's thread calls `accept` until that returns EAGAIN, so any
+other error would keep a core busy and the server from ending.
 """
 
 import ctypes
@@ -11,9 +11,9 @@ import platform
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
-# `struct seccomp_data`: the number of the call, then the architecture.
+# Offsets in `struct seccomp_data` of the number of the call and of the architecture.
 _NUMBER, _ARCHITECTURE = 0, 4
-# The call is not made; it returns 0, or fails with the error that is added.
+# Return values of the filter: skip the call and return 0, or fail with the error that is added; allow the call.
 _DONE, _ALLOW = 0x00050000, 0x7FFF0000
 # By machine: AUDIT_ARCH of linux/audit.h, and the numbers of `listen`, `accept` and `accept4`.
 _CALLS = {"x86_64": (0xC000003E, 50, 43, 288), "aarch64": (0xC00000B7, 201, 202, 242)}
@@ -28,8 +28,8 @@ class _Program(ctypes.Structure):
 
 
 def listen_nowhere() -> bool:
-    """From now on this thread, and threads and processes that it starts, cannot listen or accept. False where the kernel does not take the
-    filter. It needs no privilege, and cannot be undone.
+    """Install the filter for this thread and for all threads and processes that it starts. Return False if the kernel does not support
+    it. It needs no privilege, and cannot be undone.
     """
     if (call := _CALLS.get(platform.machine())) is None:
         return False

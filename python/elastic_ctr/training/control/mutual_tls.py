@@ -1,7 +1,7 @@
-"""Mutual TLS of the forwarders: certificates in a folder as cert-manager's Secrets have them (`tls.crt`, `tls.key`, `ca.crt`).
+"""Mutual TLS of the forwarders, with certificates in a folder as in cert-manager's Secrets (`tls.crt`, `tls.key`, `ca.crt`).
 
-The authority is the release's own, so a certificate of it is enough; names are not compared, because pods come and go. The folder is
-read for each connection: renewed certificates are used without a restart.
+The CA is the release's own, so any certificate of it is accepted; names are not compared, because pods come and go. The folder is
+read for each connection, so renewed certificates need no restart.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE--
 
 
 def over_tls(connection: socket.socket, folder: Path, *, server: bool) -> tuple[ssl.SSLSocket, bytes]:
-    """The connection in TLS 1.3, and the digests of the listening and the connecting side's certificates as this side sees them.
+    """Return the connection in TLS 1.3, and the digests of the listening and the connecting side's certificates as this side sees them.
 
     `connection` has a timeout. Raises OSError, of which ssl.SSLError is one.
     """
@@ -26,12 +26,12 @@ def over_tls(connection: socket.socket, folder: Path, *, server: bool) -> tuple[
 
 
 def check_certificates(folder: Path) -> None:
-    """Raises OSError, of which ssl.SSLError is one, for a folder that no connection can use."""
+    """Raises OSError, of which ssl.SSLError is one, if the folder is unusable."""
     _loaded(folder, server=True)
 
 
 def _loaded(folder: Path, *, server: bool) -> tuple[ssl.SSLContext, bytes]:
-    """The context, and this side's own certificate in DER."""
+    """Return the context, and this side's own certificate in DER."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

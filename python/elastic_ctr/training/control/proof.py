@@ -1,12 +1,12 @@
-"""Both ends of a connection between pods prove that they know a secret of the run, and neither learns it.
+"""Mutual proof of a shared secret at both ends of a connection between pods, without revealing it.
 
-1. The side that listens sends MAGIC and a nonce.
-2. The side that connects sends MAGIC, a nonce, the life of the server that it means, and an HMAC-SHA256 over all of these.
-3. The side that listens sends an HMAC of its own over the same, and the connection belongs to the two.
+1. The listening side sends MAGIC and a nonce.
+2. The connecting side sends MAGIC, a nonce, the life of the server that it wants, and an HMAC-SHA256 over all of these.
+3. The listening side sends its own HMAC over the same, and the connection is open.
 
-Each HMAC begins with the name of its side, so that no proof can be sent back as the other one. A life names one process of a server:
-a trainer that slept through a recovery cannot reach the next one. With TLS the HMAC includes both certificates, so a third party
-with a certificate of its own between the two is refused.
+Each HMAC includes the name of its side, so that a proof cannot be reflected. A life names one process of a server, so a trainer that
+was suspended over a recovery cannot reach the next process. With TLS the HMAC includes both certificates, so a man in the middle with
+another certificate is refused.
 """
 
 import hmac
@@ -24,11 +24,11 @@ _HELLO = len(MAGIC) + _NONCE
 
 
 class ProofRefused(Exception):
-    """The peer did not prove a secret of this run, or means another server."""
+    """The peer did not prove a secret of this run, or wants another server process."""
 
 
 class Connection(Protocol):
-    """A socket, or one in TLS."""
+    """A plain or TLS socket."""
 
     def settimeout(self, value: float | None, /) -> None: ...
 
@@ -38,14 +38,14 @@ class Connection(Protocol):
 
 
 def new_life() -> str:
-    """The name of a server process: 32 hexadecimal digits."""
+    """Return a new name of a server process: 32 hexadecimal digits."""
     return secrets.token_hex(LIFE)
 
 
 def prove_and_check(
     connection: Connection, known: Iterable[str], life: str, binding: bytes = b"", *, seconds: float
 ) -> None:
-    """The side that listens. `known`: the secrets that are valid. Raises ProofRefused, OSError."""
+    """Run the listening side. `known`: the valid secrets. Raises ProofRefused, OSError."""
     ends = time.monotonic() + seconds
     hello = MAGIC + os.urandom(_NONCE)
     connection.sendall(hello)
@@ -54,7 +54,7 @@ def prove_and_check(
     if not said.startswith(MAGIC):
         raise ProofRefused("it is no trainer of elastic-ctr")
     text = hello + said + binding
-    # Each secret is compared, whether or not one before fits.
+    # All secrets are compared, even after a match, in constant time.
     fitting = [each for each in known if hmac.compare_digest(_mac(each, b"trainer", text), proof)]
     if not fitting:
         raise ProofRefused("it did not prove a secret of this run")
@@ -64,7 +64,7 @@ def prove_and_check(
 
 
 def check_and_prove(connection: Connection, secret: str, life: str, binding: bytes = b"", *, seconds: float) -> None:
-    """The side that connects. Raises ProofRefused, OSError."""
+    """Run the connecting side. Raises ProofRefused, OSError."""
     ends = time.monotonic() + seconds
     hello = _exactly(connection, _HELLO, ends)
     if not hello.startswith(MAGIC):
@@ -81,10 +81,10 @@ def _mac(secret: str, side: bytes, text: bytes) -> bytes:
 
 
 def _exactly(connection: Connection, count: int, ends: float) -> bytes:
-    """So many bytes; never more, for those behind them are the conversation's. Raises ProofRefused, OSError."""
+    """Return exactly `count` bytes; later bytes belong to the conversation. Raises ProofRefused, OSError."""
     found = b""
     while len(found) < count:
-        # Of the whole proof: a peer that sends a byte now and then does not keep its place.
+        # The deadline is for the whole proof, so that a peer cannot extend it by sending single bytes.
         connection.settimeout(max(0.001, ends - time.monotonic()))
         piece = connection.recv(count - len(found))
         if not piece:

@@ -1,4 +1,4 @@
-"""Moves bytes between two connected sockets, both ways, until both ends are closed."""
+"""Moves bytes between two connected sockets in both directions, until both ends are closed."""
 
 import fcntl
 import os
@@ -9,21 +9,21 @@ import threading
 from contextlib import suppress
 
 _PIPE_BYTES = 1 << 20
-# A record of TLS has at most 16 KiB; several are read at once.
+# A TLS record has at most 16 KiB; several are read at once.
 _READ_BYTES = 1 << 16
-# Pieces that one direction moves before the other one has its turn.
+# Reads of one direction before the other one gets its turn.
 _TURN = 16
 
 
 def pump(outside: socket.socket, inside: socket.socket) -> None:
-    """Block until both directions have ended; then both sockets are closed. `outside` may be one in TLS."""
+    """Block until both directions have ended, then close both sockets. `outside` may be a TLS socket."""
     with outside, inside:
         if isinstance(outside, ssl.SSLSocket):
             _pump_in_tls(outside, inside)
             return
         outside.setblocking(True)
         inside.setblocking(True)
-        # Before either direction begins: without a pipe the connection ends whole.
+        # Created before either direction begins, so that a lack of pipes fails the whole connection.
         pipes = _pipes()
         other = threading.Thread(target=_move, args=(inside, outside, *pipes[0]), daemon=True)
         try:
@@ -37,7 +37,7 @@ def pump(outside: socket.socket, inside: socket.socket) -> None:
 
 
 def _pipes() -> tuple[tuple[int, int], tuple[int, int]]:
-    """Two of them. Raises OSError, and leaves none open then."""
+    """Return two pipes. If it raises OSError, none is open."""
     first = os.pipe()
     try:
         return first, os.pipe()
@@ -48,9 +48,9 @@ def _pipes() -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _move(source: socket.socket, sink: socket.socket, out: int, into: int) -> None:
-    """One direction, in the kernel: `splice` moves pages of one socket's buffer through a pipe to the other one's. Closes the pipe."""
+    """Move one direction within the kernel, by `splice` through a pipe, and close the pipe."""
     try:
-        with suppress(OSError):  # over the user's limit: the pipe keeps its usual size
+        with suppress(OSError):  # beyond the user's limit the pipe keeps its default size
             fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         while moved := os.splice(source.fileno(), into, _PIPE_BYTES):
             while moved:
@@ -68,9 +68,9 @@ def _move(source: socket.socket, sink: socket.socket, out: int, into: int) -> No
 
 
 def _pump_in_tls(outside: ssl.SSLSocket, inside: socket.socket) -> None:
-    """Both directions in one thread: a TLS connection may not be read and written at the same time.
+    """Move both directions in one thread, because a TLS connection must not be read and written at the same time.
 
-    It ends with the first direction that ends: half of a TLS connection cannot be closed without giving up TLS in the other half.
+    It ends with the first direction that ends: one half of a TLS connection cannot be closed without giving up TLS in the other.
     """
     outside.setblocking(False)
     inside.setblocking(False)
@@ -83,7 +83,7 @@ def _pump_in_tls(outside: ssl.SSLSocket, inside: socket.socket) -> None:
                 busy |= flow.step(wanted)
             if any(flow.over for flow in flows) or busy:
                 continue
-            # A descriptor without events is left out: one that its peer has closed would wake the loop again and again.
+            # Descriptors without events are left out, because one that its peer has closed would wake the loop again and again.
             poller = select.poll()
             for descriptor, events in wanted.items():
                 if events:
@@ -94,7 +94,7 @@ def _pump_in_tls(outside: ssl.SSLSocket, inside: socket.socket) -> None:
 
 
 class _Flow:
-    """One direction of a connection in TLS."""
+    """One direction of a TLS connection."""
 
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self._source, self._sink = source, sink
@@ -103,9 +103,9 @@ class _Flow:
         self.over = False
 
     def step(self, wanted: dict[int, int]) -> bool:
-        """Move what can be moved now, and add the events that it waits for to `wanted`. True if it has more to move.
+        """Move the bytes that are ready, and add the events that it waits for to `wanted`. Return True if there is more to move.
 
-        Raises OSError when one end is gone.
+        Raises OSError if one end is gone.
         """
         for _ in range(_TURN):
             if self.over:

@@ -1,7 +1,7 @@
-"""Calls to Paddle's server over its Unix socket, in brpc's own protocol (baidu_std): is it well, and how many rows has it?
+"""Calls to Paddle's server over its Unix socket, in brpc's own protocol (baidu_std): a ping, and the number of rows.
 
-A frame is `PRPC`, the bytes behind this header and those of the meta (u32, big-endian), the meta, the message. A trainer in
-another pod calls the socket of its forwarder, which passes on nothing but this protocol.
+A frame is `PRPC`, the bytes after this header and those of the meta (u32, big-endian), the meta, the message. A trainer in
+another pod calls the socket of its forwarder, which passes on only this protocol.
 """
 
 import os
@@ -17,11 +17,11 @@ from elastic_ctr.training.control import baidu_std_pb2 as frames
 MAGIC = b"PRPC"
 _HEADER = struct.Struct(">4sII")
 _SERVICE = "paddle.distributed.PsService"
-# Answers to these calls are short. A length from the socket is not trusted further.
+# The most bytes of an answer. Answers to these calls are short, and a length from the socket is not trusted.
 _MOST_BYTES = 1 << 16
-# brpc's ENOMETHOD: the server is well, and has no such method.
+# brpc's ENOMETHOD: the server works, but has no such method.
 _NO_METHOD = 1002
-# `PS_PRINT_TABLE_STAT` of Paddle's `sendrecv.proto`. The answer: rows, rows with a vector in memory; i64, little-endian.
+# `PS_PRINT_TABLE_STAT` of Paddle's `sendrecv.proto`. The answer has the rows, and the rows with a vector in memory (i64, little-endian).
 _TABLE_STAT = 20
 _ROWS = struct.Struct("<qq")
 _PING_SECONDS = 2.0
@@ -29,30 +29,29 @@ _ROWS_SECONDS = 60.0
 
 
 class ServerUnreachable(OSError):
-    """No server of Paddle answers at a socket."""
+    """No Paddle server answers at a socket."""
 
 
 def ping(path: Path) -> None:
-    """Return once the server at the Unix socket `path` has answered. Raises OSError.
+    """Return when the server at the Unix socket `path` has answered. Raises OSError.
 
-    The call names a method that the server has not: it is read, dispatched and refused by the server's own workers, and leaves no
-    line in its log.
+    The call names a method that the server lacks. The server's own workers read, dispatch and refuse it, and log nothing.
     """
     with closing(connect(path, _PING_SECONDS)) as connection:
         ping_over(connection)
 
 
 def ping_over(connection: socket.socket) -> None:
-    """Like `ping`, over a connection that leads to the server. Raises OSError."""
+    """Like `ping`, over an open connection to the server. Raises OSError."""
     code, _ = _call(connection, "ping", frames.PsRequest())
     if code != _NO_METHOD:
         raise ServerUnreachable(f"the server answers with error {code}")
 
 
 def rows_at(path: Path, table: int) -> int:
-    """Rows of a sparse table at the server at the Unix socket `path`. Raises OSError, ValueError.
+    """Return the rows of a sparse table at the server at the Unix socket `path`. Raises OSError, ValueError.
 
-    Paddle's client adds the servers' answers up and prints the sum; this is the same call to one of them.
+    Paddle's client prints the sum over all servers; this is the same call to one server.
     """
     request = frames.PsRequest(cmd_id=_TABLE_STAT, table_id=table, client_id=0)
     with closing(connect(path, _ROWS_SECONDS)) as connection:
@@ -70,7 +69,7 @@ def rows_at(path: Path, table: int) -> int:
 
 
 def _call(connection: socket.socket, method: str, request: frames.PsRequest) -> tuple[int, bytes]:
-    """The error code and the message of the answer. Raises OSError."""
+    """Return the error code and the message of the answer. Raises OSError."""
     meta = frames.RpcMeta(request=frames.RequestMeta(service_name=_SERVICE, method_name=method), correlation_id=1)
     head, body = meta.SerializeToString(), request.SerializeToString()
     connection.sendall(_HEADER.pack(MAGIC, len(head) + len(body), len(head)) + head + body)
@@ -86,7 +85,7 @@ def _call(connection: socket.socket, method: str, request: frames.PsRequest) -> 
 
 
 def connect(path: Path, timeout: float) -> socket.socket:
-    """A connection to a Unix socket, whose path may be longer than the 108 bytes of an address. Raises OSError."""
+    """Return a connection to a Unix socket, whose path may exceed the limit of 108 bytes. Raises OSError."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -101,7 +100,7 @@ def connect(path: Path, timeout: float) -> socket.socket:
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
-    """So many bytes. Raises OSError."""
+    """Return exactly `count` bytes. Raises OSError."""
     found = bytearray()
     while len(found) < count:
         piece = connection.recv(count - len(found))

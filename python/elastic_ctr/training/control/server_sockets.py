@@ -1,8 +1,8 @@
-"""The Unix sockets through which a process reaches Paddle's servers. No port of Paddle is open.
+"""The Unix sockets through which a process reaches Paddle's servers, so that Paddle opens no port.
 
-Paddle's server has no access control: whoever connects to it can run shell commands. Paddle accepts `unix:NUMBER` as an endpoint,
-the socket NUMBER in the working folder, which belongs to this user alone. A server listens there. A trainer of the same machine has
-links to the servers' sockets in its own working folder; a trainer in a pod has the sockets of a forwarder there.
+Paddle's server has no access control: any client can run shell commands. Paddle accepts `unix:NUMBER` as an endpoint, the socket
+NUMBER in the working directory, to which only this user has access. A server listens there. A trainer on the same machine has links
+to the servers' sockets in its own working directory; a trainer in a pod has the sockets of a forwarder there.
 """
 
 import os
@@ -21,22 +21,22 @@ _RETRY_SECONDS = 0.05
 
 
 def socket_name(index: int) -> str:
-    """The socket of the server with this index. Paddle reads the name as a port, so it is a number."""
+    """Return the socket's name for the server with this index. It is a number, because Paddle reads it as a port."""
     return str(_FIRST + index)
 
 
 def paddle_endpoints(servers: int) -> list[str]:
-    """Paddle's own list of the servers, the same for each process."""
+    """Return the servers' endpoints for Paddle, the same in each process."""
     return [f"unix:{socket_name(index)}" for index in range(servers)]
 
 
 def address_on_this_machine(server_socket: Path) -> str:
-    """What a trainer of the same machine is given to find a server's socket."""
+    """Return the address of a server's socket for trainers on the same machine."""
     return f"{_LINK}{server_socket}"
 
 
 def link_sockets(addresses: Sequence[str], folder: Path) -> bool:
-    """Put a link to each server's socket into `folder`. False if a forwarder has to make the sockets: the servers are elsewhere.
+    """Create a link to each server's socket in `folder`. Return False if the servers are in other pods and need a forwarder.
 
     Raises OSError.
     """
@@ -50,7 +50,7 @@ def link_sockets(addresses: Sequence[str], folder: Path) -> bool:
 
 
 def await_servers(folder: Path, servers: int, timeout: float) -> None:
-    """Return once each server answers at its socket in `folder`. Raises OSError with the last failure after `timeout` seconds."""
+    """Return when each server answers at its socket in `folder`. Raises OSError with the last failure after `timeout` seconds."""
     ends = time.monotonic() + timeout
     for index in range(servers):
         while True:
@@ -64,10 +64,10 @@ def await_servers(folder: Path, servers: int, timeout: float) -> None:
 
 
 def close_listeners() -> list[tuple[str, int]]:
-    """Close each TCP port that this process listens on, and the connections that came in there. Returns the ports' addresses.
+    """Close each TCP port that this process listens on, and the connections accepted there. Return the ports' addresses.
 
-    For kernels that do not take the filter of `listen_nowhere`: Paddle's client opens a second server, for other trainers, which is as
-    open as the first. Its descriptor now is `/dev/null`, so that brpc, which goes on using the number, reaches nothing.
+    This is for kernels without the filter of `listen_nowhere`: Paddle's client opens a second server, for other trainers, which has no
+    access control either. Its descriptor becomes `/dev/null`, because brpc goes on using the number.
     """
     closed = []
     for descriptor, found in _tcp_sockets():
@@ -85,7 +85,7 @@ def close_listeners() -> list[tuple[str, int]]:
 
 
 def _tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
-    """Each descriptor of this process that is one, with a socket of its own that ends with the step."""
+    """Yield each TCP descriptor of this process, with a duplicate socket that is closed after the step."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names, of descriptors that come and go)
         with suppress(OSError):
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):

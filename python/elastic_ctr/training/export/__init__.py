@@ -1,1 +1,1 @@
-"""Export of a pass: table text to SequenceFiles, and the values of sample keys."""
+"""The export of a pass: from table text to SequenceFiles, and the values of sample keys."""

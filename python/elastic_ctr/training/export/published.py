@@ -19,20 +19,20 @@ Values = npt.NDArray[np.float32]
 
 
 def layout_of(model: Model) -> RowLayout:
-    """The columns of a saved row under a model's rules."""
+    """Return the columns of a saved row under a model's SGD rules."""
     return RowLayout.of(model.table.embed.name, model.table.embedx.name, model.embedding_dim - 1)
 
 
 def publish_once(store: Store, source: Path, path: str, records: int) -> FileEntry:
-    """Publish a file. A file with the same bytes may be there already, after a restart.
+    """Publish a file and return its entry. After a restart a file with the same bytes may be there already.
 
-    Raises StoreError when the file there has other bytes.
+    Raises StoreError if the file there has other bytes.
     """
     try:
         return publish(store, source, path, records)
     except AlreadyPublished:
         size, sha256 = digest_of(source)
-        # Streamed, not fetched: a copy beside the source could be mistaken for a file to publish.
+        # Streamed, not fetched, because a copy beside the source could be taken for a file to publish.
         there = hashlib.sha256()
         for block in store.read_from(path):
             there.update(block)
@@ -44,7 +44,7 @@ def publish_once(store: Store, source: Path, path: str, records: int) -> FileEnt
 
 
 def values_in_file(file: Path, wanted: Keys) -> list[tuple[Keys, Values]]:
-    """Blocks of (keys, values) of the wanted keys that the SequenceFile holds. `wanted` is sorted."""
+    """Return blocks of (keys, values) for the `wanted` keys, sorted, that the SequenceFile has."""
     if not len(wanted):
         return []
     found = []
@@ -57,7 +57,7 @@ def values_in_file(file: Path, wanted: Keys) -> list[tuple[Keys, Values]]:
 
 
 class SampleValues:
-    """Values of the sample's keys as they are found, newest version first."""
+    """Collects the values of the sample's keys, from the newest version to the oldest."""
 
     def __init__(self, wanted: Keys, dim: int) -> None:
         self._wanted = wanted
@@ -76,7 +76,7 @@ class SampleValues:
         return of[~self._found[np.searchsorted(self._wanted, of)]]
 
     def packed(self) -> tuple[bytes, bytes, bytes]:
-        """Keys (u64), values (f32 [n, dim]) and whether this save wrote them (u8), of those found."""
+        """Return the found keys (uint64), their values (float32 [n, dim]), and uint8 1 if this save wrote them."""
         return (
             self._wanted[self._found].astype("<u8").tobytes(),
             self._values[self._found].astype("<f4").tobytes(),

@@ -1,4 +1,4 @@
-"""Rows sorted by key. Rows that do not fit in memory are kept in sorted runs on disk."""
+"""Sorts rows by key. Rows that do not fit into memory go to sorted runs on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAMPLES = 4096
 
 
 class DuplicateKey(ValueError):
-    """A key that was added twice."""
+    """A key was added twice."""
 
     def __init__(self, key: int) -> None:
         super().__init__(f"the key {key} is there twice.")
@@ -25,12 +25,12 @@ class DuplicateKey(ValueError):
 
 
 class SortedRows:
-    """Takes rows in any order and gives them sorted, once.
+    """Takes rows in any order and yields them sorted, once.
 
     Args:
-        folder: for runs, written only if there are more than `memory_rows`; belongs to this object and is the
-            caller's to delete.
-        memory_rows: about how many rows are held at a time, twice that while they are sorted.
+        folder: the folder of runs, used only if there are more than `memory_rows`. It belongs to this object, but the
+            caller deletes it.
+        memory_rows: about the most rows in memory, twice that during a sort.
     """
 
     def __init__(self, folder: Path, memory_rows: int = MEMORY_ROWS) -> None:
@@ -41,14 +41,14 @@ class SortedRows:
         self._runs: list[tuple[Keys, Vectors]] = []
 
     def add(self, keys: Keys, values: Vectors) -> None:
-        """Take keys u64[n] and values f32[n, m], m the same in every call."""
+        """Add keys uint64 [n] and values float32 [n, m]; m is the same in every call."""
         self._held.append((keys, values))
         self._rows_held += len(keys)
         if self._rows_held >= self._memory_rows:
             self._spill()
 
     def blocks(self) -> Iterator[tuple[Keys, Vectors]]:
-        """Blocks of sorted rows.
+        """Yield blocks of sorted rows.
 
         Raises:
             DuplicateKey: a key was added twice.
@@ -61,7 +61,7 @@ class SortedRows:
             self._spill()
         edges = self._edges()
         for low, high in zip([0, *edges], [*edges, None], strict=True):
-            # Equal keys fall into the same piece, so that a key in two runs is seen.
+            # Equal keys fall into the same piece, so a key in two runs is detected.
             pieces = [(keys[a:b], values[a:b]) for keys, values in self._runs for a, b in [_between(keys, low, high)]]
             if any(len(keys) for keys, _ in pieces):
                 yield _unique(*_sorted(pieces))
@@ -83,7 +83,7 @@ class SortedRows:
         return kept
 
     def _edges(self) -> list[int]:
-        """Keys that cut all runs together into pieces that fit into memory."""
+        """Return keys that cut all runs together into pieces that fit into memory."""
         rows = sum(len(keys) for keys, _ in self._runs)
         step = max(1, min(self._memory_rows, rows) * len(self._runs) // _SAMPLES // 4)
         samples = np.sort(np.concatenate([keys[::step] for keys, _ in self._runs]))

@@ -1,7 +1,7 @@
-"""A saved partition of the sparse table with the deltas that were published since: what a checkpoint by log loads.
+"""Merges published deltas into a saved partition of the sparse table, for the load of a checkpoint by log.
 
-A row keeps its optimizer state of the save. A row that is new has the state of one that was just created, after Paddle's
-`SparseAdamSGDRule::InitValueWork` and its like: zeros, and the decay rates themselves as their powers.
+A row keeps its optimizer state of the save. A new row has the initial state of Paddle's `SparseAdamSGDRule::InitValueWork` and its
+like: zeros, and the decay rates as the powers of themselves.
 """
 
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ Keys = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float32]
 
 _SHOW, _CLICK = 4, 5
-# Of SparseAdam, which the model has no settings for.
+# Decay rates of SparseAdam, for which the model has no settings.
 _BETAS = (b"0.9", b"0.999")
 
 
 @dataclass(frozen=True)
 class Log:
-    """What deltas have changed. Keys u64[n] are sorted, each once; values f32[n, 1 + D] are the last ones; counts f32[n, 2] are the
-    shows and clicks that were added.
+    """The changes of deltas: sorted unique `keys` uint64 [n], their last `values` float32 [n, 1 + D], and `counts` float32 [n, 2], the
+    added shows and clicks.
     """
 
     keys: Keys
@@ -32,11 +32,11 @@ class Log:
 
     @classmethod
     def of(cls, deltas: Iterable[tuple[Keys, Floats]], counts: Iterable[tuple[Keys, Floats]], dim: int) -> "Log":
-        """Of deltas in their order, and of counts. A key that has counts alone was given a value by no delta and is left out."""
+        """Return the log of deltas in order, and of counts. A key with counts but without a value in any delta is left out."""
         all_deltas = [*deltas]
         keys = np.concatenate([np.empty(0, np.uint64), *(each for each, _ in all_deltas)])
         values = np.concatenate([np.empty((0, dim), np.float32), *(each for _, each in all_deltas)])
-        # The first one from behind is the last.
+        # np.unique returns first occurrences, so reversed arrays yield the last ones.
         unique, last = np.unique(keys[::-1], return_index=True)
         sums = np.zeros((len(unique), 2), np.float64)
         for each, added in counts:
@@ -51,7 +51,7 @@ class Log:
 
 
 def merged(text: bytes, layout: RowLayout, rules: tuple[str, str], log: Log) -> tuple[bytes, int]:
-    """The rows of a partition with the log's on them, and how many there are. `rules` are of embed and embedx.
+    """Return the rows of a partition with the log merged in, and their number. `rules` are those of embed and embedx.
 
     Raises RowsDamaged.
     """
@@ -75,7 +75,7 @@ def merged(text: bytes, layout: RowLayout, rules: tuple[str, str], log: Log) -> 
 
 
 def _changed(row: list[bytes], layout: RowLayout, embedx_rule: str, log: Log, place: int) -> bytes:
-    """A row with its log's value and counts. One without the embedx block gets it once there is a value for it."""
+    """Return a row with the log's value and counts. A row without the embedx block gets one if the log has a vector."""
     values = log.values[place].tolist()
     row[_SHOW] = b"%.9g" % (float(row[_SHOW]) + float(log.counts[place, 0]))
     row[_CLICK] = b"%.9g" % (float(row[_CLICK]) + float(log.counts[place, 1]))
@@ -89,6 +89,6 @@ def _changed(row: list[bytes], layout: RowLayout, embedx_rule: str, log: Log, pl
 
 
 def _first_state(rule: str, dim: int) -> list[bytes]:
-    """Columns behind a new weight or vector."""
+    """Return the state columns after a new weight or vector."""
     zeros = {"naive": 0, "adagrad": 1, "adagrad_v2": 1, "std_adagrad": dim, "adam": 2 * dim, "shared_adam": 2}[rule]
     return [b"0"] * zeros + [*(_BETAS if rule in ("adam", "shared_adam") else ())]

@@ -1,9 +1,9 @@
-"""The text that Paddle's sparse table saves, one row a key, as keys and vectors.
+"""Reads the text that Paddle's sparse table saves, one row for each key, as keys and vectors.
 
     key slot unseen_days delta_score show click embed_w [state of embed_w …] [embedx … [state of embedx …]]
 
-Separated by blanks, 6 significant digits, one LF a row. The embedx block is there or not, row by row. How many columns
-the states have depends on the rules of the table (measured with paddlepaddle 2.6.2).
+Columns are separated by blanks, numbers have 6 significant digits, and each row ends with LF. A row may lack the embedx block. The
+number of state columns depends on the SGD rules of the table (measured with paddlepaddle 2.6.2).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Keys = npt.NDArray[np.uint64]
 Vectors = npt.NDArray[np.float32]
 
 _EMBED_W = 6
-# Columns of the state of so many floats: of 1 for embed_w.
+# Number of state columns for a vector of so many floats (1 for embed_w).
 _STATE: dict[str, Callable[[int], int]] = {
     "naive": lambda _: 0,
     "adagrad": lambda _: 1,
@@ -44,7 +44,7 @@ DIVERGED = "the model has diverged; go back to a checkpoint before it, with smal
 
 
 class RowsDamaged(ValueError):
-    """A row that Paddle did not write, or that must not be published; `row` counts from 1, 0 is the whole text."""
+    """A row is not one of Paddle's, or must not be published. `row` counts from 1; 0 is the whole text."""
 
     def __init__(self, row: int, reason: str, name: str = "") -> None:
         where = ", ".join([*([name] if name else []), *([f"row {row}"] if row else [])])
@@ -55,14 +55,14 @@ class RowsDamaged(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Where the columns are, counted from 0.
+    """The positions of columns, counted from 0.
 
     Attributes:
-        embed_w: column of the first-order weight.
-        embedx: first column of the vector.
-        dim: floats of the vector, D; a published value has 1 + D.
-        short: columns of a row without the embedx block.
-        full: columns of a row with it.
+        embed_w: the column of the first-order weight.
+        embedx: the first column of the vector.
+        dim: the size D of the vector; a published value has 1 + D floats.
+        short: the number of columns without the embedx block.
+        full: the number of columns with it.
     """
 
     embed_w: int
@@ -73,7 +73,7 @@ class RowLayout:
 
     @classmethod
     def of(cls, embed_rule: str, embedx_rule: str, embedx_dim: int) -> RowLayout:
-        """The layout under two rules: naive, adagrad, adagrad_v2, std_adagrad, adam or shared_adam.
+        """Return the layout under two rules: naive, adagrad, adagrad_v2, std_adagrad, adam or shared_adam.
 
         Raises:
             ValueError: a rule has another name, or the dimension is below 0.
@@ -89,18 +89,18 @@ class RowLayout:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """n rows: keys u64[n], values f32[n, 1 + D] as [embed_w, embedx]; embedx is zeros in a row without it."""
+    """Keys uint64 [n], and values float32 [n, 1 + D] as [embed_w, embedx]; embedx is zeros in a row without it."""
 
     keys: Keys
     values: Vectors
 
 
 def parse_rows(text: bytes, layout: RowLayout) -> Rows:
-    """Read rows. Keys are exact; a float is the float32 nearest to its text.
+    """Return the rows of a text. Keys are exact; a float is the float32 nearest to its text.
 
     Raises:
-        RowsDamaged: naming row and column, for what is not a finite number, for a number of columns that the layout
-            does not have, and for a last row without LF, which may have been cut off.
+        RowsDamaged: naming row and column, if a value is not a finite number, if the number of columns does not match
+            the layout, or if the last row lacks its LF and may have been cut off.
     """
     given = np.frombuffer(text, dtype=np.uint8)
     ends = np.flatnonzero(given == ord("\n")).astype(np.int64, copy=False)
@@ -125,7 +125,7 @@ def parse_rows(text: bytes, layout: RowLayout) -> Rows:
 
 
 def row_keys(text: bytes) -> tuple[Keys, Longs]:
-    """Keys u64[n] of rows, and i64[n] where their line ends are. Raises RowsDamaged."""
+    """Return the keys uint64 [n] of rows, and the positions int64 [n] of their line ends. Raises RowsDamaged."""
     given = np.frombuffer(text, dtype=np.uint8)
     ends = np.flatnonzero(given == ord("\n")).astype(np.int64, copy=False)
     if len(given) and given[-1] != ord("\n"):
@@ -140,9 +140,9 @@ def row_keys(text: bytes) -> tuple[Keys, Longs]:
 
 
 def nearest_float32(token: str) -> np.float32:
-    """The float32 nearest to a decimal number, an even one of two that are equally near; infinite if it is too large.
+    """Return the float32 nearest to a decimal number, ties to even; infinity if it is too large.
 
-    By way of a double a text near the middle of two float32 may be rounded twice; here it is not.
+    The way through a double could round twice if the number is near the middle of two float32; this function does not.
     """
     wide = float(token)
     with np.errstate(over="ignore"):
@@ -159,7 +159,7 @@ def _why(row: bytes, layout: RowLayout) -> str:
     tokens = row.split(b" ")
     while tokens and not tokens[-1]:
         tokens.pop()
-    # A table without vectors writes garbage where their state would be.
+    # A table without vectors writes garbage in the state columns of embedx.
     checked = layout.full if layout.dim else layout.short
     for column, token in enumerate(tokens[:checked]):
         shown = repr(token[:_LONGEST_NUMBER].decode("ascii", "backslashreplace"))
@@ -179,20 +179,20 @@ def _why(row: bytes, layout: RowLayout) -> str:
 def partition_to_sequence_file(
     source: str | Path, out: str | Path, layout: RowLayout, seed: bytes | str, *, memory_rows: int = MEMORY_ROWS
 ) -> int:
-    """Convert the saved text of a partition to a SequenceFile, sorted by key; it appears whole or not at all.
+    """Convert the saved text of a partition to a SequenceFile, sorted by key, which appears whole or not at all.
 
-    Returns the records. Reads by blocks; past `memory_rows` rows sorted runs are kept beside `out` while it works.
+    Return the number of records. The text is read in blocks; beyond `memory_rows` rows, sorted runs are written beside `out`.
 
     Args:
-        source: text, compressed if its name ends in .gz or .zst.
-        out: is replaced if it is there.
+        source: the text, compressed if its name ends in .gz or .zst.
+        out: the target, replaced if it exists.
         layout: the columns of the text.
-        seed: of the sync marker: the same rows and seed give the same bytes.
-        memory_rows: rows held in memory.
+        seed: seed of the sync marker; the same rows and seed give the same bytes.
+        memory_rows: the most rows in memory.
 
     Raises:
-        RowsDamaged: naming the file, for what `parse_rows` refuses, for a key that is there twice, and for a damaged
-            compressed file.
+        RowsDamaged: naming the file, for errors of `parse_rows`, for a duplicate key, and for a damaged compressed
+            file.
     """
     out = Path(out)
     runs, part = out.with_name(out.name + ".runs"), out.with_name(out.name + ".part")
@@ -241,7 +241,7 @@ def _is_digit(byte: int) -> bool:
 
 @njit(nogil=True, cache=True, inline="always")
 def _read_key(text: Bytes, at: int, stop: int) -> tuple[np.uint64, int]:
-    """The key at text[at:stop] and its end; the end is `at` if there is none below 2^64."""
+    """Return the key at text[at:stop] and its end; the end is `at` if there is no number below 2^64."""
     key = np.uint64(0)
     i = at
     while i < stop and _is_digit(text[i]):
@@ -255,7 +255,7 @@ def _read_key(text: Bytes, at: int, stop: int) -> tuple[np.uint64, int]:
 
 @njit(nogil=True, cache=True)
 def _keys_of_rows(text: Bytes, ends: Longs, keys: Keys) -> int:
-    """Fills the keys; the first row without one, or -1."""
+    """Fill `keys`. Return the first row without a key, or -1."""
     start = 0
     for row in range(ends.size):
         keys[row], end = _read_key(text, start, ends[row])
@@ -267,7 +267,7 @@ def _keys_of_rows(text: Bytes, ends: Longs, keys: Keys) -> int:
 
 @njit(nogil=True, cache=True)
 def _read_float(text: Bytes, at: int, stop: int) -> tuple[np.uint64, int, bool, bool, int]:
-    """A number as mantissa and power of ten, whether it is negative, whether the mantissa holds all its digits, its end.
+    """Return (mantissa, power of ten, is negative, mantissa has all digits, end) of a number.
 
     The end is `at` if there is no number.
     """
@@ -319,17 +319,17 @@ def _read_float(text: Bytes, at: int, stop: int) -> tuple[np.uint64, int, bool, 
 def read_rows(
     text: Bytes, ends: Longs, columns: Longs, keys: Keys, values: Vectors, hard: Longs, counts: Longs
 ) -> bool:
-    """Read rows from `counts[0]` on until all are done, or `hard` has no room for another; False: that row is damaged.
+    """Read rows from `counts[0]` on until all are done, or `hard` has no room for another. Return False if a row is damaged.
 
     Args:
-        text: rows.
-        ends: where each row's LF is.
+        text: the rows.
+        ends: the position of each row's LF.
         columns: embed_w, embedx, dim, short, full of the layout.
-        keys: gets the key of each row.
-        values: zeros, gets embed_w and embedx.
-        hard: i64[m, 4], m at least 1 + dim; gets (row, place in its value, start, end) of numbers to be rounded with
-            care by the caller.
-        counts: the next row; how many numbers are in `hard`.
+        keys: output, the key of each row.
+        values: zeros; output, embed_w and embedx.
+        hard: int64 [m, 4] with m at least 1 + dim; output, (row, index in its value, start, end) of numbers that the
+            caller must round exactly.
+        counts: the next row, and the number of rows in `hard`.
     """
     embed_w, embedx, dim, short, full = columns[0], columns[1], columns[2], columns[3], columns[4]
     checked = full if dim > 0 else short
@@ -368,7 +368,7 @@ def read_rows(
                     wide[0] = 0.0
                     easy = True
                 elif easy:
-                    # Both are exact, so that the one operation rounds to the nearest double.
+                    # Both operands are exact, so the single operation rounds to the nearest double.
                     wide[0] = float(mantissa) / _POWERS[-power] if power < 0 else float(mantissa) * _POWERS[power]
                     easy = _SMALLEST_NORMAL <= wide[0] <= _LARGEST and (bits[0] & _BELOW_FLOAT32) != _MIDDLE
                 if easy:

@@ -1,1 +1,1 @@
-"""Hours, tasks, leases, the ledger, saves and recovery."""
+"""The master: passes, tasks, leases, the ledger, saves and recovery."""

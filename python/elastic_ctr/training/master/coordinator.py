@@ -1,5 +1,5 @@
-"""The decisions of the master under one lock. Each part owns its own state and reports what happened to it; the coordinator
-turns that into a recovery, or into the next step of the pass. Calls are short.
+"""The decisions of the master, under one lock. Each part owns its state and reports events; the coordinator answers with a recovery
+or with the next step of the pass. No call waits for the network.
 """
 
 import logging
@@ -27,7 +27,7 @@ from elastic_ctr.training.master.saves.steps import SaveSteps
 log = logging.getLogger(__name__)
 
 _OVER = "every hour is trained"
-# Seconds; less is slewed.
+# Seconds; a smaller difference is a slewed clock.
 _CLOCK_JUMP = 2.0
 
 
@@ -43,7 +43,7 @@ class Coordinator(Part):
         self._lock = DecisionLock(ledger, self._resume_writing)
         self._digest = digest_of_model(settings.model, settings.input)
         self._started_at = clock()
-        # The pserver that found the last checkpoint damaged, and the sentence for operators while no other can replace it.
+        # The pserver that found the last checkpoint damaged, and the message for operators while no older checkpoint is whole.
         self._damage: tuple[int, str] | None = None
         self.pservers = Pservers(settings.pservers)
         self._trainers = Trainers(ledger)
@@ -67,7 +67,7 @@ class Coordinator(Part):
         self._resume()
 
     def _resume(self) -> None:
-        """After a restart: leases go on from now, a stopped pass is retried."""
+        """Continue after a restart: leases are extended from now, a stopped pass is retried."""
         with self._lock.reading(), self._ledger:
             if (handover := self._handover.state) is not None:
                 self._serve(handover.pservers)
@@ -76,61 +76,61 @@ class Coordinator(Part):
             if current is not None and current.state == "stopped":
                 self._take_up(current)
             if self._schedule.cut_again():
-                # data.end was moved. The servers may have left and come back empty since.
+                # `data.end` was moved after training had finished. The pservers may have ended and restarted empty.
                 self._ledger.set_facts(finished=False)
                 if self._generations.used:
                     self._recover("master", "there are more hours to train")
             self._take_over()
 
     def _go_on(self) -> None:
-        """Leases go on from now: while the master was down, trainers could neither renew them nor report results."""
+        """Extend leases from now: while the master was down, trainers could neither renew them nor report results."""
         ends = self._clock() + self._config.lease_seconds
         self._tasks.resume(ends)
         self._saves.resume(ends)
         self._handover.resume()
 
     def _resume_writing(self) -> None:
-        """After a write that failed."""
+        """Continue after a failed write to the ledger."""
         self._go_on()
-        # Only a write shows that there is room.
+        # Only a write shows that the disk has room again.
         self._ledger.set_facts(resumed_at=self._clock())
 
     @property
     def revision(self) -> int:
-        """It grows whenever there may be other work than before."""
+        """Return a number that grows with every change of the ledger, after which there may be other work."""
         return self._lock.revision
 
     def wait_for_news(self, revision: int, seconds: float) -> None:
-        """Until another revision, but no longer."""
+        """Wait until the revision is another one, at most `seconds`."""
         self._lock.wait_for_news(revision, seconds)
 
     def _take_up(self, stopped: PassRow) -> None:
-        """The data or the settings were mended: begin the pass again. An unfinished load may have used damaged files."""
+        """Begin a stopped pass again, after its data or settings were corrected."""
         self._ledger.set_facts(save_failures=0, save_lost_leases=0, load_failures=0)
         self._generations.start_pass_over(stopped.ordinal)
         if not any(row["pass"] for row in self._ledger.checkpoints()) and not self._ledger.versions():
-            # Nothing is learned with them yet, and the files may have changed.
+            # No version and no checkpoint of a pass uses these values yet, and the files may have changed.
             if self._ledger.facts.statistics_of == stopped.ordinal:
                 self._ledger.set_facts(statistics="", statistics_of=0)
             others = [each for each in self._ledger.passes() if each.ordinal != stopped.ordinal]
             if self._ledger.facts.started_from is None and not any(each.epoch for each in others):
                 self._ledger.set_facts(offset=None)
-        # Once an epoch of training has begun, some of its gradients may be in the table.
+        # Gradients of a begun epoch may be in the table, and an unfinished load may have used damaged files.
         if stopped.epoch > 0 or (self._generations.used and not self._generations.ready):
             self._recover("master", "a stopped pass is taken up again")
         if self._generations.holds(stopped.ordinal):
-            # The checkpoint has the whole pass: training it again would count it twice. Only its version is missing.
+            # The checkpoint includes the whole pass, so training it again would count it twice. Only its version is missing.
             self._ledger.set_pass(stopped.ordinal, state="saving", reason="")
         else:
             self._ledger.set_pass(stopped.ordinal, state="waiting", epoch=0, reason="")
 
     def _take_over(self) -> None:
-        """A new training has other pservers, perhaps more or fewer, whose tables are empty."""
+        """Detect that a new training has replaced the last one. Its pservers have empty tables and may be more or fewer."""
         before = self._ledger.facts.training or self._training
         self._ledger.set_facts(training=self._training)
         if before == self._training:
             return
-        # A handover to yet another training has lost its members.
+        # If this training interrupts a handover, the members of that handover are gone.
         self._end_handover()
         if self._generations.used and not self._schedule.finished:
             if (handover := self._handover.begin(before)) is not None:
@@ -140,19 +140,19 @@ class Coordinator(Part):
         self._ledger.set_facts(pservers={})
 
     def _serve(self, pservers: int) -> None:
-        """From now on this many pservers hold the table."""
+        """Set the number of pservers that share the table from now on."""
         self.pservers.begin(pservers)
         self._saves.serve(pservers)
 
     def _hand_over(self) -> None:
-        """The next step of a handover."""
+        """Take the next step of a handover."""
         if (state := self._handover.state) is None:
             return
         current = self._ledger.current_pass()
         if self.finished:
             self._end_handover()
         elif current is None or current.ordinal != state.ordinal:
-            # The pass under way was saved as a whole. A save in its middle is done with its commit.
+            # The pass was saved as a whole. A mid-pass save ends the handover with its commit.
             self._recover("training", "")
         elif broken := self._handover.broken(state, current, self.pservers, self._trainers):
             self._recover("training", broken)
@@ -165,7 +165,7 @@ class Coordinator(Part):
             self._serve(self._settings.pservers)
 
     def _recover(self, role: str, reason: str) -> None:
-        """Back to the last checkpoint, in a new generation of server processes."""
+        """Return to the last checkpoint in a new generation of server processes."""
         with self._ledger:
             if (handover := self._handover.state) is not None:
                 role, reason = "training", self._handover.reason_text(handover, reason)
@@ -176,9 +176,9 @@ class Coordinator(Part):
         self._damage = None
 
     def _fall_back(self, state: control.PserverState) -> None:
-        """A pserver found the last checkpoint damaged: return to an older one that is whole.
+        """If a pserver has found the last checkpoint damaged, return to an older one that is whole.
 
-        If there is none the pserver tries again: the files may be restored, or the whole store may be unavailable.
+        If there is none, the pserver keeps trying: the files may be restored, or the whole store may be unavailable.
         """
         name = state.damaged_checkpoint
         if not name and self._damage is not None and self._damage[0] == state.index:
@@ -200,7 +200,7 @@ class Coordinator(Part):
             self._damage = (state.index, f"{waits}goes on by itself, or begin anew with an empty state and store")
 
     def _advance(self) -> None:
-        """Move the present pass on until it waits for a trainer, a pserver or the store."""
+        """Advance the current pass until it waits for a trainer, a pserver or the store."""
         with self._ledger:
             while (current := self._ledger.current_pass()) is not None:
                 part = self._planning if current.state == "saving" else self._runner
@@ -217,43 +217,43 @@ class Coordinator(Part):
 
     @property
     def handover(self) -> str | None:
-        """The training that hands over to this one."""
+        """Return the training that hands over to this one, or None."""
         return self._handover.before
 
     @property
     def save_waits(self) -> str:
-        """A sentence for operators when the present save or task is blocked; else empty."""
+        """Return a message for operators if the current save or task is blocked, else ""."""
         return (self._damage or (0, ""))[1] or self._saves.waits or self._tasks.waits
 
     @property
     def finished(self) -> bool:
-        """Every pass there will ever be is done."""
+        """True if all passes are done and no further one will come."""
         with self._lock.reading():
             return self._schedule.finished
 
     def trainers(self) -> dict[int, tuple[str, float]]:
-        """Id -> (name, last heard at), of those heard within the lease."""
+        """Return id -> (name, time of the last call) of the trainers that called within the lease time."""
         with self._lock.reading():
             return self._trainers.heard_since(self._clock() - self._config.lease_seconds)
 
     def counted(self) -> dict[str, int]:
-        """The ledger's sums."""
+        """Return the ledger's counts."""
         with self._lock.reading():
             return self._ledger.counted()
 
     @contextmanager
     def locked(self) -> Iterator[Ledger]:
-        """The ledger, for the status page, the metrics and the publisher."""
+        """Yield the ledger under the lock, for the status page, the metrics and the publisher."""
         with self._lock.reading() as ledger:
             yield ledger
 
     def _wrong_training(self, training: str) -> str:
-        """The reason for a caller to leave; empty if it belongs to this training, or to the one that hands over to it."""
+        """Return the reason for a caller to leave, or "" if it belongs to this training or to the one that hands over to it."""
         belongs = training in (self._training, self._handover.before)
         return "" if belongs else f"training {training} was replaced by {self._training}"
 
     def _waiting_for_handover(self, training: str) -> str:
-        """The reason for a caller to wait while the training before hands over to its own."""
+        """Return the reason for a caller to wait while the former training hands over, or ""."""
         before = self._handover.before
         return f"waits for training {before}, which is saved once more" if before not in (None, training) else ""
 
@@ -278,7 +278,7 @@ class Coordinator(Part):
             )
 
     def _update_pserver(self, state: control.PserverState) -> None:
-        """The state of a pserver may end a generation, and a handover with it."""
+        """Take a pserver's state, which may end the generation, and a handover with it."""
         incarnations = self._ledger.facts.pservers
         before = incarnations.get(str(state.index))
         if before != state.incarnation:
@@ -295,7 +295,7 @@ class Coordinator(Part):
             self._take(state.index, result)
 
     def _lost_pserver(self, reason: str) -> None:
-        """A recovery, unless the pservers were empty."""
+        """Begin a recovery, unless the pservers were still empty."""
         if self._generations.used and not self.finished:
             self._recover("pserver", reason)
 
@@ -306,7 +306,7 @@ class Coordinator(Part):
         if result.id not in {job.id for job in self._jobs(index)}:
             return
         if result.error:
-            # The pserver tries again; the status names the error.
+            # The pserver retries; the status shows the error.
             log.warning("pserver %d: %s", index, result.error)
         elif not self._initialisation.verifying:
             self._saves.take(index, result)
@@ -314,7 +314,7 @@ class Coordinator(Part):
             self._recover("pserver", reason)
 
     def silent_pservers(self) -> list[tuple[int, str, int]]:
-        """(index, host, admin port) of pservers that have not called for too long: the caller probes them without the lock."""
+        """Return (index, host, admin port) of pservers that have been silent for too long. The caller probes them without the lock."""
         with self._lock.reading():
             now = self._clock()
             if now - self._started_at < self._config.pserver_timeout_seconds:
@@ -323,7 +323,7 @@ class Coordinator(Part):
             return [(index, one.host, one.admin_port) for index, one in self.pservers.items() if index in silent]
 
     def declare_lost(self, index: int, reason: str) -> None:
-        """The master has probed it."""
+        """Take the failed probe of a pserver as its loss."""
         with self._lock.writing():
             self._lost_pserver(f"pserver {index} is lost: {reason}")
             self.pservers.forget(index)
@@ -337,7 +337,7 @@ class Coordinator(Part):
             generation = self.generation
             trainer_id = self._trainers.enter(name, trainer_id, self._clock())
             for gone in self._trainers.replaced_by(trainer_id):
-                # Nobody need wait for the end of its leases. A save that it made goes on until its own ends.
+                # The former process is gone, so its task leases end now. A save's lease runs until it expires.
                 with self._ledger:
                     self._tasks.lose_those_of(gone)
                 self._trainers.leave(gone)
@@ -357,7 +357,7 @@ class Coordinator(Part):
             elif waiting := self.pservers.waiting_for(generation):
                 reply.reason = f"waits for {waiting}"
             elif not reply.servers:
-                # Pservers of an earlier release, which is being handed over, do not say where they are.
+                # During a handover from an earlier release, its pservers do not report their addresses.
                 reply.reason = "waits for pservers that say where they are reached"
             elif self.initialised:
                 reply.verdict = control.JoinReply.JOIN
@@ -371,7 +371,7 @@ class Coordinator(Part):
             return reply
 
     def _stale(self, trainer_id: int, generation: int) -> str:
-        """Why a caller must rejoin; empty if it belongs."""
+        """Return the reason for a caller to rejoin, or "" if its generation and id are current."""
         if generation != self.generation:
             return f"generation {generation} is over, this is {self.generation}"
         if not self._trainers.given_out(trainer_id):
@@ -396,7 +396,7 @@ class Coordinator(Part):
             return control.Acknowledgement(rejoin=bool(reason), reason=reason)
 
     def _late_initialiser(self, trainer: int) -> None:
-        """A suspended trainer initialised late: first values or a checkpoint may have overwritten what was trained since."""
+        """Recover from a suspended trainer that initialised late: its values may have overwritten rows trained since."""
         self._recover("trainer", f"trainer {trainer} initialised when others were training already")
 
     def leave(self, member: control.Membership) -> control.Acknowledgement:
@@ -413,7 +413,7 @@ class Coordinator(Part):
                         now = self._clock()
                         self._ledger.add_recovery("trainer", f"trainer {trainer} left: {reason}", now, 0)
                         self._ledger.end_recoveries(now)
-                # A trainer that cannot go on is of no use to a handover.
+                # A trainer that leaves because of an error cannot help the handover.
                 if self._handover.state is not None and not reason:
                     stays = "the training is saved once more before it ends"
                     return control.Acknowledgement(keep_running=True, reason=stays)
@@ -421,7 +421,7 @@ class Coordinator(Part):
             return control.Acknowledgement()
 
     def unreachable(self, report: control.UnreachableReport) -> tuple[int, str, int] | None:
-        """The pserver that the master must probe, if the report is of this generation: (index, host, admin port)."""
+        """Return (index, host, admin port) of the pserver that the master must probe, or None if the report is outdated."""
         with self._lock.reading():
             servers = self.pservers.servers(self.generation)
             if report.generation != self.generation or report.server not in servers:
@@ -442,7 +442,7 @@ class Coordinator(Part):
             elif self._initialisation.verifying:
                 wait = 0.2
             elif not self.initialised:
-                # It initialised for a master that has ended since: the rows it loaded were never counted.
+                # It initialised before the master restarted, and the rows that it loaded were never counted.
                 return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason="what was loaded is not verified")
             elif current is None:
                 wait = 0.5
@@ -463,7 +463,7 @@ class Coordinator(Part):
             ends = self._clock() + self._config.lease_seconds
             if not self._initialisation.renew(request.trainer_id, ends):
                 if self.initialised:
-                    # It ends now, and the values it was sending may have overwritten what was trained since.
+                    # The trainer must end, but the values that it was sending may have overwritten rows trained since.
                     self._late_initialiser(request.trainer_id)
                 return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
             self._saves.renew(request.trainer_id, ends)
@@ -491,7 +491,7 @@ class Coordinator(Part):
             return control.Acknowledgement()
 
     def tick(self) -> None:
-        """The consequences of time, in one transaction."""
+        """Apply timeouts and take the next steps, in one transaction."""
         with self._lock.writing(), self._ledger:
             now = self._clock()
             if self._machine.moved != self._ledger.facts.clock_moved:
@@ -511,8 +511,8 @@ class Coordinator(Part):
             return current if current is not None and current.state == "stopped" else None
 
     def retry(self, name: str, skip: Sequence[tuple[str, int]] = ()) -> str:
-        """Begin a stopped pass again, without the records that begin at these offsets of its files or partitions. Returns why not; empty
-        if it was begun.
+        """Begin a stopped pass again, without the records that begin at these offsets of its files or partitions. Return the reason for a
+        refusal, or "" if the pass was begun.
         """
         with self._lock.writing(), self._ledger:
             current = self._ledger.current_pass()

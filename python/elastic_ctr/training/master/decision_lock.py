@@ -1,4 +1,4 @@
-"""The one lock under which the master decides, and the number that tells waiting calls that there may be other work."""
+"""The lock of the master's decisions, and the revision number whose change wakes waiting calls."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,9 +8,9 @@ from elastic_ctr.training.master.ledger.ledger import Ledger
 
 
 class DecisionLock:
-    """Owns the lock of a ledger. A thread that has it may take it again.
+    """A reentrant lock around a ledger.
 
-    `resume` is called in a transaction once writes work again after one that failed: what it was about is not known any more.
+    After a failed write the state in memory may be ahead of the ledger; once writes work again, `resume` is called in a transaction.
     """
 
     def __init__(self, ledger: Ledger, resume: Callable[[], None]) -> None:
@@ -22,14 +22,14 @@ class DecisionLock:
 
     @contextmanager
     def reading(self) -> Iterator[Ledger]:
-        """The ledger as it is."""
+        """Yield the ledger for reading."""
         with self._lock:
             yield self._ledger
 
     @contextmanager
     def writing(self) -> Iterator[Ledger]:
-        """The ledger, and news for those that wait where it was changed. After a failed write the master resumes as after a restart,
-        once writes work again.
+        """Yield the ledger for changes, and wake waiting calls if it was changed. After a failed write the master resumes as after a
+        restart, once writes work again.
 
         Raises sqlite3.OperationalError until then.
         """
@@ -48,10 +48,10 @@ class DecisionLock:
 
     @property
     def revision(self) -> int:
-        """It grows whenever there may be other work than before."""
+        """Return a number that grows with every change of the ledger."""
         return self._revision
 
     def wait_for_news(self, revision: int, seconds: float) -> None:
-        """Until another revision, but no longer."""
+        """Wait until the revision is another one, at most `seconds`."""
         with self._news:
             self._news.wait_for(lambda: self._revision != revision, seconds)

@@ -84,7 +84,7 @@ _GONE = ("stream_offsets_gone", "Offsets that the stream had dropped before they
 
 
 class MasterMetrics(Collector):
-    """`lag` and partitions `away`: of the stream; none where hours are read."""
+    """`lag` and `away` return the lag and the unavailable partitions of the stream; 0 and none for hours."""
 
     def __init__(
         self, coordinator: Coordinator, lag: Callable[[], int] = lambda: 0, away: Callable[[], Sequence[str]] = tuple
@@ -94,7 +94,7 @@ class MasterMetrics(Collector):
         self._away = away
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: names are not looked up in the registry, and the ledger is not read to register."""
+        """Return nothing, so that the registration does not read the ledger."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

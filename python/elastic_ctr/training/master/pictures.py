@@ -1,4 +1,4 @@
-"""Pictures of the quality of passes, from the master's status: ROC and calibration of the last pass, AUC over all."""
+"""Plots of the quality of passes from the master's status: ROC and calibration of the last pass, AUC over all."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from elastic_ctr.runtime.line_plot import line_plot
 
 
 def pictures_of(status: Mapping[str, Any]) -> dict[str, str]:
-    """By file name, SVG. Empty before a pass with records is done."""
+    """Return SVG documents by file name; {} before a pass with records is done."""
     if not status["curves"]:
         return {}
     last = status["curves"][-1]

@@ -1,6 +1,6 @@
-"""The master as a process: its servers, its status and metrics, and the thread that finds passes and commits saves.
+"""The master's process: its servers, its status and metrics, and the loop that finds passes and commits saves.
 
-The gRPC server checks the caller's token and hands each call to the coordinator.
+The gRPC server checks the caller's token and passes each call to the coordinator.
 """
 
 import http.client
@@ -66,35 +66,35 @@ _DIGEST, _MODEL = "model and data.slots", "model"
 _TICK = 0.1
 _ASK_SECONDS = 2.0
 _REFUSALS_SECONDS = 10.0
-# The values of a sample's keys come with SyncPserver, scores, histograms and statistics with ReportTask.
+# SyncPserver has the values of a sample's keys, ReportTask has scores, histograms and statistics.
 _MOST_BYTES = {"SyncPserver": MAX_MESSAGE, "ReportTask": MAX_RESULT}
 _SMALL_BYTES = 1 << 20
-# Threads of the gRPC server, and the most of them that hold a call of a trainer without work.
+# Threads of the gRPC server, and the most of them that block in a LeaseTask call without work.
 _THREADS = 64
 _MOST_HELD = 32
 _LONGEST_HOLD = 2.0
-# Records that one order skips.
+# The most records that one order skips.
 MOST_SKIPPED = 200
-# Not everything that makes work writes to the ledger, as a lease that runs out.
+# Seconds between checks in a blocked call: some new work is not a write to the ledger, such as an expired lease.
 _LOOK_AGAIN = 0.5
 
 
 class SkippedRecord(Section):
-    """Where it begins, as its quarantine or the sentence of its pass names it."""
+    """The file or partition and the offset of a record, as in its quarantine or in the message of its pass."""
 
     path: str = Field(min_length=1, max_length=1 << 12)
     offset: int = Field(ge=0, lt=1 << 62)
 
 
 class RetryOrder(Section):
-    """To begin a stopped pass again, without these records."""
+    """The order to begin a stopped pass again, without these records."""
 
     pass_id: str = Field(alias="pass", max_length=40)
     skip: tuple[SkippedRecord, ...] = Field(default=(), max_length=MOST_SKIPPED)
 
 
 def _facts_of_model(model: Model, given: ModelInput) -> dict[str, str]:
-    """Settings by which a person knows a model, whose digest says only that it is another one."""
+    """Return the settings that identify a model for operators; the digest only shows that it is another one."""
     return {
         "model.network": model.network.name,
         "model.embeddingDim": str(model.embedding_dim),
@@ -107,7 +107,7 @@ def _facts_of_model(model: Model, given: ModelInput) -> dict[str, str]:
 
 
 def refuse_raw_numbers(ledger: Ledger, settings: MasterFile) -> None:
-    """Raises ValueError where the model was trained on raw numbers by a release that did not standardize them by default."""
+    """Raises ValueError if an earlier release, which did not standardize by default, trained the model on raw numbers."""
     known, features = ledger.facts.made_with, settings.features
     if known is None or features is None:
         return
@@ -124,7 +124,7 @@ def refuse_raw_numbers(ledger: Ledger, settings: MasterFile) -> None:
 
 
 def remember_settings(ledger: Ledger, data: Data, model: Model, given: ModelInput) -> None:
-    """Settings that determine the passes and the table may not change under a ledger. Raises ValueError naming the key."""
+    """Record the settings that determine passes and table. Raises ValueError naming the key if one differs from the ledger's."""
     digest, facts = digest_of_model(model, given), _facts_of_model(model, given)
     now = {
         "data.start": data.start,
@@ -134,7 +134,7 @@ def remember_settings(ledger: Ledger, data: Data, model: Model, given: ModelInpu
     }
     known = ledger.facts.made_with
     if known is None or known == {**now, _DIGEST: digest}:
-        # A ledger of an earlier release has the digest alone.
+        # A ledger of an earlier release only has the digest.
         ledger.set_facts(made_with={**now, _DIGEST: digest, _MODEL: facts})
         return
     for key, value in now.items():
@@ -154,7 +154,7 @@ def remember_settings(ledger: Ledger, data: Data, model: Model, given: ModelInpu
 
 
 class Master:
-    """Owns the state directory; other roles call it by gRPC and HTTP."""
+    """The master. It owns the state directory; other roles call it by gRPC and HTTP."""
 
     def __init__(self, settings: MasterFile, *, source: Source | Stream, store: Store) -> None:
         self._settings = settings
@@ -168,7 +168,7 @@ class Master:
         self._lock.acquire()
         self._ledger = Ledger(Path(config.state_dir) / LEDGER)
         try:
-            # Together: a refused start may be tried again with other settings.
+            # In one transaction, so that a refused start can be repeated with other settings.
             with self._ledger:
                 self._begin()
         except (ValueError, StoreError):
@@ -185,7 +185,7 @@ class Master:
         self._refusals_at = -math.inf
 
     def _begin(self) -> None:
-        """Raises ValueError with a sentence for operators, StoreError."""
+        """Check the settings against the ledger, or begin a new ledger. Raises ValueError with a message for operators, StoreError."""
         settings, ledger = self._settings, self._ledger
         refuse_raw_numbers(ledger, settings)
         remember_settings(ledger, self._data, settings.model, settings.input)
@@ -208,7 +208,7 @@ class Master:
         pin_given(ledger, self._store, settings.features, settings.statistics)
 
     def _other_store(self, url: str | None) -> Store:
-        """That of the model that this one begins with."""
+        """Return the store of the model that this one starts from."""
         wanted = self._settings.model.start_from
         if url is None or url.rstrip("/") == self._store.url.rstrip("/"):
             return self._store
@@ -216,7 +216,7 @@ class Master:
         return open_store(url, user="root" if wanted is None else wanted.user, tokens=tokens)
 
     def _copy_start(self, stop: threading.Event) -> bool:
-        """The checkpoint that the model begins with, if it is not copied yet. False where `stop` came before."""
+        """Copy the checkpoint that the model starts from, if that is not done. Return False if `stop` was set before the end."""
         started = self._ledger.facts.started_from
         if started is None or started.copied:
             return True
@@ -251,7 +251,7 @@ class Master:
         }
 
     def run(self, stop: threading.Event) -> int:
-        """0 once `stop` is set. Raises OSError when a port is taken."""
+        """Run until `stop` is set. Return the exit code 0. Raises OSError if a port is taken."""
         metrics = Metrics("master")
         metrics.registry.register(MasterMetrics(self._coordinator, self._finder.lag, self._finder.away))
         app = application([Route("/retry", self._retry, methods=["POST"])], status=self.status, metrics=metrics)
@@ -283,7 +283,7 @@ class Master:
         return 0
 
     def _turn(self) -> bool:
-        """Whether something waits for the next turn at once."""
+        """Run one turn of the loop. Return True if the next turn should follow at once."""
         try:
             self._coordinator.tick()
             for index, host, port in self._coordinator.silent_pservers():
@@ -303,7 +303,7 @@ class Master:
             answered = self._queries.ask()
             self._waits(self._coordinator.save_waits)
         except (StoreError, ValueError) as failed:
-            # The same step is tried again.
+            # The next turn tries the same step again.
             self._waits(str(failed))
         except sqlite3.OperationalError as failed:
             self._waits(not_written(failed))
@@ -348,14 +348,14 @@ class Master:
 
 
 class Gate(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc comes without types
-    """Refuses callers without an internal token before their message is read, and large messages before they are parsed."""
+    """Rejects callers without an internal token before their message is read, and large messages before they are parsed."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
         given = str(dict(call.invocation_metadata).get("authorization", ""))
-        # An interceptor does not know the caller's address.
+        # An interceptor cannot see the caller's address.
         if self._access.name_of(given, Right.INTERNAL, call.method, "a member") is None:
             return _UNAUTHENTICATED
         handler = continuation(call)
@@ -378,12 +378,12 @@ def _unauthenticated(_messages: Any, context: Any) -> None:
     )
 
 
-# As a stream of messages, which gRPC reads one at a time when asked: none is.
+# A streaming handler, because gRPC then reads messages only on request, and this handler requests none.
 _UNAUTHENTICATED = grpc.stream_unary_rpc_method_handler(_unauthenticated)
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
-    """One method a call of the protocol."""
+    """The gRPC methods of the protocol."""
 
     def __init__(
         self,
@@ -401,7 +401,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     def _answer(self, context: Any, call: Callable[[], Reply]) -> Reply:
         if self._ends.is_set():
-            # A member that ends together with this master, as in an upgrade, must ask the next master whether it may.
+            # In an upgrade members end together with this master, but must get the permission to leave from the next master.
             context.abort(grpc.StatusCode.UNAVAILABLE, "the master ends; ask again")
         try:
             return call()
@@ -427,7 +427,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return self._answer(context, lambda: self._hold_lease(request, context.is_active))
 
     def _hold_lease(self, request: control.LeaseRequest, is_active: Callable[[], bool]) -> control.LeaseReply:
-        """Trainers need not ask ten times a second: the call is held until there is work."""
+        """Return a lease, or wait for work first (long poll), so that trainers need not call ten times a second."""
         until = time.monotonic() + min(request.hold_seconds, _LONGEST_HOLD)
         revision = self._coordinator.revision
         reply = self._coordinator.lease(request)
@@ -439,7 +439,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 if left <= 0:
                     break
                 self._coordinator.wait_for_news(revision, min(left, _LOOK_AGAIN))
-                # A trainer that has ended meanwhile must not be given a task.
+                # A trainer that has gone meanwhile must not get a task.
                 if not is_active():
                     break
                 revision = self._coordinator.revision
@@ -474,7 +474,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
 
 def start_server(servicer: ControlServicer, host: str, port: int) -> grpc.Server:
-    """Raises OSError naming the port if it is taken."""
+    """Start and return the gRPC server. Raises OSError naming the port if it is taken."""
     server = grpc.server(
         ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="control"),
         options=[*OPTIONS, ("grpc.so_reuseport", 0)],

@@ -1,4 +1,4 @@
-"""The master's reports to a tracking server: the settings once, each pass when it is done, and how the training ended."""
+"""The master's reports to a tracking server: the settings once, each pass when it is done, and the end of the training."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ Status = dict[str, Any]
 
 
 def numbers_of(one: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics of a pass as its status shows it: counts, its quality before and after training (`auc/before`), seconds of each stage."""
+    """Return the metrics of a pass in the status: counts, quality before and after training (`auc/before`), seconds of each stage."""
     found = {name: float(one[name]) for name in _COUNTS}
     for moment, figures in one["quality"].items():
         found |= {f"{name}/{moment}": float(value) for name, value in (figures or {}).items() if value is not None}
@@ -24,7 +24,7 @@ def numbers_of(one: Mapping[str, Any]) -> dict[str, float]:
 
 
 def settings_of(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings, flat: `model.table.embed.learningRate`."""
+    """Return nested settings with flat keys such as `model.table.embed.learningRate`."""
     flat: dict[str, Any] = {}
     for key, value in given.items():
         flat |= settings_of(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -32,7 +32,7 @@ def settings_of(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class Tracking(Reporter):
-    """Reports the master's `status`, which is read for the last time in `stop`."""
+    """Reports the master's `status`, which `stop` reads for the last time."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class Tracking(Reporter):
         self._settings = settings_of(settings)
         self._status = status
         self._run: str | None = None
-        # (step, milliseconds) of the passes that the server knows.
+        # (step, milliseconds) of the passes that the server has.
         self._known: set[tuple[int, int]] = set()
         self._ended = ""
         self._drawn: object = None
 
     def stop(self) -> None:
-        """Report what is left, and how the run ended. The ledger may be closed after this call, whatever the server does."""
+        """Report the rest and the end of the run. The caller may close the ledger afterwards, even if the server does not answer."""
         last = self._status()
         self._status = lambda: last
         super().stop()
 
     def _send(self) -> None:
-        """Log what the server does not know. A pass that was rolled back and trained again is logged again."""
+        """Log the passes that the server lacks. A pass that was trained again after a recovery is logged again."""
         status = self._status()
         run, self._run = self._run, None
         ended = _ended(status, stopping=self.stopping)
@@ -72,7 +72,7 @@ class Tracking(Reporter):
             try:
                 self._server.log(run, {}, 0, self._settings)
             except TrackingUnavailable as refused:
-                # Logged before with other values: the numbers are worth having all the same.
+                # The settings were logged before with other values; go on with the metrics.
                 log.warning("%s; not all settings are logged", refused)
             self._known = self._server.history(run, "records")
         for one in status["passes"]:
@@ -85,12 +85,12 @@ class Tracking(Reporter):
         if ended and ended != self._ended:
             self._server.end(run, ended)
             self._ended = ended
-        # Only now: after a failure the next report looks the run up anew, for it may have been deleted.
+        # Set only now, so that after a failure the next report looks the run up anew: it may have been deleted.
         self._run = run
         self._draw(run, status)
 
     def _draw(self, run: str, status: Status) -> None:
-        """Pictures in the place of those of the pass before."""
+        """Upload plots, which replace those of the last pass."""
         drawn = status["curves"][-1:], run
         if drawn == self._drawn:
             return
@@ -100,7 +100,7 @@ class Tracking(Reporter):
 
 
 def _ended(status: Status, *, stopping: bool) -> str:
-    """MLflow's word for how the training ended; empty while it goes on."""
+    """Return MLflow's status of the ended training, or "" while it goes on."""
     if status["finished"]:
         return "FINISHED"
     if not stopping:

@@ -1,4 +1,4 @@
-"""The master's status: training as the ledger has it, and the members that work on it."""
+"""The master's status: the state in the ledger, and the trainers and pservers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +16,13 @@ from elastic_ctr.training.master.ledger.rows import DriftRow, HoldRow, PassRow
 from elastic_ctr.training.master.work import start_from
 
 _SHOWN_PASSES = 1000
-# Deciles and ROC take 2 KB a pass.
+# Passes with deciles and ROC, which take 2 KB each.
 _SHOWN_CURVES = 24
 _WORST = 3
 
 
 def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
-    """One consistent look at the ledger and the members, in as many queries for a thousand passes as for one."""
+    """Return a consistent snapshot of ledger and members. The number of queries does not depend on the number of passes."""
     with coordinator.locked() as ledger:
         generation = coordinator.generation
         return {
@@ -32,7 +32,7 @@ def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
                     "index": index,
                     "serving": one.serving and one.generation == generation,
                     "error": one.error,
-                    # A supervisor of an earlier release does not say it.
+                    # A supervisor of an earlier release does not report it.
                     "memoryBytes": one.memory_bytes or None,
                 }
                 for index, one in coordinator.pservers.items()
@@ -47,7 +47,7 @@ def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
 
 
 def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
-    """The part of the status that outlives the master."""
+    """Return the part of the status that comes from the ledger."""
     moved = ledger.facts.clock_moved
     versions = {row["id"]: row for row in _by_the_clock(ledger.versions(), moved)}
     shown = ledger.last_passes(_SHOWN_PASSES)
@@ -82,7 +82,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
             )
             for each in shown
         ],
-        # All of them are done.
+        # Passes before those shown, all of them done.
         "earlierPasses": facts.dropped_passes + ledger.count_passes() - len(shown),
         "curves": [{"pass": names[number], **curves[number]} for number in done if number in curves],
         "drift": _last_drift(drifts, names),
@@ -94,24 +94,24 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
 
 
 def _by_the_clock(rows: list[dict[str, Any]], moved: float) -> list[dict[str, Any]]:
-    """Rows of the ledger with the machine's time `at`, which others compare with theirs."""
+    """Return rows with `at` as wall time, which readers compare with their clocks."""
     return [{**row, "at": row["at"] + moved} for row in rows]
 
 
 def window_of(ledger: Ledger) -> dict[str, Any] | None:
-    """The figures of a stream's newest passes together, each record predicted before it was learned; None without any."""
+    """Return the joint figures of a stream's newest passes, each record predicted before it was learned; None without any."""
     last = ledger.last_pass()
     found = None if last is None else newest_windows(ledger.windows(last.ordinal, 0, LOOKED_AT))
     return None if found is None else {"passes": found[0], **found[1]._asdict()}
 
 
 def _hold(row: HoldRow, names: Mapping[int, str]) -> dict[str, Any]:
-    """Why no version is published, and since when."""
+    """Return the reason why no version is published, and the pass since when."""
     return {**row.hold.model_dump(mode="json", by_alias=True), "since": names.get(row.since)}
 
 
 def _last_drift(drifts: Mapping[int, DriftRow], names: Mapping[int, str]) -> dict[str, Any] | None:
-    """Of every column, in the last pass that was compared with the pinned statistics."""
+    """Return the drift of every column in the last pass that was compared with the pinned statistics, or None."""
     if not drifts:
         return None
     ordinal, drift = list(drifts.items())[-1]

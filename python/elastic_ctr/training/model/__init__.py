@@ -1,1 +1,1 @@
-"""Networks and metrics that training and serving share."""
+"""Networks and quality metrics."""

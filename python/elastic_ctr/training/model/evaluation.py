@@ -1,16 +1,16 @@
-"""Quality of predictions, weighted by shows and clicks: AUC, logloss, calibration and errors, exact or of two histograms.
+"""Quality of predictions, weighted by shows and clicks: AUC, logloss, calibration and errors, exact or from two histograms.
 
-A line is `show` impressions of which `click` were clicked, so it counts as `click` positives and `show - click`
-negatives of the same score. A late click has show 0: it is a positive, and takes back one negative, both of the score of its own line. So
-sums are right, and single buckets may be below 0.
+A line is `show` impressions of which `click` were clicked, so it counts as `click` positives and `show - click` negatives of the
+same score. A late click has show 0, so it adds one positive and subtracts one negative at the score of its own line. Sums are right,
+but single buckets may be negative.
 
-A histogram stands for each logit by the centre of its bucket, at most 1/256 away: a probability is off by at most 0.4 % of
-itself and never by more than 0.001. So predicted CTR and calibration are within 0.4 %, MAE and RMSE within 0.001, the logloss
-within 1/256 nats, and the AUC within half the chance that a click and a show without click share a bucket. Beyond ±16 buckets are
-wider: there the loss of an impression is off by at most 0.4 % of itself.
+A histogram represents each logit by the centre of its bucket, at most 1/256 away, so a probability is off by at most 0.4 % of
+itself and never by more than 0.001. Predicted CTR and calibration are thus within 0.4 %, MAE and RMSE within 0.001, the logloss
+within 1/256 nats, and the AUC within half the chance that a click and a show without click share a bucket. Buckets beyond ±16 are
+wider: the loss of an impression there is off by at most 0.4 % of itself.
 
-Figures are of what is served, a float32 probability: `inside` says which one stands for 0 and for 1. A histogram is of logits to which
-a shift is still added, so it goes on to ±64; what lies beyond stays 0 or 1 under any shift that occurs.
+Figures are those of served float32 probabilities, so `inside` clips 0 and 1. A histogram has logits before the shift, so it extends
+to ±64; a logit beyond that stays 0 or 1 as a probability under any shift that occurs.
 """
 
 import math
@@ -28,30 +28,30 @@ Histograms = tuple[Floats, Floats]
 FINE_BUCKETS = 4096
 LOGIT_LIMIT = 16.0
 BUCKETS_PER_LOGIT = FINE_BUCKETS / (2 * LOGIT_LIMIT)
-# Up to ±64 in steps of 1/8; the outermost ones have all that lies beyond.
+# The tails go to ±64 in steps of 1/8; the outermost buckets include all logits beyond.
 _TAIL_LIMIT, _TAIL_BUCKETS_PER_LOGIT = 64.0, 8
 TAIL_BUCKETS = round((_TAIL_LIMIT - LOGIT_LIMIT) * _TAIL_BUCKETS_PER_LOGIT)
 """Below the fine ones, and as many above."""
 BUCKETS = FINE_BUCKETS + 2 * TAIL_BUCKETS
 
-# A click at a probability of 0 would lose infinitely much. The largest float32 below 1 stands for 1.
+# A click at a probability of 0 would have an infinite loss. The upper limit is the largest float32 below 1.
 _LEAST, _MOST = 1e-15, 1 - 2.0**-24
 
 DECILES = 10
 ROC_STEPS = 100
-# Of BasicAucCalculator in paddle/fluid/framework/fleet/metrics.h of Paddle 2.6.
+# Constants of BasicAucCalculator in paddle/fluid/framework/fleet/metrics.h of Paddle 2.6.
 _MAX_SPAN = 0.01
 _RELATIVE_ERROR = 0.05
 
 
 def weighted_auc(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> float | None:
-    """Exact area under the ROC curve, ties counted half; None without both a click and a show that was not clicked."""
+    """Return the exact area under the ROC curve, ties counted half; None without a click or without a show that was not clicked."""
     _, positives, negatives = _by_score(probability, click, show)
     return auc_of_histogram(positives, negatives)
 
 
 def auc_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike) -> float | None:
-    """AUC of counts by rising score; None when one class is empty. Sums of histograms are histograms of sums."""
+    """Return the AUC of counts by rising score; None if one class is empty."""
     above = np.asarray(positives, dtype=np.float64)
     below = np.asarray(negatives, dtype=np.float64)
     total = above.sum() * below.sum()
@@ -62,7 +62,7 @@ def auc_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike) -> floa
 
 
 def weighted_logloss(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> float:
-    """Mean negative log likelihood of an impression, in nats."""
+    """Return the mean negative log likelihood of an impression, in nats."""
     p = inside(probability)
     clicks = np.asarray(click, dtype=np.float64)
     shows = np.asarray(show, dtype=np.float64)
@@ -70,12 +70,12 @@ def weighted_logloss(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt
 
 
 def inside(probability: npt.ArrayLike) -> Floats:
-    """Probabilities as figures take them: inside (0, 1), at least 1e-15 and at most the largest float32 below 1."""
+    """Return probabilities clipped into (0, 1): at least 1e-15 and at most the largest float32 below 1."""
     return np.clip(np.asarray(probability, dtype=np.float64), _LEAST, _MOST)
 
 
 def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> Histograms:
-    """As the training program counts them."""
+    """Return the histograms as the training program counts them."""
     p = np.asarray(probability, dtype=np.float64)
     with np.errstate(divide="ignore"):
         logit = np.log(p) - np.log1p(-p)
@@ -86,7 +86,7 @@ def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: 
 
 
 def bucket_of(logit: Floats) -> npt.NDArray[np.int64]:
-    """The bucket of each logit, rising; none may be NaN."""
+    """Return the bucket of each logit; buckets rise with logits. No logit may be NaN."""
     below = (logit + _TAIL_LIMIT) * _TAIL_BUCKETS_PER_LOGIT
     within = TAIL_BUCKETS + (logit + LOGIT_LIMIT) * BUCKETS_PER_LOGIT
     above = TAIL_BUCKETS + FINE_BUCKETS + (logit - LOGIT_LIMIT) * _TAIL_BUCKETS_PER_LOGIT
@@ -95,7 +95,7 @@ def bucket_of(logit: Floats) -> npt.NDArray[np.int64]:
 
 
 def bucket_centres(shift: float = 0.0) -> Floats:
-    """The probability that stands for each bucket, rising, of logits to which `shift` is added: [BUCKETS]."""
+    """Return the probability of each bucket's centre after adding `shift` to the logits, rising: [BUCKETS]."""
     tail = LOGIT_LIMIT + (np.arange(TAIL_BUCKETS) + 0.5) / _TAIL_BUCKETS_PER_LOGIT
     tail[-1] = np.inf
     fine = (np.arange(FINE_BUCKETS) + 0.5) / BUCKETS_PER_LOGIT - LOGIT_LIMIT
@@ -103,7 +103,7 @@ def bucket_centres(shift: float = 0.0) -> Floats:
 
 
 def histogram_of(counts: npt.ArrayLike) -> Floats:
-    """Counts by bucket, also those of a release whose histograms ended at ±16. Raises ValueError for any other number of them."""
+    """Return counts [BUCKETS]; those of an earlier release, which ended at ±16, are padded. Raises ValueError for other sizes."""
     found = np.asarray(counts, dtype=np.float64)
     if found.size == FINE_BUCKETS:
         return np.pad(found, TAIL_BUCKETS)
@@ -113,21 +113,21 @@ def histogram_of(counts: npt.ArrayLike) -> Floats:
 
 
 def quality_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike, *, shift: float = 0.0) -> Quality | None:
-    """Of two histograms by logit, [BUCKETS] each, within the bounds above, with `shift` added to all logits; None of empty ones."""
+    """Return the quality by two histograms [BUCKETS], within the bounds above, with `shift` added to all logits; None if empty."""
     return _quality(bucket_centres(shift), np.asarray(positives, np.float64), np.asarray(negatives, np.float64))
 
 
 def quality_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> Quality | None:
-    """Exact; None without an impression. Walks the distinct scores one by one: for millions take histograms."""
+    """Return the exact quality, None without an impression. It loops over distinct scores; for millions use histograms."""
     return _quality(*_by_score(probability, click, show))
 
 
 def bucket_error(probability: npt.ArrayLike, positives: npt.ArrayLike, negatives: npt.ArrayLike) -> float | None:
-    """Mean relative error of the CTR, by impressions, in adaptive groups of counts by rising probability.
+    """Return the mean relative error of the CTR over adaptive groups by rising probability, weighted by impressions.
 
-    `calculate_bucket_error` of Baidu's BasicAucCalculator (paddle/fluid/framework/fleet/metrics.cc): a group grows with
-    the scores until the binomial's relative deviation sqrt((1 - p) / (p n)) is below 5 %; one that spans more than 0.01
-    of the probability before is left out. None, where Baidu has 0, if no group is large enough.
+    This is `calculate_bucket_error` of Baidu's BasicAucCalculator (paddle/fluid/framework/fleet/metrics.cc). A group grows until
+    the binomial's relative deviation sqrt((1 - p) / (p n)) is below 5 %; a group that first spans more than 0.01 of probability
+    is left out. None, where Baidu has 0, if no group is large enough.
     """
     errors = counted = 0.0
     first, shows, predicted, clicks = -1.0, 0.0, 0.0, 0.0
@@ -138,7 +138,7 @@ def bucket_error(probability: npt.ArrayLike, positives: npt.ArrayLike, negatives
         shows += positive + negative
         predicted += p * (positive + negative)
         clicks += positive
-        # (1 - ctr) / (ctr * shows) of ctr = predicted / shows, free of a division by 0
+        # (1 - ctr) / (ctr * shows) with ctr = predicted / shows, without a division by 0
         if shows - predicted < _RELATIVE_ERROR**2 * predicted * shows:
             errors += abs(clicks / predicted - 1) * shows
             counted += shows
@@ -147,7 +147,7 @@ def bucket_error(probability: npt.ArrayLike, positives: npt.ArrayLike, negatives
 
 
 def _by_score(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Distinct scores, rising, with their clicks and shows without click."""
+    """Return the distinct scores, rising, with their clicks and shows without click."""
     positives = np.asarray(click, dtype=np.float64)
     negatives = np.asarray(show, dtype=np.float64) - positives
     scores, group = np.unique(np.asarray(probability, dtype=np.float64), return_inverse=True)
@@ -159,9 +159,9 @@ def _counts(group: npt.NDArray[np.int64], weights: Floats, groups: int) -> Float
 
 
 def _quality(probability: Floats, positives: Floats, negatives: Floats) -> Quality | None:
-    """Of counts by rising probability."""
+    """Return the quality of counts by rising probability, or None without an impression."""
     seen = (positives + negatives > 0) | (positives > 0)
-    # What is served as the same probability is a tie.
+    # Scores that are served as the same probability are ties.
     p, group = np.unique(inside(probability[seen]), return_inverse=True)
     positives, negatives = (_counts(group, each[seen], len(p)) for each in (positives, negatives))
     by_score = positives + negatives
@@ -186,7 +186,7 @@ def _quality(probability: Floats, positives: Floats, negatives: Floats) -> Quali
 
 
 def _deciles(p: Floats, positives: Floats, shows: Floats) -> tuple[Decile, ...]:
-    """Equal numbers of impressions by rising score. A score on a border is shared out in proportion."""
+    """Return deciles of impressions by rising score. A score on a border is split in proportion."""
     ends = np.cumsum(shows)
     borders = np.linspace(0, ends[-1], DECILES + 1)
 
@@ -199,22 +199,22 @@ def _deciles(p: Floats, positives: Floats, shows: Floats) -> tuple[Decile, ...]:
 
 
 def _roc(positives: Floats, negatives: Floats) -> tuple[float, ...]:
-    """True positive rate at false positive rates 0, 0.01 … 1; empty without both classes."""
+    """Return the true positive rates at false positive rates 0, 0.01 … 1; () without both classes."""
     true, false = np.cumsum([0, *positives[::-1]]), np.cumsum([0, *negatives[::-1]])
-    # Buckets below 0 take nothing back from the rates above them.
+    # Negative buckets must not reduce the cumulative rate.
     false = np.maximum.accumulate(false)
     if not (true[-1] and false[-1]):
         return ()
-    # Of points above one another np.interp takes the highest.
+    # For points with the same abscissa np.interp takes the highest.
     shares = np.linspace(0, 1, ROC_STEPS + 1)
     return tuple(_short(rate) for rate in np.interp(shares, false / false[-1], true / true[-1]))
 
 
 def _rate(number: float) -> float:
-    """Inside [0, 1], which rounding and late clicks may leave."""
+    """Return the number clipped to [0, 1], which rounding and late clicks may exceed."""
     return min(max(number, 0.0), 1.0)
 
 
 def _short(rate: float) -> float:
-    """Six significant digits of a rate, for a picture."""
+    """Return a rate with six significant digits, for a plot."""
     return _rate(float(f"{rate:.6g}"))

@@ -1,10 +1,10 @@
-"""AUC within groups of impressions (GAUC), as of one user each, of a sample of the groups.
+"""AUC within groups of impressions (GAUC), such as those of a user, over a sample of the groups.
 
 GAUC is the mean of the groups' AUCs, weighted by their impressions (Zhu et al. 2017, "Optimized Cost per Click in Taobao Display Advertising",
 formula 8). A group without a click, or without a show that was not clicked, has no AUC and no weight.
 
-A group is in the sample or not by the hash of its key. So each part of a pass may choose by itself, and the groups that all parts have chosen are
-whole: those whose hash is below the least bound of the parts.
+The hash of a group's key decides whether it is in the sample, so each part of a pass can choose by itself. Groups whose hash is below
+the smallest bound of the parts are complete.
 """
 
 import struct
@@ -31,7 +31,7 @@ _ALL = 0
 
 @dataclass(frozen=True)
 class GroupSample:
-    """The rows of all groups whose hash is below `bound`; 0: of all groups."""
+    """The rows of all groups whose hash is below `bound`, or of all groups if `bound` is 0."""
 
     bound: int
     rows: Rows
@@ -44,7 +44,7 @@ NOTHING = GroupSample(_ALL, np.zeros(0, ROW))
 
 
 def sample_of(raw: bytes) -> GroupSample:
-    """What `to_bytes` made. Raises ValueError for anything else."""
+    """Return the sample of bytes by `to_bytes`. Raises ValueError for others."""
     if len(raw) < _BOUND.size or (len(raw) - _BOUND.size) % ROW.itemsize:
         raise ValueError(f"a sample of groups of {len(raw)} bytes, which are no rows of {ROW.itemsize}")
     [bound] = _BOUND.unpack_from(raw)
@@ -55,12 +55,12 @@ def sample_of(raw: bytes) -> GroupSample:
 
 
 def bucket_in_group(bucket: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Of the buckets of a histogram; those below the fine ones are the first, those above are the last."""
+    """Return the buckets in a group for those of a histogram. Buckets of the tails become the first and the last."""
     return np.clip(bucket - TAIL_BUCKETS, 0, FINE_BUCKETS - 1) // (FINE_BUCKETS // GROUP_BUCKETS)
 
 
 def hashed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finalizer of SplitMix64 (Steele et al. 2014), never 0: keys may be numbered in a row, their hashes are evenly spread."""
+    """Return the SplitMix64 finalizer (Steele et al. 2014) of each key, never 0: it spreads consecutive keys evenly."""
     h = np.asarray(keys, np.uint64)
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -71,14 +71,14 @@ def hashed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def rows_of(
     groups: npt.NDArray[np.uint64], buckets: npt.NDArray[np.int64], clicks: npt.ArrayLike, others: npt.ArrayLike
 ) -> Rows:
-    """One row an impression: [n] each. `groups` are hashes."""
+    """Return one row for each impression: [n]. `groups` are hashes."""
     found = np.zeros(len(groups), ROW)
     found["group"], found["bucket"], found["clicks"], found["others"] = groups, buckets, clicks, others
     return found
 
 
 def merged(samples: Sequence[GroupSample], most: int = 0) -> GroupSample:
-    """The groups that are whole in all of them, and, with `most`, as many of those as have so many rows together."""
+    """Return the groups that are complete in all samples; with `most`, only as many groups as have at most so many rows."""
     bounds = [each.bound for each in samples if each.bound]
     bound = min(bounds, default=_ALL)
     rows = np.concatenate([each.rows for each in samples]) if samples else NOTHING.rows
@@ -100,7 +100,7 @@ def merged(samples: Sequence[GroupSample], most: int = 0) -> GroupSample:
 
 
 def folded(samples: Iterable[bytes], most: int) -> GroupSample:
-    """`merged` of what `sample_of` reads, with at most so many rows at a time and as many again."""
+    """Return `merged` of serialised samples, with at most about twice `most` rows in memory."""
     found, waiting, rows = NOTHING, list[GroupSample](), 0
     for each in samples:
         waiting.append(sample_of(each))
@@ -111,14 +111,14 @@ def folded(samples: Iterable[bytes], most: int) -> GroupSample:
 
 
 def grouped_auc(sample: GroupSample) -> tuple[float | None, int]:
-    """GAUC of a merged sample, ties counted half, and the number of groups that have an AUC; None where there is none."""
+    """Return the GAUC of a merged sample, ties counted half, or None, and the number of groups with an AUC."""
     rows = sample.rows
     if not len(rows):
         return None, 0
     clicks, others = rows["clicks"], rows["others"]
     starts = np.flatnonzero(np.concatenate(([True], rows["group"][1:] != rows["group"][:-1])))
     positives, negatives = np.add.reduceat(clicks, starts), np.add.reduceat(others, starts)
-    # Shows without click below a row, of its own group alone.
+    # Shows without click below a row, within its own group.
     below = np.cumsum(others) - others
     lower = below - np.repeat(below[starts], np.diff([*starts, len(rows)]))
     won = np.add.reduceat(clicks * (lower + 0.5 * others), starts)
@@ -127,5 +127,5 @@ def grouped_auc(sample: GroupSample) -> tuple[float | None, int]:
         return None, 0
     auc = won[counted] / (positives[counted] * negatives[counted])
     weights = (positives + negatives)[counted]
-    # By rounding it may come out above 1, and by late clicks, which take back a negative of their own score, below 0.
+    # Rounding may lead above 1, and late clicks, which subtract a negative of their own score, below 0.
     return min(max(float(auc @ weights / weights.sum()), 0.0), 1.0), int(counted.sum())

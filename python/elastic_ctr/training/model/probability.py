@@ -1,4 +1,4 @@
-"""The range of probabilities that float32 can tell from certainty."""
+"""The range of float32 probabilities that are not 0 or 1."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +12,15 @@ GREATEST = np.nextafter(np.float32(1), np.float32(0))
 
 
 def inside(probabilities: Floats) -> Floats:
-    """Into [LEAST, GREATEST], so that logit and logloss are finite. The sigmoid of a logit beyond 17 is 1 in float32, and below -103 it is 0.
+    """Return probabilities clipped to [LEAST, GREATEST], so that logit and logloss are finite; NaN stays NaN.
 
-    What is no number stays none.
+    In float32 the sigmoid of a logit above 17 is 1, and below -103 it is 0.
     """
     found: Floats = np.minimum(np.maximum(probabilities, LEAST), GREATEST)
     return found
 
 
 def complement(probability: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """1 - probability in float64, which is below 1, too."""
+    """Return 1 - probability in float64, which is always below 1."""
     found: npt.NDArray[np.float64] = np.minimum(1.0 - probability, np.nextafter(1.0, 0.0))
     return found

@@ -1,4 +1,4 @@
-"""The training program: the same on parameter servers and trainers, built from the same settings.
+"""The training program, which parameter servers and trainers build alike from the same settings.
 
 The sparse table is Paddle's MemorySparseTable with its SparseAccessor: a row is a first-order weight and a vector.
 """
@@ -31,22 +31,22 @@ _RULES: Mapping[str, tuple[str, str]] = {
 
 
 def prepare_environment(scratch: Path) -> None:
-    """Before paddle is imported: one thread a process, its fastest code path, quiet logs, a working directory of this user alone."""
+    """Set up the process before paddle is imported: one thread, the fastest code path, quiet logs, a private working directory."""
     os.environ.update(
         OMP_NUM_THREADS="1", CPU_NUM="1", GLOG_v="0", GLOG_minloglevel="2", PADDLE_WITH_GLOO="0", TEST_MODE="1",
-        # Paddle would wait for TCP ports, and there are none.
+        # Otherwise Paddle would wait for TCP ports, which do not exist.
         FLAGS_LAUNCH_BARRIER="0",
     )  # fmt: skip
     choose_code_path()
     os.environ.pop("PADDLE_TRAINER_ENDPOINTS", None)
     scratch.mkdir(parents=True, exist_ok=True)
-    # The servers' sockets stand here, and the folder is all that keeps others from them.
+    # The servers' sockets are in this folder, and only its mode protects them from other users.
     scratch.chmod(0o700)
     os.chdir(scratch)
 
 
 def table_settings(model: Model) -> dict[str, dict[str, Any]]:
-    """Paddle's `sparse_table_configs` for our settings: the one place where names are mapped."""
+    """Return Paddle's `sparse_table_configs` for `model`. Names are mapped only here."""
     table = model.table
     settings: dict[str, Any] = {
         "table_class": "MemorySparseTable",
@@ -72,7 +72,7 @@ def table_settings(model: Model) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class Graph:
-    """Inputs and outputs of the training program that the engine uses. `counter` is told of every record that it scores."""
+    """Inputs and outputs of the training program that the engine uses. The program calls `counter` with every batch that it scores."""
 
     feeds: list[Any]
     slots: list[Any]
@@ -81,7 +81,7 @@ class Graph:
 
 
 def start_paddle(model: Model) -> None:
-    """Raises RuntimeError for another Paddle."""
+    """Switch Paddle to static mode and seed it. Raises RuntimeError for an unsupported version."""
     import paddle
 
     if not paddle.__version__.startswith(SUPPORTED):
@@ -91,9 +91,10 @@ def start_paddle(model: Model) -> None:
 
 
 def build_program(model: Model, given: ModelInput, group: str = "") -> Graph:
-    """Fill the default program: feeds, pooled slots, network, loss, distributed optimizer. After `fleet.init`.
+    """Fill the default program with feeds, pooled slots, network, loss and distributed optimizer. Call it after `fleet.init`.
 
-    `group`: the slot whose keys group the impressions, for the GAUC; empty: none. A record of the engine's text has the feeds in their order: show, click, the numbers if there are any, the slots.
+    `group` is the slot whose keys group impressions for the GAUC, or "". A record of the engine's text has show, click, the numbers if
+    there are any, and the slots, in this order.
     """
     import paddle
     from paddle import static
@@ -101,7 +102,7 @@ def build_program(model: Model, given: ModelInput, group: str = "") -> Graph:
 
     show = static.data("show", [None, 1], "int64", lod_level=1)
     click = static.data("click", [None, 1], "int64", lod_level=1)
-    # Paddle reads a dense variable's numbers as they are, and drops what is near 0 from any other.
+    # Paddle reads all numbers of a dense variable, but drops those near 0 from a sparse one.
     numbers = static.data("numbers", [None, len(given.numbers)], "float32") if given.numbers else None
     slots = [static.data(f"slot.{name}", [None, 1], "int64", lod_level=1) for name in given.slots]
     shows = paddle.cast(show, "float32")
@@ -125,12 +126,12 @@ def build_program(model: Model, given: ModelInput, group: str = "") -> Graph:
     grouping = [slots[given.slots.index(group)]] if group else []
 
     def count(*scored: Any) -> None:
-        # Not the method itself: Paddle reads the names of a function's arguments, and would give it its `self`.
+        # Not the method itself: Paddle inspects the argument names and would pass a value for `self`.
         counter.count(*scored)
 
     static.py_func(count, [logit.detach(), shows, clicks, *grouping], None)
-    # A line is `show` impressions of which `click` were clicked: the likelihood of all of them. It is a sum over shows and clicks, so a
-    # click may have a line of its own, with show 0. Such lines count in the mean, which they would divide by 0 otherwise.
+    # The negative log likelihood of `show` impressions of which `click` were clicked. It is linear in shows and clicks, so a late click
+    # may have its own line with show 0. Such lines count in the weight, which would be 0 for a batch of late clicks otherwise.
     weight = paddle.sum(paddle.maximum(shows, clicks))
     loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / weight
     loss = _with_decay(loss, model, together, shows, weight)
@@ -145,7 +146,7 @@ def build_program(model: Model, given: ModelInput, group: str = "") -> Graph:
 
 
 def offset() -> Any:
-    """[1], added to every logit and never trained: what training begins from, and what calibrates a version."""
+    """Return a variable [1] that is added to every logit and never trained: the model's offset, plus a version's shift."""
     from paddle import static
 
     found = static.create_global_var([1], 0.0, "float32", persistable=True, name=OFFSET)
@@ -154,9 +155,9 @@ def offset() -> Any:
 
 
 def _with_decay(loss: Any, model: Model, pooled: Any, shows: Any, weight: Any) -> Any:
-    """The loss and half of l2 times squares: of the dense weights, and of the slots' values of an impression.
+    """Return the loss plus half of l2 times the squares of the dense weights and of an impression's pooled values.
 
-    It stands in the loss because Paddle's server has no decay of its own for either table.
+    This is part of the loss because Paddle's server has no weight decay for either table.
     """
     import paddle
     from paddle import static
@@ -166,7 +167,7 @@ def _with_decay(loss: Any, model: Model, pooled: Any, shows: Any, weight: Any) -
         loss += 0.5 * model.table.embedding_l2 * squares
     if model.dense.l2:
         dense = [each for each in static.default_main_program().all_parameters() if each.name != TABLE]
-        # Biases and the weights of layer norms have one dimension.
+        # Biases and the weights of layer norms, which have one dimension, are left out.
         weights = [each for each in dense if len(each.shape) > 1]
         for each in weights:
             loss += 0.5 * model.dense.l2 * paddle.sum(each * each)

@@ -1,7 +1,7 @@
-"""What a dataset run has scored, counted while it runs.
+"""Counts the scores of a dataset run while it runs.
 
-Paddle calls this from each of its training threads. Counting in variables of the program would lose records: threads share a variable that
-outlives a batch, and read, add and write it without a lock.
+Paddle calls this from each of its training threads. Counters in variables of the program would lose records, because threads share
+persistable variables and update them without a lock.
 """
 
 import threading
@@ -13,27 +13,27 @@ import numpy.typing as npt
 from elastic_ctr.training.model.evaluation import BUCKETS, Floats, Histograms, bucket_of
 from elastic_ctr.training.model.grouped_auc import NOTHING, GroupSample, bucket_in_group, hashed, merged, rows_of
 
-# A larger logit is no prediction: the gradients of its record are of its size over a weight's, and adam squares them in float32.
+# A larger logit counts as no prediction: the gradients of its record would be as large, and adam squares them in float32.
 MOST_LOGIT = 1e12
-# Rows are merged when there are so many more than may be kept.
+# Pending rows are merged when there are this many times the rows that may be kept.
 _MERGED_AT = 4
 
 
 class ScoreCounter:
-    """Clicks and shows without click by bucket of the logit, of all records and, on request, of a sample of groups."""
+    """Counts clicks and shows without click by bucket of the logit, of all records and, on request, of a sample of groups."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.begin()
 
     def begin(self, group_rows: int = 0, *, aborts: bool = False, seeks: bool = False) -> None:
-        """Forget what was counted. No run may be under way.
+        """Reset the counts. No run may be under way.
 
         Args:
-            group_rows: groups are sampled to so many rows; 0: not at all.
+            group_rows: the most rows of the sample of groups; 0: no sample.
             aborts: a prediction that is not a number ends the run before its batch is learned, and nothing of the batch is pushed. The
                 process cannot run Paddle again.
-            seeks: count nothing; `unpredictable` has the shows and clicks of the records without a prediction.
+            seeks: count nothing, but collect the shows and clicks of records without a prediction for `unpredictable`.
         """
         self._positives, self._negatives = np.zeros(BUCKETS), np.zeros(BUCKETS)
         self._group_rows = group_rows
@@ -43,10 +43,10 @@ class ScoreCounter:
         self._sought: list[tuple[Floats, Floats]] = []
 
     def count(self, logits: Any, shows: Any, clicks: Any, keys: Any = None) -> None:
-        """One batch, as tensors of Paddle: [n, 1] each. `keys`: of the slot that groups, with its level of detail.
+        """Count one batch of Paddle tensors [n, 1]. `keys`: those of the grouping slot, with their level of detail (LoD).
 
-        The first key of a record is its group; a record without one, or with the padding key 0, is in no group. What it raises would be
-        lost in Paddle's thread, so `check` raises it.
+        The first key of a record is its group; a record without one, or with the padding key 0, is in no group. Exceptions would be
+        lost in Paddle's thread, so `check` raises them.
         """
         try:
             self._count(logits, shows, clicks, keys)
@@ -56,19 +56,19 @@ class ScoreCounter:
                 raise
 
     def check(self) -> None:
-        """Raises what a batch of the run has raised: FloatingPointError of a logit that is not a number."""
+        """Raises the exception of a batch of the run: FloatingPointError if a logit was not a number."""
         if self._failure is not None:
             raise self._failure
 
     def _count(self, logits: Any, shows: Any, clicks: Any, keys: Any) -> None:
-        # Paddle's tensors convert to their own type alone.
+        # Paddle's tensors only convert to their own type.
         logit, show, click = (np.array(each).astype(np.float64).reshape(-1) for each in (logits, shows, clicks))
         if self._seeks:
             without = ~(np.abs(logit) <= MOST_LOGIT)
             with self._lock:
                 self._sought.append((show[without], click[without]))
             return
-        # What is learned of an infinite one is not a number.
+        # The gradients of an infinite logit are not numbers.
         if np.isnan(logit).any() or (self._aborts and np.isinf(logit).any()):
             raise FloatingPointError("a prediction is not a number")
         bucket = bucket_of(logit)
@@ -85,13 +85,13 @@ class ScoreCounter:
                     self._merge()
 
     def unpredictable(self) -> tuple[Floats, Floats]:
-        """Shows and clicks of the records without a prediction, of a run that seeks them."""
+        """Return the shows and clicks of the records without a prediction, after a run with `seeks`."""
         nothing = np.zeros(0)
         shows, clicks = zip(*self._sought, strict=True) if self._sought else ((nothing,), (nothing,))
         return np.concatenate(shows), np.concatenate(clicks)
 
     def histograms(self) -> Histograms:
-        """Of the run, up to now."""
+        """Return the histograms of the run so far."""
         return self._positives.copy(), self._negatives.copy()
 
     def groups(self) -> GroupSample:
@@ -106,7 +106,7 @@ class ScoreCounter:
     def _grouped(
         self, keys: Any, bucket: npt.NDArray[np.int64], clicks: npt.NDArray[np.float64], others: npt.NDArray[np.float64]
     ) -> GroupSample:
-        """Rows of the groups below the present bound."""
+        """Return the rows of the groups below the present bound."""
         [begins] = (np.asarray(level) for level in keys.lod())
         padded = np.append(np.array(keys).reshape(-1), 0)
         first = np.where(begins[1:] > begins[:-1], padded[begins[:-1]], 0).astype(np.int64).view(np.uint64)

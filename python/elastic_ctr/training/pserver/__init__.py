@@ -1,1 +1,1 @@
-"""Paddle's parameter server and the small parent that looks after it."""
+"""Paddle's parameter server and its supervisor."""

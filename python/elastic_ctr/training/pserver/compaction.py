@@ -1,7 +1,7 @@
-"""A compaction's part of a pserver: the log of a checkpoint is put on its tables, beside the server process.
+"""A pserver's part of a compaction: it merges a checkpoint's log into its own partitions, beside the server process.
 
-Nothing of it concerns the server process, whose table goes on being trained. It runs in a process of its own with low priority: predictions
-and training come first, and the memory that it takes is given back.
+The server process is not involved, and its table is trained meanwhile. A separate low-priority process does the work, so that
+predictions and training come first and its memory is freed.
 """
 
 import gzip
@@ -25,26 +25,26 @@ from elastic_ctr.training.pserver.folders import Folders
 
 log = logging.getLogger(__name__)
 
-# In the id of a job.
+# Part of the id of a compaction's job.
 COMPACTION = "-compaction-"
 _RETRY_SECONDS = 60.0
-# Level 1: the next level takes longer than reading the file saves.
+# Compression level: level 2 would take longer than the smaller file saves in reading.
 _LEVEL = 1
 
 
 class Compactor:
-    """One compaction at a time, in a thread that waits and a process that works."""
+    """Runs one compaction at a time, with a thread that waits and a process that works."""
 
     def __init__(self, index: int, settings: PserverFile) -> None:
         self._index = index
         self._settings = settings
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._pool: ProcessPoolExecutor | None = None
-        # What was submitted before the last end is not begun.
+        # Number of calls of `end`; a job that was submitted before the last one is not run.
         self._ends = 0
 
     def submit(self, root: Path, job: control.Job) -> Future[control.JobResult]:
-        """`root`: the scratch folder of a generation. A failure is reported in the result."""
+        """Submit a job and return the future of its result, which reports failures. `root`: the scratch folder of a generation."""
         return self._thread.submit(self._run, root, job.SerializeToString(), self._ends)
 
     def stop(self) -> None:
@@ -53,7 +53,7 @@ class Compactor:
         self.end()
 
     def end(self) -> None:
-        """End the process at once; what it has published stays and is found again."""
+        """End the process at once. Files that it has published stay, and a repeated job finds them."""
         self._ends += 1
         if self._pool is not None:
             end_at_once(self._pool)
@@ -75,7 +75,7 @@ class Compactor:
 
 
 def _compacted(index: int, settings: PserverFile, root: Path, job: bytes) -> bytes:
-    """In the process. Raises what `compact` raises, as a RuntimeError with its sentence: not all errors can be pickled."""
+    """Run `compact` in the process. Its errors become RuntimeError with the same message, because not all can be pickled."""
     store = settings.store
     retry = RetryPolicy(_RETRY_SECONDS)
     with closing(open_store(store.url, user=store.user, tokens=settings.auth.internal(), retry=retry)) as opened:
@@ -87,8 +87,8 @@ def _compacted(index: int, settings: PserverFile, root: Path, job: bytes) -> byt
 
 
 def compact(folders: Folders, store: Store, job: control.Job) -> control.JobResult:
-    """Publish the own partitions of a checkpoint by log as the files of a checkpoint with whole tables, and of a base. The first server
-    publishes the dense part, too, as it is in the checkpoint: its values are those of the version's network.
+    """Publish this server's partitions of a checkpoint by log as files of a checkpoint with whole tables and of a base. Server 0 also
+    publishes the dense part of the save; a load replaces its values by those of the version's network.
 
     A repeated job publishes the same bytes. Raises StoreError, ManifestDamaged, RowsDamaged, OSError.
     """
@@ -120,13 +120,13 @@ def compact(folders: Folders, store: Store, job: control.Job) -> control.JobResu
 
 
 def _packed(file: Path) -> tuple[int, Path]:
-    """The rows of a partition, and its text in gzip; a file that is so already stays as it is."""
+    """Return the number of rows of a partition, and its gzip file, which may be `file` itself."""
     if file.suffix == ".gz":
         with gzip.open(file, "rb") as lines:
             return sum(block.count(b"\n") for block in _blocks(lines)), file
     packed = file.with_name(f"{file.name}.gz")
     rows = 0
-    # Without a name and a time in it: an interrupted attempt wrote the same bytes.
+    # The header has no name and no time, so a repeated attempt writes the same bytes.
     with file.open("rb") as lines, packed.open("wb") as out, gzip.GzipFile("", "wb", _LEVEL, out, mtime=0) as text:
         for block in _blocks(lines):
             rows += block.count(b"\n")

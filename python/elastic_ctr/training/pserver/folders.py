@@ -1,8 +1,8 @@
-"""The folders that the server process saves to and loads from, and their files in the store.
+"""The folders that the server process saves to and loads from, and their copies in the store.
 
-Paddle's layout: `000/part-<server>-<partition>[.gz]` is the sparse table by partition, `001/part-<server>.gz` the dense
-one by server. A server writes only its own contiguous partitions, and loads only those, but wants exactly one file name
-for every partition there is: an empty gzip file stands in for the others.
+In Paddle's layout, `000/part-<server>-<partition>[.gz]` is the sparse table by partition, `001/part-<server>.gz` the dense
+table by server. A server writes and loads only its own contiguous partitions, but requires exactly one file for every
+partition, so an empty gzip file stands in for each of the others.
 """
 
 import gzip
@@ -29,7 +29,7 @@ _SPARSE = re.compile(r"^part-(\d+)-(\d+)(\.gz)?$")
 
 
 def owned(index: int, count: int, partitions: int) -> range:
-    """The partitions of server `index` of `count`: contiguous, the first ones full. Paddle's own rule."""
+    """Return the partitions of server `index` of `count`, by Paddle's rule: contiguous, and full for the first servers."""
     each = -(-partitions // count)
     return range(min(index * each, partitions), min((index + 1) * each, partitions))
 
@@ -45,11 +45,11 @@ class Folders:
         self._count = count
 
     def _sparse_files(self, folder: str) -> Iterator[tuple[int, Path]]:
-        """(partition, file) of what this server wrote. Raises ValueError when some are missing."""
+        """Yield (partition, file) of a save by this server. Raises ValueError if some are missing."""
         return self.sparse_files_in(self.root / folder)
 
     def sparse_files_in(self, folder: Path) -> Iterator[tuple[int, Path]]:
-        """(partition, file) of a folder with a server's partitions. Raises ValueError when own ones are missing."""
+        """Yield (partition, file) of a folder. Raises ValueError if one of this server's partitions is missing."""
         found = {}
         for file in sorted((folder / "000").iterdir()):
             if match := _SPARSE.match(file.name):
@@ -60,11 +60,11 @@ class Folders:
         yield from sorted(found.items())
 
     def count(self, folder: str) -> control.JobResult:
-        """Rows by partition of a saved folder."""
+        """Return the number of rows by partition of a saved folder."""
         return control.JobResult(rows={partition: _rows(file) for partition, file in self._sparse_files(folder)})
 
     def upload_checkpoint(self, folder: str, name: str) -> control.JobResult:
-        """The files as Paddle wrote them, and the rows of each partition."""
+        """Upload the files as Paddle wrote them. Return their entries and the rows of each partition."""
         result = control.JobResult()
         target = layout.checkpoint_folder(name)
         for partition, file in self._sparse_files(folder):
@@ -75,20 +75,20 @@ class Folders:
         for file in sorted((self.root / folder / "001").iterdir()):
             entry = publish_once(self._store, file, f"{target}/001/{file.name}", 0)
             result.files.append(control.File(**dict(entry)))
-        # Every file is in the store now. Scratch must not grow.
+        # Every file is in the store now, and the scratch folder must not grow.
         shutil.rmtree(self.root / folder, ignore_errors=True)
         return result
 
     def fetch_checkpoint(self, name: str) -> int:
-        """Fill `load/`: own partitions, the whole dense part if it has one, and a placeholder for every other partition. Returns the
-        rows of the own partitions.
+        """Fill `load/` with this server's partitions, the whole dense part if there is one, and a placeholder for every other partition.
+        Return the number of rows of this server's partitions.
 
         Raises NotInStore, StoreError, ManifestDamaged, RowsDamaged.
         """
         return self._fetch(name, self.root / "load", self.root / "log", placeholders=True)
 
     def fetch_own(self, name: str, target: Path) -> None:
-        """Own partitions and the dense part of a checkpoint, with its log on them. Raises as `fetch_checkpoint`."""
+        """Fetch this server's partitions, merged with the log, and the dense part of a checkpoint. Raises as `fetch_checkpoint`."""
         self._fetch(name, target, target / "log", placeholders=False)
 
     def _fetch(self, name: str, target: Path, work: Path, *, placeholders: bool) -> int:
@@ -99,10 +99,10 @@ class Folders:
         log = self._log_of(manifest, work)
         for entry in manifest.files:
             if not entry.path.startswith(home):
-                continue  # Of the log.
+                continue  # a file of the log
             kind, _, file = entry.path.removeprefix(home).partition("/")
             if kind not in ("000", "001"):
-                continue  # Another model's network, which a trainer takes over.
+                continue  # another model's network, which a trainer takes over
             place = target / kind / file
             match = _SPARSE.match(file) if kind == "000" else None
             if match is None or int(match[2]) in mine:
@@ -115,7 +115,7 @@ class Folders:
         return rows
 
     def _log_of(self, manifest: CheckpointManifest, work: Path) -> Log:
-        """The deltas on the tables of the checkpoint that it stands on. Raises NotInStore, StoreError, ManifestDamaged."""
+        """Return the deltas of a checkpoint by log for this server's partitions. Raises NotInStore, StoreError, ManifestDamaged."""
         by_path = {entry.path: entry for entry in manifest.files}
         dim = self.model.embedding_dim
         found: dict[str, list[tuple[Keys, Values]]] = {"values": [], "counts": []}
@@ -131,15 +131,15 @@ class Folders:
         return Log.of(found["values"], found["counts"], dim)
 
     def _mine(self, keys: Keys, values: Values) -> tuple[Keys, Values]:
-        """Those of own partitions: other servers have the others."""
+        """Return the keys and values of this server's partitions."""
         mine = owned(self.index, self._count, self.model.partitions)
         places = partitions_of(keys, self.model.partitions)
         own = (places >= mine.start) & (places < mine.stop)
         return keys[own], values[own]
 
     def _merge(self, file: Path, partition: int, rows: int, log: Log) -> int:
-        """Put the log's rows of a partition on a fetched file; how many rows it has then. It is written as plain text: compressing
-        it takes longer than all else.
+        """Merge the log's rows of a partition into a fetched file. Return its number of rows. The file becomes plain text, because
+        compression takes longer than all else.
         """
         part = log.part(partitions_of(log.keys, self.model.partitions) == partition)
         if not len(part.keys):
@@ -151,7 +151,7 @@ class Folders:
         return rows
 
     def export(self, job: control.Job) -> control.JobResult:
-        """Upload the partitions as SequenceFiles. The result holds the values of the sample's keys as written."""
+        """Upload the partitions as SequenceFiles. The result has the values of the sample's keys as written."""
         result = control.JobResult()
         wanted = np.frombuffer(job.sample_keys, "<u8")
         sample = SampleValues(wanted, self.model.embedding_dim)

@@ -1,9 +1,9 @@
-"""The process that runs Paddle's parameter server. It never releases the GIL, so its supervisor watches it from outside.
+"""The process of Paddle's parameter server. It never releases the GIL, so its supervisor watches it from outside.
 
     python -m elastic_ctr.training.pserver.process SPEC.json
 
-SPEC: {"model": …, "input": {…}, "servers": 2, "index": 0, "scratch": "…", "parent": 123}. It listens on a Unix socket in `scratch`,
-and ends with the process `parent`, if it is named, or with REFUSED and one sentence when a network of the user's own cannot be used.
+SPEC: {"model": …, "input": {…}, "servers": 2, "index": 0, "scratch": "…", "parent": 123}. The process listens on a Unix socket in
+`scratch`. It ends with the process `parent`, if that is given, or with REFUSED and a message if a network of the user's own is unusable.
 """
 
 import json
@@ -22,13 +22,13 @@ REFUSED = 2
 
 
 def main() -> None:
-    """Does not return."""
+    """Serve for ever."""
     spec = json.loads(Path(sys.argv[1]).read_text())
     if (parent := spec.get("parent")) is not None:
         die_with_parent(parent)
     model = Model.model_validate(spec["model"])
     prepare_environment(Path(spec["scratch"]))
-    # That of a server that was ended would be in the way.
+    # The socket of an ended server would prevent the bind.
     Path(socket_name(spec["index"])).unlink(missing_ok=True)
     start_paddle(model)
     from paddle.distributed import fleet

@@ -1,8 +1,8 @@
-"""The supervisor of Paddle's server process: health, recovery, and the files that the server saves.
+"""The supervisor of Paddle's server process: health, recovery, and the files of saves.
 
-The server process holds the GIL, never exits by itself, and its table is lost when it ends. The supervisor reports its state
-to the master every half second. A new generation is a new server process with a socket of its own. The supervisor counts or
-uploads the folders that the server process saves to scratch.
+The server process never releases the GIL and never exits by itself, and its table is lost when it ends. The supervisor reports its
+state to the master every half second. A new generation is a new server process with a new socket. The supervisor counts or uploads
+the folders that the server process saves to the scratch folder.
 """
 
 import json
@@ -46,13 +46,13 @@ _VERIFY = "verify-"
 _LINES_OF_A_LOST_SERVER = 60
 _SILENT_SECONDS = 60.0
 _DAMAGED_SECONDS = 2.0
-# An upgrade deletes the pods of a training and its master at about the same time: the master that answers first may be the old
-# one, which knows of no handover.
+# An upgrade deletes the pods of a training and its master at about the same time. The first master that answers may be the old one,
+# which does not know of a handover, so the supervisor waits a few seconds for the new one.
 _LINGER_SECONDS = 5.0
 
 
 class PserverSupervisor:
-    """Owns one server process at a time. Other pods reach it at `host`."""
+    """Owns one server process at a time. `host` is its address for other pods."""
 
     def __init__(self, index: int, settings: PserverFile, *, host: str, client: MasterClient, store: Store) -> None:
         self._index = index
@@ -68,7 +68,7 @@ class PserverSupervisor:
         self._leave_timeout = 0.0
         self._incarnation = uuid.uuid4().hex
         self._generation = 0
-        # Names the server process of this generation: no other one has its address.
+        # Random name of this generation's server process, which is part of its address.
         self._life = ""
         self._served = False
         self._child: subprocess.Popen[bytes] | None = None
@@ -81,7 +81,7 @@ class PserverSupervisor:
         self._results: dict[str, control.JobResult] = {}
         self._retry_at: dict[str, float] = {}
         self._error = ""
-        # Why no trainer would get through the forwarder, and when it is tried again.
+        # The reason why trainers cannot connect through the forwarder, and when the next try is due.
         self._unreached, self._try_at = "", 0.0
         self._wanted: set[str] = set()
         self._failed_job = ""
@@ -106,8 +106,8 @@ class PserverSupervisor:
     def run(self, stop: threading.Event) -> int:
         """Run until training is over (exit code 0) or `stop` is set (143).
 
-        143 is 128 + SIGTERM, so that Volcano does not count a stopped pod as a completed one. While the master hands the table
-        over to another training, the server process runs on until the table is saved.
+        143 is 128 + SIGTERM, so that Volcano does not count a stopped pod as a completed one. During a mid-pass handover the server
+        process goes on until the table is saved.
         """
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(parents=True, exist_ok=True)
@@ -125,11 +125,11 @@ class PserverSupervisor:
             self._compactor.stop()
 
     def _hand_over(self) -> None:
-        """Run on while the master still needs this table. An unreachable master is retried for `leave_timeout_seconds`."""
+        """Go on while the master still needs this table. Calls to an unreachable master are retried for `leave_timeout_seconds`."""
         self._leaving = True
         began = time.monotonic()
         gives_up_at = began + self._leave_timeout
-        # Without a timeout no handover is possible, and the process ends at once.
+        # Without a timeout no handover is possible, so the process ends at once.
         while self._leave_timeout and self._alive():
             if self._turn():
                 return
@@ -142,7 +142,7 @@ class PserverSupervisor:
             time.sleep(self._pause())
 
     def _pause(self) -> float:
-        # A compaction takes long, and nothing waits for it.
+        # Poll faster while the master waits for a job. A compaction takes long, and nothing waits for it.
         waited_for = [each for each in self._running if COMPACTION not in each]
         return 0.1 if waited_for or (self._preparing is not None and not self._leaving) else _PERIOD
 
@@ -161,7 +161,7 @@ class PserverSupervisor:
         return over
 
     def _sync(self) -> bool:
-        """Whether training is over. Raises grpc.RpcError."""
+        """Send the state to the master and follow its orders. Return True if training is over. Raises grpc.RpcError."""
         orders = self._client.call_once("SyncPserver", self._state(), timeout=10)
         may_end = self._foreign_master.may_end(wrong_training=orders.wrong_training)
         if orders.leave:
@@ -178,7 +178,7 @@ class PserverSupervisor:
         return False
 
     def _leave(self, reason: str, *, may_end: bool) -> bool:
-        """True if this process ends. Otherwise it drops its table and waits for another generation."""
+        """Return True if this process is to end. Otherwise drop the table and wait for another generation."""
         if may_end or self._leaving:
             log.info("%s", reason)
             return True
@@ -187,7 +187,7 @@ class PserverSupervisor:
             self._idle, self._unreached = reason, ""
             self._end_child()
             self._compactor.end()
-            # The next generation starts a new server process, even under the same number.
+            # So that the next orders start a new server process, even in the same generation.
             self._generation = 0
         return False
 
@@ -197,11 +197,11 @@ class PserverSupervisor:
         if serving:
             self._answered_at = time.monotonic()
         elif self._alive() and time.monotonic() - self._answered_at > _SILENT_SECONDS:
-            # A server that cannot listen logs an error but keeps running. A server that hangs blocks every trainer.
+            # A server that cannot listen logs an error but keeps running, and one that hangs blocks every trainer.
             log.error("the server process has not answered for %.0f s and is ended", _SILENT_SECONDS)
             self._child.kill()  # type: ignore[union-attr]
             self._child.wait()  # type: ignore[union-attr]
-        # Another start would be refused, too: the error stays in the state, and no generation is spent on it.
+        # Another start would be refused, too. So the error stays in the state, and the process does not count as lost.
         refused = self._child is not None and self._child.poll() == REFUSED
         lost = self._child is not None and not self._alive() and not refused
         if refused and self._child is not None and self._reported_dead_pid != self._child.pid:
@@ -214,7 +214,7 @@ class PserverSupervisor:
             self._failed_starts += 1
             self._error = self._end_of_child(self._child.returncode)
             log.error("%s", self._error)
-            # Its folder goes with the next generation.
+            # Copied, because its folder is deleted with the next generation.
             for line in self._log_lines()[-_LINES_OF_A_LOST_SERVER:]:
                 log.error("server process: %s", line)
         for name, future in list(self._running.items()):
@@ -245,7 +245,7 @@ class PserverSupervisor:
         )
 
     def _server(self) -> str:
-        """Where trainers reach this generation's server process."""
+        """Return the address of this generation's server process for trainers."""
         if not self._settings.forwarded:
             return address_on_this_machine(self._socket().absolute())
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -260,7 +260,7 @@ class PserverSupervisor:
         return f"its server process ended with {code}: {self._last_words()}"
 
     def _memory(self) -> int:
-        """Resident bytes of the server process; 0 without one."""
+        """Return the resident bytes of the server process; 0 without one."""
         try:
             return int(psutil.Process(self._child.pid).memory_info().rss) if self._child is not None else 0
         except psutil.Error:
@@ -270,7 +270,7 @@ class PserverSupervisor:
         return self._scratch / f"generation-{self._generation}-{self._life[:8]}"
 
     def _begin(self, generation: int) -> None:
-        """Start afresh: Paddle's load does not clear a table, so each generation has new server processes."""
+        """Begin a generation with a new server process, because Paddle's load does not clear a table."""
         self._end_child()
         self._compactor.end()
         old = self._folder()
@@ -290,7 +290,7 @@ class PserverSupervisor:
 
     def _start_when_ready(self, checkpoint: str) -> None:
         if self._preparing is None:
-            # Damaged files may be put back at any time.
+            # A short pause, because damaged files may be restored at any time.
             pause = _DAMAGED_SECONDS if self._damaged else min(30.0, 2.0 ** min(self._failed_starts, 5) - 1)
             self._preparing = self._pool.submit(_prepare, self._folders(), checkpoint, pause)
         if not self._preparing.done():
@@ -315,7 +315,7 @@ class PserverSupervisor:
             "servers": self._settings.pservers,
             "index": self._index,
             "scratch": str(self._folder()),
-            # Not a `preexec_fn`, see the trainer's supervisor: gRPC has threads here, too.
+            # The child binds itself to this process, as in the trainer's supervisor: gRPC has threads here, too.
             "parent": os.getpid(),
         }
         file = self._folder() / "spec.json"
@@ -336,7 +336,7 @@ class PserverSupervisor:
         return self._child is not None and self._child.poll() is None
 
     def _end_without_forwarder(self) -> None:
-        """Trainers have lost their connections where the forwarder has ended, and Paddle goes on training without an error."""
+        """End the server process if its forwarder has ended: trainers have lost their connections, and Paddle would silently go on."""
         if self._forwarder is None or self._forwarder.poll() is None or not self._alive():
             return
         log.error("the forwarder ended with %s; its server process is ended, too", self._forwarder.returncode)
@@ -344,7 +344,7 @@ class PserverSupervisor:
         self._child.kill()  # type: ignore[union-attr]
         self._child.wait()  # type: ignore[union-attr]
         if not self._served:
-            # Its port is taken, or it has no secret. No trainer was connected: no recovery is needed, and it is started again after a pause.
+            # Its port is taken, or it has no secret. No trainer was connected, so no recovery is needed; it starts again after a pause.
             self._error = reason
             self._child = self._forwarder = self._preparing = None
             self._failed_starts += 1
@@ -357,7 +357,7 @@ class PserverSupervisor:
         except OSError:
             return False
         if not self._served and not self._is_reached():
-            # The server process is well.
+            # The server process itself is healthy.
             self._answered_at = time.monotonic()
             return False
         self._served = True
@@ -366,7 +366,7 @@ class PserverSupervisor:
         return True
 
     def _is_reached(self) -> bool:
-        """Whether a trainer would get through the forwarder. Otherwise no generation is spent on trainers that cannot."""
+        """True if a trainer could connect through the forwarder. Otherwise the server does not count as serving, so no trainer joins."""
         token, tls = self._settings.auth.internal_file, self._settings.tls_dir
         if self._forwarder is None or token is None:
             return True
@@ -402,7 +402,7 @@ class PserverSupervisor:
 
     def _end_child(self) -> None:
         if self._child is not None:
-            # The server process ignores SIGTERM: it holds the GIL.
+            # The server process never releases the GIL, so it ignores SIGTERM.
             self._child.kill()
             self._child.wait()
             self._child = None
@@ -415,12 +415,12 @@ class PserverSupervisor:
         self._wanted = {job.id for job in jobs}
         saves = {_save_of(name) for name in self._wanted if COMPACTION not in name}
         for name in [each for each in self._running if COMPACTION in each and each not in self._wanted]:
-            # Given up: the next one must not wait for it.
+            # The master has given the compaction up, and the next one must not wait for it.
             self._compactor.end()
             del self._running[name]
         if self._failed_job and self._failed_job not in self._wanted:
             self._failed_job = self._error = ""
-        # Results of the last save are kept: a restarted master asks for them again, and their folders are deleted.
+        # Results of the last save are kept, because a restarted master requests them again after their folders are deleted.
         self._results = {
             name: result
             for name, result in self._results.items()
@@ -438,18 +438,18 @@ class PserverSupervisor:
 
 
 def _save_of(job: str) -> str:
-    """The first two parts of a job id name its save: `<pass>-<generation>-…`."""
+    """Return the save of a job, the first two parts of its id `<pass>-<generation>-…`."""
     return "-".join(job.split("-")[:2])
 
 
 def _prepare(folders: Folders, checkpoint: str, pause: float) -> int:
-    """Rows that the server will load."""
+    """Fetch the checkpoint after a pause. Return the number of rows that the server will load."""
     time.sleep(pause)
     return folders.fetch_checkpoint(checkpoint) if checkpoint else 0
 
 
 def _do(folders: Folders, job: control.Job) -> control.JobResult:
-    """Never raises: a failure is reported in the result, and the job is retried."""
+    """Do a job. It never raises: the result reports a failure, and the job is retried."""
     began = time.monotonic()
     try:
         if job.kind == control.COUNT:

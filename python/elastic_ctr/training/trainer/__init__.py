@@ -1,1 +1,1 @@
-"""Leases tasks and trains them against the parameter servers."""
+"""The trainer: it leases tasks and trains them against the parameter servers."""

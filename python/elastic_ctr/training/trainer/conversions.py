@@ -1,4 +1,4 @@
-"""From a trainer's settings to how its records are converted."""
+"""The conversions of records by a trainer's settings."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -18,19 +18,19 @@ from elastic_ctr.training.trainer.measurement import Measurement, RowReader
 
 
 def feature_document(settings: TrainingMember, statistics: Statistics | None) -> FeatureDocument | None:
-    """None where records hold feasigns."""
+    """Return the features.json of a version, or None if records have feasigns."""
     if settings.features is None:
         return None
     return FeatureDocument(features=settings.features, statistics=statistics, missing=settings.data.missing_words)
 
 
 def format_of(data: Data) -> Format:
-    """Of files of rows."""
+    """Return the format of files of rows."""
     return Format(cast("Kind", data.format), data.columns, data.reader or "")
 
 
 def conversion_of(settings: TrainingMember, document: FeatureDocument | None) -> Conversion:
-    """Raises ValueError and OSError where a feature lacks what it is made of."""
+    """Return the conversion. Raises ValueError and OSError if a feature lacks statistics or files."""
     data = settings.data
     if document is None:
         slots = SlotList(settings.input.slots)
@@ -47,7 +47,7 @@ def conversion_of(settings: TrainingMember, document: FeatureDocument | None) ->
 
 
 def reader_of(data: Data, features: Features) -> RowReader:
-    """Reads rows for their statistics, which the features need not have yet."""
+    """Return a reader that collects statistics of rows, without any statistics itself."""
     missing = data.missing_words
     read = transformer_of(features.without_statistics(), None, missing).inputs
     wanted = Wanted(read, data.label, data.shows, data.stream.late_clicks)
@@ -56,7 +56,7 @@ def reader_of(data: Data, features: Features) -> RowReader:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How records are converted with the pinned statistics, which are named by their digest; empty: with none."""
+    """The conversion with the pinned statistics of a digest; an empty digest stands for none."""
 
     statistics: str
     document: FeatureDocument | None
@@ -64,28 +64,28 @@ class Recipe:
 
 
 def recipe_of(settings: TrainingMember, store: Store, digest: str) -> Recipe:
-    """Raises ValueError, OSError."""
+    """Return the recipe with the statistics of a digest. Raises ValueError, OSError."""
     statistics = read_statistics(store, digest) if digest else None
     document = feature_document(settings, statistics)
     return Recipe(digest, document, conversion_of(settings, document))
 
 
 class Conversions:
-    """Of one trainer: how it reads rows, and its recipe of now."""
+    """How a trainer reads rows, and its current recipe."""
 
     def __init__(self, settings: TrainingMember, store: Store) -> None:
-        """Raises ValueError, OSError where the features need no statistics and lack something else."""
+        """Raises ValueError, OSError if the features need no statistics but lack something else."""
         self._settings = settings
         self._store = store
         features = settings.features
         self.rows = None if features is None else reader_of(settings.data, features)
         """None where records hold feasigns."""
         needs_statistics = features is not None and features.needs_statistics
-        # A task names the pinned statistics.
+        # If statistics are needed, the first task names the pinned ones.
         self._recipe: Recipe | None = None if needs_statistics else recipe_of(settings, store, "")
 
     def recipe(self, statistics: str) -> Recipe:
-        """With the statistics of this digest. Raises ValueError, OSError, StatisticsDamaged, StoreError."""
+        """Return the recipe with the statistics of this digest. Raises ValueError, OSError, StatisticsDamaged, StoreError."""
         if self._recipe is None or self._recipe.statistics != statistics:
             self._recipe = recipe_of(self._settings, self._store, statistics)
         return self._recipe

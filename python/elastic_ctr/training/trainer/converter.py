@@ -1,4 +1,4 @@
-"""Conversion of a task's lines or rows into the engine's input, and the samples of a task."""
+"""Converts a task's lines or rows into the engine's input, and picks the samples of a task."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ _SAMPLE_KEYS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of a task, converted. `offer` gives at most so many samples of it; `cells` are its rows, if it is of rows; `suspects` are
-    its records that the model may not be able to predict.
+    """A converted part of a task. `offer(n)` returns at most n samples of it; `cells` are its rows, unless it is of click lines;
+    `suspects` are records that the model may not be able to predict.
     """
 
     text: bytes
@@ -55,10 +55,10 @@ class Block:
 
 @dataclass(frozen=True)
 class SampleKeys:
-    """The unique keys of samples, the keys that each slot of each one pools, and their numbers.
+    """The keys and numbers of samples. `keys` are unique.
 
-    `positions` and `segments` are of every key: its place among `keys`, and its sample's number times `slots` plus its slot.
-    `numbers` is f32 [samples, numbers]; `averaged` is bool [slots], the slots whose sums are divided by their count of keys.
+    For every key of every sample, `positions` has its index in `keys`, and `segments` the sample's index times `slots` plus the slot.
+    `numbers` is float32 [samples, numbers]; `averaged` is bool [slots], the slots whose sums are divided by their count of keys.
     """
 
     keys: npt.NDArray[np.uint64]
@@ -76,29 +76,29 @@ class SampleKeys:
         return cls(unique, positions.astype(np.int64), segments, numbers, np.array(averaged, np.bool_))
 
     def pooled(self, values: Floats) -> Floats:
-        """[unique, dim] values -> [samples, slots * dim]; a slot without keys is zeros."""
+        """Pool values [unique, dim] -> [samples, slots * dim]; a slot without keys is zeros."""
         rows, slots = len(self.numbers), len(self.averaged)
         sums = np.zeros((rows * slots, values.shape[1]), np.float32)
         np.add.at(sums, self.segments, values[self.positions])
         counts = np.bincount(self.segments, minlength=rows * slots).astype(np.float32)
         divided = np.maximum(np.where(np.tile(self.averaged, rows), counts, 1), 1)
-        # Both sizes are given: without samples or keys, reshape cannot infer one.
+        # Both sizes are explicit, because reshape cannot infer one without samples or keys.
         found: Floats = (sums / divided[:, None]).astype(np.float32).reshape(rows, slots * values.shape[1])
         return found
 
 
 class Conversion(Protocol):
-    """How a file's records become the engine's."""
+    """The conversion of a file's records into the engine's text."""
 
     def blocks(self, lines: Lines, path: str, left_out: LeftOut = NOTHING) -> Iterator[Block]:
-        """Refused ones are at their places in `lines.raw`; those that are left out are among them."""
+        """Yield converted blocks. `refused` has byte positions in `lines.raw`, and includes the records of `left_out`."""
 
     def sample(self, lines: Sequence[str]) -> SampleKeys:
-        """The keys and numbers of samples that `Block.offer` gave. The padding key is in none."""
+        """Return the keys, without the padding key, and the numbers of samples by `Block.offer`."""
 
 
 class ClickConversion:
-    """Lines of `show click feasign:slot …`. A sample is what stands behind show and click."""
+    """Lines of `show click feasign:slot …`. A sample is a line without show and click."""
 
     def __init__(
         self, slots: SlotList, sparse_dim: int | None, max_line_bytes: int, *, late_clicks: bool = False
@@ -113,7 +113,7 @@ class ClickConversion:
             yield from self._kept(offset, block, left_out) if left_out else [self._block(offset, block)]
 
     def _kept(self, offset: int, block: bytes, left_out: LeftOut) -> Iterator[Block]:
-        """The lines between those that are left out, and these."""
+        """Yield the lines between those that are left out, and these as refused."""
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")).astype(np.int64) + 1
         edges = np.unique(np.concatenate([np.zeros(1, np.int64), ends, np.array([len(block)])]))
         which, kept_from = left_out.find(edges[:-1] + offset), 0
@@ -139,14 +139,14 @@ class ClickConversion:
             raise ValueError(f"{len(lines) - found.records} of {len(lines)} sample lines are none")
         keys, lengths, *_ = record_arrays(found.text, found.records, len(self._slots))
         known = keys != PADDING_KEY
-        # An empty slot has the padding key alone, and no other slot has it.
+        # An empty slot has only the padding key, and no other slot has it.
         lengths -= np.bincount(np.repeat(np.arange(len(lengths)), lengths)[~known], minlength=len(lengths))
         numbers = np.zeros((len(lines), 0), np.float32)
         return SampleKeys.of(keys[known], lengths, numbers, [False] * len(self._slots))
 
 
 class RowConversion:
-    """Rows of columns. A sample is a row as JSON, which serving reads as it reads a request."""
+    """Rows of columns. A sample is a row as JSON, which serving reads like a request."""
 
     def __init__(
         self, transformer: Transformer, averaged: Sequence[str], form: Format, wanted: Wanted, max_line_bytes: int
@@ -211,7 +211,7 @@ class RowConversion:
     def _offer_rows(
         self, cells: Cells, shows: Counts, clicks: Counts, lengths: Counts, wanted: int
     ) -> list[control.Sample]:
-        """Of each stretch the first row that has a key, and not very many: every check of a version asks all samples."""
+        """Return the first row of each stretch with a key and at most 4096 keys: every validation looks up all samples."""
         found: list[control.Sample] = []
         if not wanted or not len(cells):
             return found
@@ -243,11 +243,11 @@ def convert_task(
     sample: RowSample | None = None,
     suspects: Suspects | None = None,
 ) -> tuple[control.TaskResult, Quarantined]:
-    """Convert the records of a task into one file for the engine; it is renamed into place when complete. Rows go to `sample`, too,
+    """Convert the records of a task into one file for the engine, which appears when it is complete. Also add rows to `sample`,
     and records that the model may not be able to predict to `suspects`.
 
-    Returns counts, refusals and samples, and the refused ones to quarantine. Raises ScratchFailed when the file cannot be
-    written, StoreError, OSError and ValueError when the task cannot be read.
+    Return counts, refusals and samples, and the refused records to quarantine. Raises ScratchFailed if the file cannot be
+    written, StoreError, OSError and ValueError if the task cannot be read.
     """
     temporary = target.with_suffix(".part")
     with on_scratch(temporary):
@@ -270,7 +270,7 @@ def convert_task(
 
 
 def shuffle_lines(file: Path, seed: int) -> None:
-    """Write the lines of a file anew in an order that the seed determines."""
+    """Shuffle the lines of a file by a seed."""
     if not file.stat().st_size:
         return
     target = file.with_suffix(".shuffled")
@@ -307,16 +307,16 @@ def _convert_pieces(
                     sample.add(block.cells)
                 samples.extend(block.offer(task.samples))
     refusals.report(result)
-    # Evenly over the task.
+    # Spread evenly over the task.
     kept = min(task.samples, len(samples))
     result.samples.extend(samples[position * len(samples) // kept] for position in range(kept))
     return result, refusals.quarantined
 
 
 def _offer_lines(block: bytes, converted: Converted, no_keys: bytes, wanted: int) -> list[control.Sample]:
-    """Some accepted lines of a block, split into features, show and click: of each stretch the first that has a key.
+    """Return some accepted lines of a block as features, show and click: the first line with a key of each stretch.
 
-    A line without a key, or longer than serving accepts, is trained but not offered as a sample.
+    A line without a key, or longer than serving accepts, is trained but is no sample.
     """
     if not wanted or not converted.records:
         return []

@@ -1,7 +1,7 @@
-"""Paddle Fleet's insides: the only module that knows them.
+"""The trainer's use of Paddle Fleet, including its internals.
 
-Everything here stands on paddlepaddle 2.6.2 (facts by experiment): asynchronous training over brpc parameter servers
-without launcher, gloo or barriers; TEST_MODE keeps a joining trainer from overwriting the dense parameters.
+It depends on paddlepaddle 2.6.2, as found by experiment: asynchronous training over brpc parameter servers without
+launcher, gloo or barriers. TEST_MODE keeps a joining trainer from overwriting the dense parameters.
 """
 
 import zlib  # noqa: F401  (before paddle: its libpaddle carries zlib symbols of its own, and a later import crashes)
@@ -25,7 +25,7 @@ from elastic_ctr.training.trainer.gradient_pushes import merge_gradients
 from elastic_ctr.training.trainer.kept_program import KeptProgram, SavedParameters
 from elastic_ctr.training.trainer.take_over import Names, Values, random_rows, take_over
 
-# A server's answer may have 64 MiB; a larger one is lost, and Paddle goes on with whatever its memory had.
+# Bytes of one pull. A server's answer is limited to 64 MiB; a larger one is lost, and Paddle goes on with uninitialised memory.
 _PULLED_BYTES = 16 << 20
 _SERVER_SECONDS = 60.0
 _WAY_OUT = "lower the learning rates of model.table and model.dense"
@@ -34,13 +34,13 @@ MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
 
 
 class EngineBroken(RuntimeError):
-    """Paddle was stopped in the middle of a run; this process cannot run it again."""
+    """Paddle was stopped in the middle of a run, and this process cannot run it again."""
 
 
 class Engine:
     """A trainer's access to the tables: train, predict, pull, save. One per process, never rebuilt.
 
-    The sockets of the `servers` are in the working folder.
+    The sockets of the `servers` are in the working directory.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Engine:
         self._group = group
 
     def connect(self, trainer_id: int) -> None:
-        """Join as a trainer and pull the dense values: zeros if the servers were not initialised. Raises OSError without a server."""
-        # Importing Paddle installs a SIGTERM handler that ends the process at once, in the middle of a task.
+        """Join as a trainer and pull the dense values, zeros before an initialisation. Raises OSError if a server does not answer."""
+        # The import of Paddle installs a SIGTERM handler that ends the process at once, even in the middle of a task.
         with preserve_sigterm_handler():
             import paddle
             from paddle import static
@@ -81,7 +81,7 @@ class Engine:
         dense_names = [p.name for p in self._main.all_parameters() if p.name != TABLE]
         self._first_values = {name: self._array(name).copy() for name in dense_names}
         await_servers(Path(), self._servers, _SERVER_SECONDS)
-        # Before Paddle's client opens a server of its own.
+        # Before `init_worker`, in which Paddle's client opens its own server.
         filtered = listen_nowhere()
         fleet.init_worker()
         if not filtered:
@@ -99,25 +99,25 @@ class Engine:
         self._exported: tuple[bytes, SavedParameters] | None = None
 
     def initialise(self) -> None:
-        """Push this trainer's first dense values. One trainer does this in a new generation."""
+        """Push this trainer's first dense values. One trainer of a new generation does this."""
         self._set_dense(self._first_values)
         self._runtime._init_all_params(self._runtime.scopes, self._runtime._send_ctx, self._dense_map)  # noqa: SLF001
         self.pull_dense()
 
     def load(self, folder: str) -> None:
-        """Have every server load a checkpoint from `folder` in its own working directory. Count rows afterwards: this
-        returns even when a server loaded nothing.
+        """Have every server load a checkpoint from `folder` in its own working directory. Callers must count rows afterwards, because this
+        returns even if a server loaded nothing.
         """
         self._worker.load_model(folder, MODES["checkpoint"])
         self.pull_dense()
 
     def load_tables(self, folder: str) -> None:
-        """Like `load`, of the sparse tables alone: a checkpoint of another network has dense values of other shapes."""
+        """Like `load`, but only the sparse tables: a checkpoint of another network has dense values of other shapes."""
         for table in self._sparse_tables:
             self._worker.load_one_table(table, folder, MODES["checkpoint"])
 
     def set_dense_of(self, prefix: Path) -> None:
-        """Push the dense values of this model's network as it was exported at `prefix`; the optimizer's state stays that of the load."""
+        """Push the dense values of this network's export at `prefix`. The optimizer's state stays that of the load."""
         static = self._paddle.static
         scope = static.Scope() if hasattr(static, "Scope") else self._paddle.base.core.Scope()
         with static.scope_guard(scope):
@@ -128,9 +128,9 @@ class Engine:
         self.pull_dense()
 
     def initialise_from(self, prefix: Path, before: Names) -> str:
-        """Like `initialise`, with what the exported network at `prefix`, of other inputs or layers, has for this one.
+        """Like `initialise`, but take over what fits from the exported network at `prefix`, which has other inputs or layers.
 
-        Returns what was taken over.
+        Return a sentence about what was taken over.
         """
         static = self._paddle.static
         now = Names(self._input.slots, self._input.numbers)
@@ -162,7 +162,7 @@ class Engine:
             self._scope.find_var(name).get_tensor().set(np.asarray(value, np.float32), self._place)
 
     def _shapes_with(self, *, slots: int = 0, numbers: int = 0) -> dict[str, Sequence[int]]:
-        """Shapes of the network's parameters if it had so many more inputs."""
+        """Return the shapes of the network's parameters if it had so many more inputs."""
         paddle, static = self._paddle, self._paddle.static
         program = static.Program()
         width = (len(self._input.slots) + slots) * self._model.embedding_dim
@@ -176,9 +176,9 @@ class Engine:
         self._fleet.stop_worker()
 
     def _without_learning(self) -> Any:
-        """The forward pass alone for dataset runs: 2.7 times as fast as the training program without its pushes.
+        """Return the forward pass for dataset runs, 2.7 times as fast as the training program without its pushes.
 
-        The device worker looks up its dense tables by the program's id, so the clone's id is registered too.
+        The device worker looks up its dense tables by the program's id, so the clone's id is registered, too.
         """
         forward = self._main.clone(for_test=True)
         options = self._main._fleet_opt  # noqa: SLF001
@@ -187,8 +187,8 @@ class Engine:
         return forward
 
     def _head(self) -> tuple[Any, list[Any], Any]:
-        """The dense network alone, over the same parameters: pooled vectors and numbers in, probability out. Returns the program, the
-        feeds and the output.
+        """Build the dense network over the same parameters, from pooled vectors and numbers to a probability. Return the program, the feeds
+        and the output.
         """
         paddle, static = self._paddle, self._paddle.static
         slots, numbers = len(self._input.slots), len(self._input.numbers)
@@ -200,19 +200,19 @@ class Engine:
             return program, [pooled, *others], paddle.nn.functional.sigmoid(logit)
 
     def preload(self, file: Path, batch_size: int) -> Any:
-        """Start reading a converted file in the background. Raises OSError for a file that cannot be opened: Paddle would end
-        the process.
+        """Start reading a converted file in the background. Raises OSError if it cannot be opened, for which Paddle would end the
+        process.
         """
         file.open("rb").close()
         dataset = self._paddle.distributed.InMemoryDataset()
-        # Without a command Paddle reads the file itself: a third faster than through the shell and the pipe of `cat`.
+        # Without a command Paddle reads the file itself, a third faster than through a shell and a pipe from `cat`.
         dataset.init(batch_size=batch_size, thread_num=self._threads, use_var=self._graph.feeds, pipe_command="")
         dataset.set_filelist([str(file)])
         dataset.preload_into_memory(1)
         return dataset
 
     def ready(self, dataset: Any, records: int) -> Any:
-        """Wait for a preload and count its records: Paddle takes a file that fails while it is read for its end, without an error."""
+        """Wait for a preload and verify its number of records: Paddle silently treats a read error as the end of the file."""
         dataset.wait_preload_done()
         found = dataset.get_memory_data_size()
         if found != records:
@@ -223,23 +223,23 @@ class Engine:
         return dataset
 
     def train(self, dataset: Any, *, group_rows: int = 0) -> Histograms:
-        """One round over a loaded dataset. Returns the histograms of clicks and of shows without click, by logit, each
-        record scored just before it was trained. The servers have taken every push by then: Paddle's trainer waits for them at the
-        end of a run, as `flush` does (`DistMultiTrainer::Finalize`).
+        """Train one round over a loaded dataset. Return the histograms of clicks and of shows without click by logit, each record scored
+        just before it was trained. All pushes have arrived by then: Paddle's trainer waits for the servers at the end of a run, as
+        `flush` does (`DistMultiTrainer::Finalize`).
 
-        `groups` then has so many rows of the same, by group and logit.
+        Afterwards `groups` has at most `group_rows` rows of the same counts, by group and logit.
         """
         return self._run(dataset, self._main, self._executor.train_from_dataset, group_rows=group_rows, aborts=True)
 
     def predict(self, dataset: Any, *, group_rows: int = 0) -> Histograms:
-        """Like `train`, but creates no rows and pushes nothing."""
+        """Like `train`, but without creating rows or pushing gradients."""
         self.pull_dense()
         return self._run(dataset, self._predict_program, self._executor.infer_from_dataset, group_rows=group_rows)
 
     def unpredictable(self, dataset: Any) -> tuple[Floats, Floats]:
-        """Shows and clicks of the records of which the model has no prediction; like `predict`, it changes nothing.
+        """Return the shows and clicks of the records that the model cannot predict. Like `predict`, it changes nothing.
 
-        Raises RuntimeError where the fault is the network's: then no record is to blame.
+        Raises RuntimeError if the network itself has values that are not numbers.
         """
         self.pull_dense()
         nothing = np.zeros((1, len(self._input.slots) * self._model.embedding_dim), np.float32)
@@ -249,18 +249,18 @@ class Engine:
         return self._graph.counter.unpredictable()
 
     def groups(self) -> GroupSample:
-        """Of the last round: a sample of the groups of its records."""
+        """Return a sample of the groups of the last round's records."""
         return self._graph.counter.groups()
 
     def _run(self, dataset: Any, program: Any, run: Any, **how: Any) -> Histograms:
-        """`how`: as `ScoreCounter.begin` takes it."""
+        """Run a program over a dataset and return its histograms. `how` are the arguments of `ScoreCounter.begin`."""
         counter = self._graph.counter
         counter.begin(**how)
         broken: SystemError | None = None
         try:
             run(program, dataset, print_period=10**9)
         except SystemError as failed:
-            # All that Paddle says is that a thread of it has met an exception.
+            # Paddle only reports that one of its threads has met an exception.
             broken = failed
         try:
             counter.check()
@@ -273,7 +273,7 @@ class Engine:
         return counter.histograms()
 
     def set_offset(self, value: float) -> None:
-        """What is added to every logit from now on, in training, predictions, scores and the exported network."""
+        """Set the constant that is added to every logit in training, predictions, scores and the exported network."""
         self._scope.find_var(OFFSET).get_tensor().set(np.array([value], np.float32), self._place)
 
     def _array(self, name: str) -> npt.NDArray[Any]:
@@ -284,16 +284,16 @@ class Engine:
         return [*self._first_values]
 
     def dense_value(self, name: str) -> npt.NDArray[np.float32]:
-        """A dense parameter as last pulled."""
+        """Return a dense parameter as last pulled."""
         return self._array(name).copy()
 
     def pull_dense(self) -> None:
-        """Copy the servers' dense parameters into this process, whose own copy lags behind after training."""
+        """Copy the servers' dense parameters into this process, whose own copy is stale after training."""
         self._runtime._pull_all_dense(self._runtime.scopes, self._runtime._send_ctx, self._dense_map)  # noqa: SLF001
 
     def pull(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-        """Values of these keys as the forward pass sees them: [n, dim], zeros for a key without a row. Pull only known keys:
-        like a training pull, this creates rows for unknown ones.
+        """Return the values of keys as the forward pass sees them: [n, dim], zeros for a key without a row. Pull only known keys, because
+        like a training pull this creates rows for unknown ones.
         """
         dim = self._model.embedding_dim
         most = max(1, _PULLED_BYTES // (4 * dim))
@@ -301,7 +301,7 @@ class Engine:
         return np.concatenate(pieces) if pieces else np.zeros((0, dim), np.float32)
 
     def _pulled(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-        """Of one key or more, for Paddle refuses a feed without rows."""
+        """Return the values of at least one key, because Paddle refuses a feed without rows."""
         count = len(self._input.slots)
         rows = -(-len(keys) // count)
         padded = np.zeros(rows * count, np.uint64)
@@ -316,7 +316,7 @@ class Engine:
         return values
 
     def score(self, pooled: npt.NDArray[np.float32], numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Probability of a click by the dense parameters as last pulled: [n, slots * dim] and [n, numbers] -> [n]."""
+        """Return click probabilities by the dense parameters as last pulled: [n, slots * dim] and [n, numbers] -> [n]."""
         if not len(pooled):
             return np.zeros(0, np.float32)
         feed = {feed.name: array for feed, array in zip(self._head_feeds, (pooled, numbers), strict=False)}
@@ -324,11 +324,11 @@ class Engine:
         return np.asarray(scores, np.float32).reshape(-1)
 
     def export_dense(self, folder: Path) -> list[Path]:
-        """The dense network as an inference program with the parameters as last pulled."""
+        """Write the dense network as an inference program with the parameters as last pulled. Return its files."""
         folder.mkdir(parents=True, exist_ok=True)
         files = [folder / "network.pdmodel", folder / "network.pdiparams"]
         if self._exported is None:
-            # Not of the head that scores: Paddle adds an operator to the program that it exports, named by what the process has exported.
+            # Not the program that scores: Paddle adds an operator to an exported program, whose name depends on earlier exports.
             program, feeds, output = self._head()
             with self._paddle.utils.unique_name.guard():
                 self._paddle.static.save_inference_model(
@@ -342,25 +342,25 @@ class Engine:
         return files
 
     def save(self, folder: str, mode: str) -> None:
-        """Have every server write its partitions under `folder` in its own working directory.
+        """Have every server write its partitions to `folder` in its own working directory.
 
-        A delta or base save resets `delta_score` and a batch save adds 1 to `unseen_days`, so no save is ever repeated.
+        A delta or base save resets `delta_score`, and a batch save adds 1 to `unseen_days`, so a save must not be repeated.
         """
         self._worker.save_all_model(folder, MODES[mode])
 
     def count_rows(self) -> list[int]:
-        """Rows of the sparse tables at each server, in order. Raises OSError, ValueError."""
+        """Return the number of rows of the sparse tables at each server, in order. Raises OSError, ValueError."""
         sockets = [Path(socket_name(index)) for index in range(self._servers)]
         return [sum(rows_at(each, table) for table in self._sparse_tables) for each in sockets]
 
     def flush(self) -> None:
-        """Wait until every gradient pushed has been taken by a server."""
+        """Wait until the servers have received every pushed gradient."""
         self._worker.client_flush()
 
     def shrink(self) -> None:
-        """Decay shows and clicks of every sparse table and delete the rows that the thresholds name. Never repeated.
+        """Decay shows and clicks of every sparse table and delete rows by the thresholds. This must not be repeated.
 
-        `fleet.shrink` does nothing unless the trainer id is 0, and the master counts trainers from 1.
+        `fleet.shrink` would do nothing, because it needs the trainer id 0, and the master counts trainers from 1.
         """
         for table in self._sparse_tables:
             self._worker.shrink_sparse_table(table, 0)

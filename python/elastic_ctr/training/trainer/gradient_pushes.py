@@ -1,18 +1,18 @@
-"""How many gradients Paddle's client sums before it pushes them, which only its library's own variables say.
+"""Sets how many gradients Paddle's client sums before a push, through variables of its library.
 
-Neither the environment nor `paddle.set_flags` reaches them in 2.6.2: they are not exported, and the flags are parsed once, when paddle is
+In 2.6.2 neither the environment nor `paddle.set_flags` reaches them: they are not exported, and flags are parsed once, when paddle is
 imported.
 """
 
 import ctypes
 from pathlib import Path
 
-# How long a thread of the client waits for more gradients.
+# Milliseconds that a thread of the client waits for more gradients.
 _INTERVAL_MS = 1
 
 
 def merge_gradients(batches: int) -> None:
-    """A step of the parameter servers takes the gradients of up to so many batches of a trainer. After paddle is imported.
+    """Merge the gradients of up to so many batches of a trainer into one step. Call it after paddle is imported.
 
     Raises RuntimeError for a Paddle without these variables.
     """
@@ -20,7 +20,7 @@ def merge_gradients(batches: int) -> None:
 
     library = ctypes.CDLL(str(Path(paddle.__file__).parent / "base" / "libpaddle.so"))
     for kind in ("sparse", "dense"):
-        # Of further ones.
+        # The variable counts further batches beside the first.
         _flag(library, f"FLAGS_pserver_push_{kind}_merge_limit").value = batches - 1
         _flag(library, f"FLAGS_pserver_async_push_{kind}_interval_ms").value = _INTERVAL_MS
 

@@ -1,7 +1,7 @@
-"""Records that are held out of training: a share of them, chosen by their features.
+"""The split of a task's records by `data.holdout`, chosen by a hash of their features.
 
-A record is held out in every epoch and every pass that it comes in, whatever file and order it is in. Shows and clicks have no part
-in the choice: otherwise all impressions of one row without a click could be held out, and all those with one be trained.
+The choice is the same in every epoch, pass, file and order. Shows and clicks do not affect it; otherwise the impressions of a row
+without a click could all be on one side, and those with a click on the other.
 """
 
 from contextlib import ExitStack
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import xxhash
 
-# Show and click, each behind its number of values.
+# Show and click, each preceded by its number of values.
 _LABEL_TOKENS = 4
 
 
@@ -22,18 +22,18 @@ class Parts(NamedTuple):
 
 
 def parts_of(converted: Path) -> Parts:
-    """Not named as a converted file: a trainer tells the master which of those it has."""
+    """Return the paths of the parts. Their suffixes differ from that of a converted file, which a trainer reports to the master."""
     return Parts(converted.with_suffix(".trained"), converted.with_suffix(".held"))
 
 
 def is_chosen(record: bytes, share: float, seed: int = 0) -> bool:
-    """Whether a record, `1 SHOW 1 CLICK FEATURES…` as the engine reads it, is of this share; another seed chooses independently."""
+    """True if a record of the engine's text, `1 SHOW 1 CLICK FEATURES…`, is in this share. Another seed chooses independently."""
     features = record.split(b" ", _LABEL_TOKENS)[-1]
     return xxhash.xxh3_64_intdigest(features, seed) < int(share * 2**64)
 
 
 def hold_out(converted: Path, share: float) -> int:
-    """Divide a converted file, whose records are lines; the parts appear when they are complete. Returns how many are held out.
+    """Split a converted file into parts, which appear when they are complete. Return the number of held-out records.
 
     Raises OSError.
     """

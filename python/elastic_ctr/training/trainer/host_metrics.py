@@ -1,4 +1,4 @@
-"""Load of a trainer's machine, reported to the tracking server."""
+"""Reports the load of a trainer's machine to the tracking server."""
 
 import time
 
@@ -10,7 +10,7 @@ _PERIOD = 15.0
 
 
 class HostMetrics(Reporter):
-    """A thread of the trainer's supervisor; the master begins the run."""
+    """A reporter in the trainer's supervisor. It waits for the master to begin the run."""
 
     def __init__(self, server: TrackingServer, name: str, training: str, experiment: str) -> None:
         super().__init__(_PERIOD, self._send, server)
@@ -20,7 +20,7 @@ class HostMetrics(Reporter):
         self._run: str | None = None
 
     def _send(self) -> None:
-        """CPU of the machine, per cent of all its cores since the last report; memory of this pod's processes, bytes."""
+        """Report the machine's CPU in per cent of all cores since the last report, and the bytes of this pod's processes."""
         own = psutil.Process()
         memory = 0
         for each in (own, *own.children(recursive=True)):

@@ -1,4 +1,4 @@
-"""Programs that a save runs: each is prepared once and then run with the values of the moment."""
+"""Programs that a save runs: each is prepared once, then runs with the current values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,10 +7,10 @@ _PARAMETERS = "serialised.parameters"
 
 
 class KeptProgram:
-    """A program with an executor and a scope of its own, for one set of feeds and fetches.
+    """A program with its own executor and scope, for one set of feeds and fetches.
 
-    Preparing a program costs many times what running it does. An executor in the global scope would have to prepare it anew after each
-    dataset run, which drops the scopes below the global one with the variables that the executor has kept there.
+    The preparation of a program costs many times its run. An executor in the global scope would have to prepare it again after each
+    dataset run, which drops the child scopes in which the executor keeps its variables.
     """
 
     def __init__(self, paddle: Any, program: Any) -> None:
@@ -21,11 +21,11 @@ class KeptProgram:
         self._names = persistable_names(program)
         for each in program.list_vars():
             if each.persistable and each.type == each.type.SELECTED_ROWS:
-                # The sparse table, whose values the servers have: an operator asks for its shape alone.
+                # The sparse table. Its values are in the servers; an operator only reads its shape.
                 self._scope.var(each.name).get_selected_rows().get_tensor()._set_dims(list(each.shape))  # noqa: SLF001
 
     def run(self, feed: Mapping[str, Any], fetches: Sequence[Any]) -> list[Any]:
-        """The fetches as arrays, with the global scope's values of now; none of them is copied."""
+        """Return the fetches as arrays, computed from the global scope's current values, which are not copied."""
         for name in self._names:
             tensor = self._values.find_var(name).get_tensor()
             self._scope.var(name).get_tensor()._share_data_with(tensor)  # noqa: SLF001
@@ -35,7 +35,7 @@ class KeptProgram:
         return found
 
     def bytes_of(self, name: str) -> bytes:
-        """What an operator has written into a variable of no type."""
+        """Return the bytes that an operator has written into a RAW variable."""
         found: bytes = self._scope.find_var(name).get_bytes()
         return found
 
@@ -47,7 +47,7 @@ class SavedParameters:
         program = paddle.static.Program()
         block = program.global_block()
         exported = paddle.static.deserialize_program(network).global_block()
-        # In the order of `save_inference_model`, by which a reader tells them apart.
+        # In the order of `save_inference_model`, because the file has no names.
         names = sorted(persistable_names(exported.program))
         variables = [block._clone_variable(exported.var(name)) for name in names]  # noqa: SLF001
         out = block.create_var(type=paddle.base.core.VarDesc.VarType.RAW, name=_PARAMETERS, persistable=True)
@@ -67,5 +67,5 @@ class SavedParameters:
 
 
 def persistable_names(program: Any) -> list[str]:
-    """Of the program's variables that outlive a run, without those of feeds, fetches and operators."""
+    """Return the names of the program's persistable tensors, without variables of feeds, fetches and operators."""
     return [each.name for each in program.list_vars() if each.persistable and each.type == each.type.LOD_TENSOR]

@@ -1,4 +1,4 @@
-"""Records that a task refuses by where they begin: those that an operator skips, and those that the model cannot predict."""
+"""Records that a task leaves out by their offset: those that an operator skips, and those that the model cannot predict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ SKIPPED = "an operator skips it, by `elastic-ctr pass retry --skip`."
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Of what a task reads of one file: the records that begin in these ranges of places, which rise, each for its reason."""
+    """The records to leave out of a file's lines: those that begin in these rising ranges of positions, each with its reason."""
 
     begins: Places
     ends: Places
@@ -27,7 +27,7 @@ class LeftOut:
         return len(self.begins) > 0
 
     def find(self, places: Places) -> Places:
-        """The number of the range that each place is in, or -1."""
+        """Return the index of the range that includes each position, or -1."""
         if not self:
             return np.full(len(places), -1, np.int64)
         at = np.searchsorted(self.begins, places, side="right").astype(np.int64) - 1
@@ -38,7 +38,7 @@ NOTHING = LeftOut(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
 
 
 def left_out_of(task: control.Task, path: str, lines: Lines) -> LeftOut:
-    """Of these lines of the file or partition."""
+    """Return the records of these lines that the task leaves out."""
     found = sorted(
         (*lines.range_of(offset), each.reason) for each in task.left_out if each.path == path for offset in each.offsets
     )

@@ -1,4 +1,4 @@
-"""Statistics of a task's rows: of all of them before the first check, and of a sample in each later one."""
+"""Statistics of a task's rows: over all rows in an analysis, and over a sample in a check."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from elastic_ctr.training.control.channel import MAX_RESULT
 from elastic_ctr.training.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.training.trainer.task_lines import pieces_of
 
-# Histograms, samples and refusals share a result with them.
+# The most bytes of statistics; histograms, samples and refusals are in the same message.
 MOST_BYTES = MAX_RESULT // 4 * 3
 
 
@@ -30,13 +30,13 @@ class StatisticsTooLarge(ValueError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """The inputs that statistics are collected of: the text columns, and numbers after the steps before a scaling."""
+    """The inputs of the statistics: text columns, and numbers after the steps that precede a scaling."""
 
     inputs: Inputs
     series: Series
 
     def beyond(self, cells: Cells) -> dict[int, str]:
-        """The rows that `Transformer.transform` will refuse for a number that is too large, and why: they are in no statistics."""
+        """Return the rows that `Transformer.transform` will refuse for too large a number, with the reason. Statistics leave them out."""
         numbers = self.series.of(cells.numbers)
         rows, series = np.nonzero(np.abs(numbers) > self.series.limits)
         found: dict[int, str] = {}
@@ -47,7 +47,7 @@ class Measurement:
         return found
 
     def collected(self, rows: Iterable[Cells]) -> bytes:
-        """The part that `features.statistics.collector.merged` takes. Raises StatisticsTooLarge."""
+        """Return the collected part of these rows, which `features.statistics.collector.part_of` reads. Raises StatisticsTooLarge."""
         collector = Collector(self.inputs)
         for given in rows:
             cells = without_words(given, self.inputs.missing.texts)
@@ -62,7 +62,7 @@ class Measurement:
 
 
 class RowReader:
-    """Reads the rows of a task for their statistics, which the features need not have yet."""
+    """Reads the rows of a task for their statistics. The features need no statistics for that."""
 
     def __init__(self, form: Format, wanted: Wanted, max_line_bytes: int, measurement: Measurement) -> None:
         self._format = form
@@ -71,9 +71,9 @@ class RowReader:
         self._measurement = measurement
 
     def analyze(self, source: Source | Stream, task: control.Task) -> tuple[control.TaskResult, Quarantined]:
-        """Counts, refusals and statistics of all rows, and the refused ones to quarantine.
+        """Return counts, refusals and statistics of all rows, and the refused rows to quarantine.
 
-        Raises StoreError, OSError and ValueError when the task cannot be read.
+        Raises StoreError, OSError and ValueError if the task cannot be read.
         """
         result, refusals = control.TaskResult(), Refusals()
 
@@ -100,7 +100,7 @@ class RowReader:
         return result, refusals.quarantined
 
     def of_sample(self, sample: RowSample) -> bytes:
-        """Their statistics; empty where there is no row. Raises StatisticsTooLarge."""
+        """Return the statistics of a sample of rows, b"" if there is none. Raises StatisticsTooLarge."""
         rows = sample.rows()
         return b"" if rows is None else self._measurement.collected([rows])
 

@@ -1,4 +1,4 @@
-"""The process that trains. It exits with 75 to rejoin; its supervisor then starts it again.
+"""The training process. It exits with 75 to rejoin, and its supervisor then starts it again.
 
 python -m elastic_ctr.training.trainer.process SETTINGS.json NAME
 """
@@ -43,29 +43,29 @@ from elastic_ctr.training.trainer.watchdog import REJOIN, Watchdog, delegated_to
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1800.0
-# Share of saveTimeoutSeconds that a save waits for an unreachable store: it may wait for several files, and must report to
-# the master before the timeout.
+# Share of saveTimeoutSeconds that a save waits for an unreachable store. It may wait for several files, and must report before
+# the timeout.
 _SAVER_RETRY_SHARE = 0.2
 _STORE_AWAY_SECONDS = 1.0
-# A signal is followed once the master has answered.
+# Long poll of a lease. A signal takes effect only when the master has answered.
 _HOLD_SECONDS = 1.0
 
 
 class TrainerProcess:
-    """Joins the training and works on tasks until the master or its supervisor ends it."""
+    """Joins the training and works on tasks until the master or the supervisor ends it."""
 
     def __init__(self, name: str, settings: TrainerFile) -> None:
         self._name = name
         self._settings = settings
         self._scratch = Path(settings.trainer.scratch_dir)
         self._leaving = False
-        # A handover needs this trainer for one more save; the master then tells it to leave.
+        # True while a handover needs this trainer for one more save; the master then orders it to leave.
         self._keep_running = False
         self._leave_timeout = 0.0
         self._trainer_id = 0
         self._foreign_master = ForeignMasterGrace()
         self._client = MasterClient(settings.master_address, settings.auth.internal())
-        # Retry for long: failed tasks and saves are counted, and a few of them stop the pass.
+        # Retries for long, because a few failed tasks or saves stop the pass.
         retry = RetryPolicy(_RETRY_SECONDS, give_up=self._may_go)
         given, stream = settings.data.source, settings.data.is_stream
         self._source = (
@@ -75,11 +75,11 @@ class TrainerProcess:
         )
         self._store = self._open_store(retry)
         self._conversions = Conversions(settings, self._store)
-        # The next task, where the answer to a report had it.
+        # The next task, if the answer to a report had one.
         self._given: control.Task | None = None
 
     def stop(self, *_: object) -> None:
-        """A signal: finish the current task, then leave."""
+        """Handle a signal: finish the current task, then leave."""
         self._leaving = True
 
     def _may_go(self) -> bool:
@@ -100,7 +100,7 @@ class TrainerProcess:
         servers, trainer = list(reply.servers), self._settings.trainer
         sockets = Path.cwd()
         if not link_sockets(servers, sockets):
-            # It ends with this process.
+            # The forwarder ends with this process.
             reach(sockets, servers, token=self._settings.auth.internal_file, tls=self._settings.tls_dir)
         self._engine = Engine(
             model,
@@ -129,9 +129,9 @@ class TrainerProcess:
                 self._keep_running = True
                 self._do_tasks()
         except ScratchFailed as failed:
-            # Not reported as a failure of the task: a few of those stop the pass.
+            # Not reported as a failure of the task, because a few of those stop the pass.
             log.error("trainer %d gives back what it holds and ends: %s", self._trainer_id, failed)  # noqa: TRY400 (one sentence)
-            # Released first: otherwise the next renewal would be told to rejoin.
+            # Released before the leave: otherwise the answer to the next renewal would be an order to rejoin.
             self._watchdog.release_all()
             self._leave(str(failed))
             return 1
@@ -139,7 +139,7 @@ class TrainerProcess:
         return 0
 
     def _network_is_usable(self) -> bool:
-        """Before the trainer joins: without this a network of the user's own that is wrong would fail in the middle of a save."""
+        """True unless a network of the user's own is unusable. Checked before the trainer joins, or it would fail during a save."""
         model = self._settings.model
         if model.network.name == OWN:
             with preserve_sigterm_handler():
@@ -156,7 +156,7 @@ class TrainerProcess:
         return open_store(store.url, user=store.user, tokens=self._settings.auth.internal(), retry=retry)
 
     def _leave(self, reason: str = "") -> bool:
-        """Leave the training. True if the master needs this trainer for a handover. An unreachable master is retried."""
+        """Leave the training, with retries. Return True if the master needs this trainer for a handover."""
         leaver = self._member()
         if reason:
             leaver.reason, leaver.table_unchanged = reason, not self._work.stepped
@@ -210,14 +210,14 @@ class TrainerProcess:
                     member.taken_over = self._take_over(take_over)
                 else:
                     self._engine.load("load")
-                # Servers do not report what they loaded. The supervisors count the rows of this save.
+                # Servers do not report what they loaded, so the supervisors count the rows of this save.
                 self._engine.save("verify", mode="checkpoint")
         else:
             self._engine.initialise()
         self._handle_ack(self._client.call("ReportInitialised", member))
 
     def _load_log(self, version: int) -> None:
-        """The tables as the supervisors have prepared them, with the dense values of a version's network. Raises StoreError,
+        """Load the tables that the supervisors have prepared, with the dense values of a version's network. Raises StoreError,
         ManifestDamaged.
         """
         self._engine.load("load")
@@ -228,7 +228,7 @@ class TrainerProcess:
         self._engine.set_dense_of(folder / Path(layout.NETWORK[0]).stem)
 
     def _take_over(self, checkpoint: str) -> str:
-        """The tables of another model and what fits of its network. Raises StoreError, ManifestDamaged."""
+        """Load the tables of another model and take over its network as far as it fits. Raises StoreError, ManifestDamaged."""
         manifest = read_checkpoint(self._store, checkpoint)
         assert manifest.model is not None
         network = layout.checkpoint_folder(checkpoint) + f"/{layout.NETWORK_FOLDER}/"
@@ -246,7 +246,7 @@ class TrainerProcess:
             raise SystemExit(REJOIN)
 
     def _lease(self, *, prefetch: bool = False) -> control.Task | None:
-        """Wait for a task. None when it is time to leave or, with `prefetch`, when no task can be prepared now."""
+        """Wait for a task. Return None when it is time to leave or, with `prefetch`, if no task can be prepared now."""
         if self._given is not None:
             given, self._given = self._given, None
             return given
@@ -264,7 +264,7 @@ class TrainerProcess:
                 return reply.task  # type: ignore[no-any-return]
             if prefetch:
                 return None
-            # The master may have held the call already.
+            # Minus the time for which the master has blocked the call.
             time.sleep(max(0.0, min(max(reply.wait_seconds, 0.05), 5) - (time.monotonic() - asked)))
         return None
 
@@ -302,7 +302,7 @@ class TrainerProcess:
             task, dataset = following, following_dataset
 
     def _prepare(self, task: control.Task) -> Any:
-        """Start loading the task's dataset. None, and a failure reported, if the task cannot be converted."""
+        """Start loading the task's dataset. If the task cannot be converted, report the failure and return None."""
         try:
             return self._work.prepare(task)
         except ScratchFailed:
@@ -313,7 +313,7 @@ class TrainerProcess:
             return None
 
     def _report(self, task: control.Task, work: Callable[[], control.TaskResult], *, go_on: bool = False) -> None:
-        """Do it and report. `go_on`: the master may give the next task with its answer."""
+        """Do the work and report its result. `go_on`: the answer of the master may have the next task."""
         began, broken = time.monotonic(), False
         try:
             result = work()
@@ -328,14 +328,14 @@ class TrainerProcess:
             if task.phase in (control.SAVE, control.SCORE):
                 result.table_unchanged = not self._work.stepped
             if result.store_unavailable:
-                # The task is given out again at once; a store without room answers at once, too.
+                # The master leases the task again at once, and a full store fails at once, too.
                 time.sleep(_STORE_AWAY_SECONDS)
         result.trainer_id = self._trainer_id
         result.generation = self._generation
         result.task_id = task.id
         result.attempt = task.attempt
         result.seconds = time.monotonic() - began
-        # Released first: after the report, a renewal would be told that the lease is gone.
+        # Released before the report: afterwards the lease is gone, and the answer to a renewal would be an order to rejoin.
         self._watchdog.release(task.attempt)
         self._watchdog.running("")
         if go_on and not broken and not self._may_go():
@@ -344,7 +344,7 @@ class TrainerProcess:
         self._handle_ack(answer)
         if broken:
             log.warning("trainer %d begins anew: its engine was stopped in the middle of a batch", self._trainer_id)
-            # What it has leased ahead goes back, and is no loss.
+            # The leave releases the task that it had leased ahead, which then does not count as a lost lease.
             self._watchdog.release_all()
             self._leave()
             raise SystemExit(REJOIN)
@@ -361,7 +361,7 @@ def main() -> None:
     die_with_parent(int(sys.argv[3]))
     settings = TrainerFile.model_validate_json(Path(sys.argv[1]).read_text())
     configure_from_environment("trainer")
-    # Paddle prints its device worker's settings to stdout at every dataset run.
+    # Paddle prints settings to stdout at every dataset run.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     code = 1
     try:
@@ -380,7 +380,7 @@ def main() -> None:
     except BaseException:
         log.exception("the trainer failed")
     logging.shutdown()
-    # Paddle's threads crash in an orderly interpreter shutdown.
+    # Paddle's threads crash during an orderly shutdown of the interpreter.
     os._exit(code)
 
 

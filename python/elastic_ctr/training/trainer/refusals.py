@@ -1,4 +1,4 @@
-"""Lines and rows of a task that are left out: how many for each reason, and those that go to quarantine."""
+"""The refused lines and rows of a task: their number for each reason, and those that go to quarantine."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ Quarantined = list[dict[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class RefusedAt:
-    """A line or row that was left out, and where in its file it begins."""
+    """A refused line or row, and the byte position at which it begins."""
 
     place: int
     reason: Reason
@@ -30,7 +30,7 @@ class RefusedAt:
 
     @property
     def example(self) -> str:
-        """Its part of a sentence. The first bytes of a row seldom hold the column that is wrong; its detail names it."""
+        """Return an example for a message: the detail of a row, which names the wrong column, or the first bytes of a line."""
         if self.is_row:
             return self.detail.removesuffix(".")[:_SENTENCE_BYTES]
         return self.text[:_LINE_BYTES]
@@ -45,7 +45,7 @@ def refused_rows(batch: RowBatch) -> Iterator[RefusedAt]:
 
 
 class Refusals:
-    """Of one task."""
+    """The refusals of one task."""
 
     def __init__(self) -> None:
         self.quarantined = Quarantined()
@@ -55,7 +55,7 @@ class Refusals:
     def add(
         self, path: str, refused: Iterable[RefusedAt], offset_of: Callable[[int], int] = lambda place: place
     ) -> None:
-        """`offset_of`: the offset in its file or stream of a place."""
+        """Add refusals of a file. `offset_of` converts a byte position to the offset in the file or stream."""
         for each in refused:
             reason = each.reason.value
             if reason not in self._by_reason:
@@ -81,7 +81,7 @@ class Refusals:
 
 
 def quarantine(store: Store, task: control.Task, lines: Quarantined) -> None:
-    """Write refused lines of a task to the store, a file for each of its files: JSON lines with file, offset, reason, detail and the line."""
+    """Write refused lines of a task to the store, one file for each of its files: JSON lines with file, offset, reason, detail, line."""
     for part in parts_of_task(task):
         if text := "".join(json.dumps(line) + "\n" for line in lines if line["file"] == part.path):
             path = f"quarantine/{task.pass_id}/{part.path.replace('/', '_')}-{part.start}.jsonl"

@@ -1,4 +1,4 @@
-"""A trainer's part in a save: pull the sample, export the dense network, have the servers save; later score what was written."""
+"""A trainer's part in a save: pull the sample, export the dense network, let the servers save; later score the written values."""
 
 import hashlib
 import http.client
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Saver:
-    """Called while no task is open, so the tables do not change. `stepped`: a step has begun, and the tables may have changed."""
+    """Saves while no task is open, so the tables do not change. `stepped`: a step has begun, which may have changed the tables."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Saver:
         self._scratch = scratch
 
     def save(self, order: control.SaveOrder) -> control.SaveResult:
-        """First everything whose failure changes nothing; then the steps that change the tables, each once."""
+        """Do the work that leaves the tables unchanged first, then the steps that change them, each once."""
         began = time.monotonic()
         by_key = any(step.name == "touched" for step in order.steps)
         if not by_key:
@@ -71,7 +71,7 @@ class Saver:
             live = self._engine.score(sample.pooled(values), sample.numbers)
             result.live = live.astype("<f4").tobytes()
             if by_key:
-                # What is published is what was pulled: the score of the sample is known at once.
+                # The published values are the pulled ones, so the score of the sample is already known.
                 result.MergeFrom(self._publish_sample(order, sample, live.tolist(), values, live))
                 result.cube_files.append(self._publish_touched(order.version, keys, pulled))
                 result.counts_file.CopyFrom(self._publish_counts(order))
@@ -84,8 +84,8 @@ class Saver:
                     files.append(self._scratch / "dense" / feature_document.FILE)
                     files[-1].write_bytes(self._document.to_json())
             for file in files:
-                # An interrupted attempt wrote the same bytes, for the tables have not changed. Other bytes may be committed
-                # already.
+                # An interrupted attempt wrote the same bytes, because the tables have not changed. Other bytes fail, because they may
+                # be committed already.
                 path = f"{layout.model_folder(order.version)}/{file.name}"
                 result.model_files.append(control.File(**dict(publish_once(self._store, file, path, 0))))
         result.seconds["denseExport"] = time.monotonic() - began
@@ -103,7 +103,7 @@ class Saver:
         return result
 
     def _count_rows(self) -> list[int]:
-        """At each pserver; empty if one does not answer. No save fails for a figure."""
+        """Return the number of rows at each pserver, [] if one does not answer: a save does not fail because of a statistic."""
         try:
             return self._engine.count_rows()
         except (OSError, http.client.HTTPException, ValueError) as failed:
@@ -111,7 +111,7 @@ class Saver:
             return []
 
     def score(self, order: control.SaveOrder) -> control.SaveResult:
-        """Score the sample with the values as written and as a dictionary answers them. Serving must give the same scores."""
+        """Score the sample with the written values as a dictionary returns them. Serving must return the same scores."""
         began = time.monotonic()
         self._engine.pull_dense()
         self._engine.set_offset(order.offset)
@@ -125,7 +125,7 @@ class Saver:
         return result
 
     def _publish_touched(self, version: int, keys: npt.NDArray[np.uint64], values: Floats) -> control.File:
-        """A delta as one file of all partitions. Raises RuntimeError for a value that is no number."""
+        """Publish a delta as one file of all partitions. Raises RuntimeError for a value that is not finite."""
         if not np.isfinite(values).all():
             wrong = keys[~np.isfinite(values).all(axis=1)]
             raise RuntimeError(
@@ -134,7 +134,7 @@ class Saver:
         return self._publish_rows(layout.cube_file(version, "delta", 0, 1), str(version), keys, values)
 
     def _publish_counts(self, order: control.SaveOrder) -> control.File:
-        """Shows and clicks of the delta, of which a checkpoint by log makes the rows."""
+        """Publish the shows and clicks of the delta, which a checkpoint by log adds to its rows."""
         keys = np.frombuffer(order.touched, "<u8")
         counts = np.frombuffer(order.touched_counts, "<f4").reshape(len(keys), 2)
         return self._publish_rows(layout.counts_file(order.version), f"{order.version}-counts", keys, counts)
@@ -153,8 +153,8 @@ class Saver:
         values: Floats,
         scored: Floats | None = None,
     ) -> control.SaveResult:
-        """Score the sample with published `values` of its keys as a dictionary answers them, and publish the scores. `scored`: its
-        scores with these values, where they are known.
+        """Score the sample with published `values` of its keys as a dictionary returns them, and publish the scores. `scored`: the scores
+        with these values, if they are known.
         """
         kind, diff = kind_of(order.values_kind), 0.0
         if scored is None or kind != "float32":
@@ -171,15 +171,15 @@ class Saver:
         ]
         result = self._publish_scores(lines, published, order.version)
         result.values_kind = kind
-        # A score that is no number is told by the scores; a manifest cannot hold it.
+        # A manifest cannot have NaN; the scores themselves show it.
         result.quantised_diff = diff if math.isfinite(diff) else 0.0
         return result
 
     def _publish_scores(
         self, lines: Sequence[Mapping[str, Any]], scores: npt.NDArray[np.float32], version: int
     ) -> control.SaveResult:
-        """Publish the sample once. The file of an earlier attempt stays if its scores agree within rounding, which may differ
-        between machines.
+        """Publish the sample once. An earlier attempt's file stays if its scores agree within rounding, which may differ between
+        machines; else the version is refused.
         """
         path = f"{layout.model_folder(version)}/sample.jsonl"
         data = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -203,7 +203,7 @@ class Saver:
 
 
 def _scores_in(there: bytes, lines: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32] | None:
-    """The scores in a sample file; None where it is of other lines than these."""
+    """Return the scores in a sample file, or None if it has other lines."""
     try:
         found = [json.loads(line) for line in there.splitlines()]
         same = [_unscored(line) for line in found] == [_unscored(line) for line in lines]

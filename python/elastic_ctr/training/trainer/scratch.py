@@ -1,4 +1,4 @@
-"""A trainer's own disk. Its errors do not count against the task: another trainer may still do it."""
+"""Errors of a trainer's own disk. They do not count against a task, because another trainer may still do it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ from elastic_ctr.store import StoreError
 
 
 class ScratchFailed(OSError):
-    """The trainer must end; its task goes to another one."""
+    """The scratch disk has failed. The trainer must end, and its task goes to another one."""
 
 
 @contextmanager
 def on_scratch(place: Path) -> Iterator[None]:
-    """For code that uses only the scratch disk. Turns every OSError except a store's into ScratchFailed."""
+    """Wrap code that uses only the scratch disk: turn every OSError except a store's into ScratchFailed."""
     try:
         yield
     except (StoreError, ScratchFailed):

@@ -1,6 +1,6 @@
-"""The supervisor of a training process: restarts it when it ends to rejoin, and tells it when to leave.
+"""The supervisor of a training process: it restarts the process when that ends to rejoin, and signals it to leave.
 
-Kubernetes would restart it with a growing back-off; a rejoin should take seconds.
+Kubernetes would restart it with a growing back-off, but a rejoin should take seconds.
 """
 
 import json
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 SETTINGS_FILE = "settings.json"
 WATCH_FILE = "watch.json"
 STOPPED = 143
-# A restart would not help: the process has other settings than the master.
+# Exit code for which a restart does not help: the settings differ from the master's.
 _REFUSED = 2
 _SHORTEST_LIFE = 1.0
-# Seconds of a delegated state before the first round: shorter than a lease, longer than a micro-pass of a stream.
+# Seconds from a delegation to the first round of the watchdog: shorter than a lease, longer than a stream's micro-pass.
 _DELEGATED_AFTER = 1.0
-# Not SIGTERM: while Paddle is imported its handler of SIGTERM is in place, which ends the process or hangs it.
+# Not SIGTERM: during the import of Paddle its own handler of SIGTERM is in place, which ends the process or hangs it.
 LEAVE_SIGNAL = signal.SIGUSR1
 _STOPPED_BY_A_SIGNAL = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
 
@@ -52,14 +52,14 @@ class TrainerSupervisor:
         return {"name": self._name, "training": self._settings.training, "child": self._child, "starts": self._starts}
 
     def run(self, stop: threading.Event) -> int:
-        """Run until the training process ends for good: its exit code, or 143 if `stop` was set.
+        """Run until the training process ends for good. Return its exit code, or 143 if `stop` was set.
 
         143 is 128 + SIGTERM, so that Volcano does not count a stopped pod as a completed one.
         """
         try:
             return self._run(stop)
         except ScratchFailed as failed:
-            # A restart helps once the disk has room again, or on another machine.
+            # Kubernetes restarts the pod, which helps when the disk has room again or on another machine.
             log.error("the trainer ends: %s", failed)  # noqa: TRY400 (one sentence)
             return 1
 
@@ -73,8 +73,8 @@ class TrainerSupervisor:
                 # A dead process may have left its watchdog state.
                 (self._scratch / WATCH_FILE).unlink(missing_ok=True)
             began = time.monotonic()
-            # The child binds itself to this process. A `preexec_fn` would fork: gRPC waits then until its threads rest, and after a
-            # minute without that it aborts.
+            # The child binds itself to this process. A `preexec_fn` would need a fork, for which gRPC waits until its threads are idle;
+            # after a minute it aborts.
             child = subprocess.Popen(
                 [sys.executable, "-m", "elastic_ctr.training.trainer.process", str(file), self._name, str(os.getpid())]
             )
@@ -86,7 +86,7 @@ class TrainerSupervisor:
             if code != REJOIN and not waits:
                 if code:
                     log.error("the training process ended with %s", code)
-                # A crash in the engine ends only this process. The master decides whether the table is still good.
+                # A crash of the engine ends only this trainer. The master decides whether the table is still valid.
                 return code if code in (0, _REFUSED) else 1
             stop.wait(max(0.0, _SHORTEST_LIFE - (time.monotonic() - began)))
 
@@ -110,7 +110,7 @@ class TrainerSupervisor:
 
 
 class _DelegatedWatchdog:
-    """Runs the training process's watchdog during trainings, saves and loads: the engine may hold the GIL there."""
+    """Runs the training process's watchdog during trainings, saves and loads, in which the engine may block the GIL."""
 
     def __init__(self, settings: TrainerFile, file: Path, child: int) -> None:
         self._settings = settings
@@ -123,13 +123,13 @@ class _DelegatedWatchdog:
         self._next = 0.0
 
     def round(self) -> str:
-        """One round of the watchdog, at most one a period: why the training process must rejoin, or an empty string."""
+        """Run one round of the watchdog, at most one a period. Return the reason if the training process must rejoin, else ""."""
         written = self._time_written()
         if written != self._written:
-            # Another state, or none. The child did its own rounds until now, and a stream's next state comes soon.
+            # The state is new or gone. The child ran its own watchdog until now, and a stream replaces the state soon.
             self._written, self._watchdog, self._reasons = written, None, []
             self._next = time.monotonic() + _DELEGATED_AFTER
-        # A process stopped by a signal counts as lost: its leases are not renewed.
+        # The leases of a process stopped by a signal are not renewed, so that it counts as lost.
         if not written or time.monotonic() < self._next or psutil.Process(self._child).status() in _STOPPED_BY_A_SIGNAL:
             return ""
         if self._watchdog is None:
@@ -141,11 +141,11 @@ class _DelegatedWatchdog:
             self._watchdog = Watchdog(self._client, **state, end=self._reasons.append)
         self._watchdog.round()
         self._next = time.monotonic() + self._watchdog.period
-        # This round's answer is stale once the process runs its own watchdog again, or has delegated another state.
+        # The result is stale if the process runs its own watchdog again, or has delegated another state.
         return self._reasons[0] if self._reasons and self._time_written() == written else ""
 
     def _time_written(self) -> int:
-        """0 without a file."""
+        """Return the modification time of the state's file in ns; 0 without a file."""
         try:
             return self._file.stat().st_mtime_ns
         except OSError:

@@ -1,7 +1,7 @@
-"""Records with numbers so large that the model may not be able to predict them, or to learn of them.
+"""Records with numbers so large that the model may not be able to predict them or to learn from them.
 
-They are predicted alone before anything is trained of their task, so that one row ends no training. A record without such a number
-is never blamed: where its prediction is not a number, the training has diverged.
+They are predicted separately before their task is trained, so that a single row does not end the training. If the prediction of any
+other record is not a number, the training has diverged.
 """
 
 from collections.abc import Iterable
@@ -15,31 +15,31 @@ from elastic_ctr.formats.line import Reason
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.trainer.scratch import on_scratch
 
-# Larger numbers, up to the bound of `Transformer.transform`, come of `transform: []` alone. A network that multiplies numbers, or one whose
-# weights have grown, may have no prediction of them. Half as much would make usual prices suspects, each of which is predicted twice.
+# Only `transform: []` lets larger numbers through, up to the bound of `Transformer.transform`. A network that multiplies numbers, or
+# whose weights have grown, may not predict them. Half as much would make usual prices suspects, which are predicted twice.
 ORDINARY = 1e3
-# Of the task's whole result, so that it fits into a message.
+# The most unpredictable records of a task, so that the result fits into a message.
 _MOST_FOUND = 100_000
-# A number has two parts, which float32 holds both.
+# A record's index is written as show and click in base 2^20, both of which float32 represents exactly.
 _PART = 1 << 20
 
 
 class Suspect(NamedTuple):
-    """A record of the engine's text, and where it begins."""
+    """A record of the engine's text, and the byte position of its source."""
 
     place: int
     line: bytes
 
 
 class TooManyUnpredictable(ValueError):
-    """So many of a task that the data is to be mended."""
+    """A task has so many unpredictable records that the data must be corrected."""
 
 
 class Suspects:
-    """Those of one task, with a file of them for the engine in which each record has its number for its shows and clicks."""
+    """The suspects of one task, and a file of them for the engine in which shows and clicks encode each record's index."""
 
     def __init__(self, file: Path) -> None:
-        """The file is written with the first one."""
+        """The first suspect creates the file."""
         self.file = file
         self._places: list[tuple[str, int]] = []
 
@@ -47,7 +47,7 @@ class Suspects:
         return len(self._places)
 
     def add(self, path: str, suspects: Iterable[tuple[int, Suspect]]) -> None:
-        """Each with its offset in the file or stream. Raises ScratchFailed."""
+        """Add suspects, each with its offset in the file or stream. Raises ScratchFailed."""
         lines, mode = [], "ab" if self._places else "wb"
         for offset, suspect in suspects:
             number = len(self._places)
@@ -59,7 +59,7 @@ class Suspects:
                 out.writelines(lines)
 
     def left_out(self, found: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]) -> list[control.LeftOut]:
-        """Those to leave out, where the engine cannot predict the records with these shows and clicks. Raises TooManyUnpredictable."""
+        """Return the suspects to leave out: those with these shows and clicks are unpredictable. Raises TooManyUnpredictable."""
         shows, clicks = found
         numbers = sorted((clicks * _PART + shows).astype(np.int64).tolist())
         if len(numbers) > _MOST_FOUND:

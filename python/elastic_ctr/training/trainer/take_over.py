@@ -1,8 +1,8 @@
-"""What a network takes over of another one: parameters of the same name, by the slots and numbers that both have.
+"""Takes over another network's parameters of the same names, for the slots and numbers that both networks have.
 
-Many parameters have an axis that lies along the inputs: so many places a slot, so many a number. Which ones is found by building
-the network once more with one slot more, and with one number more. Their places move with their slot or number; those of new
-ones begin at 0, so that the network at first answers as the other one where these are absent.
+Many parameters have an axis along the inputs: a number of indices for each slot and for each number. Building the network again with
+one more slot, and with one more number, reveals these axes. Values move with their slot or number; those of new inputs begin at 0, so
+that the network at first answers like the other one if these inputs are absent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +16,15 @@ Array = npt.NDArray[np.float32]
 Values = Mapping[str, Array]
 Shapes = Mapping[str, Sequence[int]]
 
-# Weights of the pairs of a map and a field, map by map.
+# Prefix of parameters of pairs of a map and a field, whose axis is not along the inputs.
 _OF_PAIRS = "cin"
-# Nearer by chance is not: behind a parameter that begins anew, the logits tell nothing of those in front of it.
+# A parameter is dropped only if that halves the distance; a smaller gain may be chance, as behind parameters that begin anew.
 _CLEARLY = 0.5
 
 
 @dataclass(frozen=True)
 class Names:
-    """The inputs of a network in their order."""
+    """The inputs of a network in order."""
 
     slots: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -32,7 +32,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Axis:
-    """Of n places: `slot` for each slot, then `number` for each number, then those that do not lie along the inputs."""
+    """The indices of an axis: `slot` for each slot, then `number` for each number, then `rest` that are not along the inputs."""
 
     slot: int
     number: int
@@ -47,7 +47,7 @@ class Axis:
         return self.slot * len(names.slots) + self.number * len(names.numbers) + self.rest
 
     def moved(self, before: Names, now: Names) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Places before, and the same places now."""
+        """Return the indices of common inputs in the other network, and their indices in this one."""
         pairs: list[tuple[int, int]] = []
         base_before = base_now = 0
         for width, old, new in ((self.slot, before.slots, now.slots), (self.number, before.numbers, now.numbers)):
@@ -69,13 +69,13 @@ def axes_of(
 
 
 def taken_over(old: Array, first: Array, axes: Sequence[Axis], before: Names, now: Names) -> Array | None:
-    """The values of `old` in their new places, all other places as `first` has them in one dimension, else 0.
+    """Return the values of `old` at their new indices. Other values are those of `first` if it has one dimension, else 0.
 
-    None where the old parameter is of another shape than the inputs before explain.
+    Return None if the shape of the old parameter does not match its inputs.
     """
     if any(axis.rest < 0 for axis in axes) or tuple(axis.size(before) for axis in axes) != old.shape:
         return None
-    # In one dimension are biases and the weights of layer norms, which do not begin at 0.
+    # Parameters of one dimension are biases and the weights of layer norms, which do not begin at 0.
     values: Array = first.copy() if first.ndim == 1 else np.zeros_like(first)
     places = [axis.moved(before, now) for axis in axes]
     values[np.ix_(*[to for _, to in places])] = old[np.ix_(*[from_ for from_, _ in places])]
@@ -84,7 +84,7 @@ def taken_over(old: Array, first: Array, axes: Sequence[Axis], before: Names, no
 
 @dataclass(frozen=True)
 class TakenOver:
-    """First values of all parameters, and a sentence of what is in them."""
+    """The first values of all parameters, and a sentence about what was taken over."""
 
     values: dict[str, Array]
     sentence: str
@@ -98,12 +98,12 @@ def take_over(
     now: Names,
     distance: Callable[[Values], float],
 ) -> TakenOver:
-    """The parameters of `old` that fit, unless the network answers nearer to the other one without them.
+    """Return first values with the parameters of `old` that fit, unless the logits are nearer to the other network's without them.
 
     Args:
         old: values of the other network.
         first: values that this network would begin with.
-        probes: shapes of this network's parameters with one slot more, and with one number more.
+        probes: shapes of this network's parameters with one more slot, and with one more number.
         before: inputs of the other network.
         now: inputs of this one.
         distance: mean absolute difference of the two networks' logits when this one has these values.
@@ -121,7 +121,7 @@ def take_over(
     if not kept:
         return TakenOver(dict(first), "nothing, for no parameter has the name and shape of one of its own")
     near, far = distance(values), distance(first)
-    # Those whose places move, and move wrongly: a network of the user's own may lay out its inputs in another way than slot by slot.
+    # A network of the user's own may lay out its inputs in another way than slot by slot; then moving values is wrong.
     moved = [name for name in kept if any(tuple(probe[name]) != first[name].shape for probe in probes)]
     for name in moved if before != now else []:
         without = {**values, name: np.array(first[name], np.float32)}
@@ -131,7 +131,7 @@ def take_over(
             kept.remove(name)
     if not kept:
         return TakenOver(dict(first), "nothing, for its logits are nearer without each of its parameters")
-    # NaN is never near.
+    # Not `near >= far`, which is false for NaN.
     if not near < far:
         return TakenOver(
             dict(first),
@@ -147,7 +147,7 @@ def take_over(
 
 
 def random_rows(before: Names, now: Names, dim: int, rows: int = 256) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """The same rows for both networks, as (pooled [rows, slots * dim], numbers [rows, n]): what only one has is 0."""
+    """Return the same random rows for both networks, (pooled [rows, slots * dim], numbers [rows, n]); inputs of only one are 0."""
     rng = np.random.default_rng(0)
     slots = {name: rng.normal(0, 0.1, (rows, dim)) for name in before.slots if name in now.slots}
     numbers = {name: rng.normal(0, 1, (rows, 1)) for name in before.numbers if name in now.numbers}

@@ -1,4 +1,4 @@
-"""What a task reads: parts of files, or a range of offsets of a stream."""
+"""The input of a task: parts of files, or a range of offsets of a stream."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from elastic_ctr.sources.streams.interface import Lines, Stream
 from elastic_ctr.store.source import Source
 from elastic_ctr.training.control import control_pb2 as control
 
-# Of a stream, whose messages are in memory while they are converted: a range may have gigabytes.
+# Bytes of a stream in one piece, which is in memory while it is converted; a range may have gigabytes.
 _PIECE_BYTES = 32 << 20
 
 
@@ -23,7 +23,7 @@ def parts_of_task(task: control.Task) -> list[control.Part]:
 
 
 def pieces_of(source: Source | Stream, task: control.Task) -> Iterator[TaskPiece]:
-    """Piece by piece; each is read once the one before is done with. Raises StoreError."""
+    """Yield the task's lines in pieces, each read only after the one before is consumed. Raises StoreError."""
     if isinstance(source, Source):
         for part in parts_of_task(task):
             yield TaskPiece(part.path, Lines(source.open(part.path), part.start, part.end or None))

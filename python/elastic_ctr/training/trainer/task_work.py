@@ -1,4 +1,4 @@
-"""What a trainer does for the tasks that it is given: checks, rounds of training and prediction, saves."""
+"""The work of a trainer on its tasks: analyses, checks, rounds of training and prediction, saves."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,13 +25,13 @@ from elastic_ctr.training.trainer.suspects import Suspects
 from elastic_ctr.training.trainer.touched_keys import touched_keys
 from elastic_ctr.training.trainer.watchdog import Watchdog, delegated_to_parent
 
-# Touched keys of a task whose result fits into a message.
+# The most touched keys of a task, so that its result fits into a message.
 _MOST_TOUCHED = 3 << 20
 _SUSPECTS_AT_ONCE = 512
 
 
 class TaskWork:
-    """Owns the converted records on the scratch disk, and the datasets of them that Paddle has loaded."""
+    """Owns the converted records on the scratch disk, and the datasets that Paddle has loaded from them."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class TaskWork:
         store: Store,
         saver_store: Store,
     ) -> None:
-        """`engine` is connected. `saver_store` is the store with the patience of a save."""
+        """`engine` is connected. `saver_store` is the store with the shorter retries of a save."""
         self._settings = settings
         self._engine = engine
         self._watchdog = watchdog
@@ -54,19 +54,18 @@ class TaskWork:
         self._scratch = Path(settings.trainer.scratch_dir)
         self._tasks = self._scratch / "tasks"
         self._saver: Saver | None = None
-        # Datasets are kept until the process ends: one that is freed while it loads aborts the process, and the exit code is
-        # lost.
+        # Keeps datasets alive until `let_go`: freeing one while it loads aborts the process, and the exit code is lost.
         self._datasets: list[Any] = []
 
     def converted_tasks(self) -> list[str]:
-        """Ids of the tasks whose records are on the scratch disk."""
+        """Return the ids of the tasks whose records are on the scratch disk."""
         return [each.stem for each in self._tasks.glob("*.txt")]
 
     def _converted(self, task: control.Task) -> Path:
         return self._tasks / f"{task.id}.txt"
 
     def forget_other_passes(self, task: control.Task) -> None:
-        """Task ids begin with their pass: `<ledger>-<ordinal>-<number>`."""
+        """Delete files of other passes. Task ids begin with their pass: `<ledger>-<ordinal>-<number>`."""
         if task.phase in (control.ANALYZE, control.CHECK, control.TRAIN, control.EVALUATE):
             mine = task.id.rpartition("-")[0] + "-"
             with on_scratch(self._tasks):
@@ -76,11 +75,11 @@ class TaskWork:
 
     @property
     def stepped(self) -> bool:
-        """A step of the present save has begun."""
+        """True if a step of the present save has begun."""
         return self._saver is not None and self._saver.stepped
 
     def analyze(self, task: control.Task) -> control.TaskResult:
-        """Measure the columns of its rows. Raises StoreError, ColumnsRefused."""
+        """Collect the statistics of a task's rows. Raises StoreError, ColumnsRefused."""
         if self._conversions.rows is None:
             raise AssertionError("lines of feasigns have no columns to analyze")
         result, refused = self._conversions.rows.analyze(self._source, task)
@@ -88,7 +87,7 @@ class TaskWork:
         return result
 
     def check(self, task: control.Task) -> control.TaskResult:
-        """Convert its records and, where training does not, predict them. Raises what a conversion raises, ScratchFailed."""
+        """Convert a task's records and, unless training does, predict them. Raises the errors of the conversion, ScratchFailed."""
         file = self._converted(task)
         conversion = self._conversions.recipe(task.statistics).conversion
         suspects = Suspects(file.with_suffix(".suspects"))
@@ -102,11 +101,11 @@ class TaskWork:
         quarantine(self._store, task, refused)
         if self._conversions.rows is not None and sample is not None:
             result.statistics = self._conversions.rows.of_sample(sample)
-        # Training predicts each batch of a micro-pass before it learns from it.
+        # For a stream, training predicts each batch before it learns from it.
         if result.records and (task.holdout or not self._settings.data.is_stream):
             predicted, records = file, result.records
             if task.holdout:
-                # Those that are predicted after training, too: the others will have been learned by then.
+                # Only the held-out records, which are also predicted after training; the others will have been learned by then.
                 with on_scratch(file):
                     records = result.held_out = hold_out(file, task.holdout)
                 predicted = parts_of(file).held_out
@@ -121,7 +120,7 @@ class TaskWork:
         return result
 
     def _unpredictable(self, suspects: Suspects) -> list[control.LeftOut]:
-        """Predicted before anything of the task is trained, by the table as it is. Raises RuntimeError where the table is at fault."""
+        """Return the suspects that the present model cannot predict. Raises RuntimeError if the model itself is broken."""
         if not len(suspects):
             return []
         dataset = self._engine.ready(self._engine.preload(suspects.file, _SUSPECTS_AT_ONCE), len(suspects))
@@ -132,7 +131,7 @@ class TaskWork:
         return suspects.left_out(found)
 
     def _scored(self, task: control.Task, run: Callable[..., Histograms]) -> control.TaskResult:
-        """Histograms of a round, and the sample of its groups."""
+        """Run a round and return its histograms and its sample of groups."""
         grouped = self._groups(task)
         positives, negatives = run(group_rows=task.group_rows if grouped else 0)
         result = control.TaskResult(positives=positives.tobytes(), negatives=negatives.tobytes())
@@ -141,25 +140,25 @@ class TaskWork:
         return result
 
     def _without_records(self, task: control.Task) -> control.TaskResult:
-        """The sample of the groups of a round that has nothing to score."""
+        """Return the result of a round without records, with an empty sample of groups if one is expected."""
         grouped = self._groups(task)
         return control.TaskResult(group=task.group, groups=NOTHING.to_bytes()) if grouped else control.TaskResult()
 
     def _groups(self, task: control.Task) -> bool:
-        """Whether the master and this trainer group by the same slot: one of them may have begun before the other's upgrade."""
+        """True if master and trainer group by the same slot; they may differ during an upgrade."""
         return bool(task.group) and task.group == self._settings.data.group
 
     def prepare(self, task: control.Task) -> Any:
-        """Start loading its dataset, which `round` is given. Raises what a conversion raises, ScratchFailed."""
+        """Start loading a task's dataset and return it for `round`. Raises the errors of the conversion, ScratchFailed."""
         self._datasets.append(self._engine.preload(self._file_of(task), task.batch_size))
         return self._datasets[-1]
 
     def let_go(self, dataset: Any) -> None:
-        """Its round is over."""
+        """Release a dataset whose round is over."""
         self._datasets.remove(dataset)
 
     def _file_of(self, task: control.Task) -> Path:
-        """The records of a training or an evaluation; converted again if another trainer checked them."""
+        """Return the file of a training's or evaluation's records, converted again if another trainer has checked them."""
         file = self._converted(task)
         if not file.exists():
             self._convert_again(task, file)
@@ -187,13 +186,13 @@ class TaskWork:
             )
 
     def round(self, task: control.Task, dataset: Any) -> control.TaskResult:
-        """Train or predict the dataset that `prepare` has made. Raises RuntimeError where records are lost, ScratchFailed."""
+        """Train or predict the dataset of `prepare`. Raises RuntimeError if records are lost, ScratchFailed."""
         try:
             try:
-                # Paddle still reads the records.
+                # Computed while Paddle still reads the records.
                 touched = self._touched(task)
             except BaseException:
-                # One that is freed while it loads ends the process.
+                # A dataset must not be freed while it loads.
                 dataset.wait_preload_done()
                 raise
             dataset = self._engine.ready(dataset, task.records)
@@ -204,7 +203,7 @@ class TaskWork:
             raise
         self._engine.set_offset(task.offset)
         if not task.records:
-            # All of them are held out, or none is: Paddle never returns from a round over nothing.
+            # The phase has no record of this task. Paddle would never return from a round over nothing.
             dataset.release_memory()
             return self._without_records(task)
         if task.phase == control.TRAIN:
@@ -218,13 +217,13 @@ class TaskWork:
 
     def _trained(self, task: control.Task, dataset: Any) -> control.TaskResult:
         self._watchdog.running(task.attempt)
-        # A server that is lost in the middle may hold the engine, and with it every thread of this process.
+        # If a server is lost meanwhile, it may block the engine, and with it every thread of this process.
         with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
-            # What is reported has arrived at the servers: another trainer may save at once.
+            # All pushes arrive before `train` returns, so another trainer may save right after the report.
             return self._scored(task, partial(self._engine.train, dataset))
 
     def _touched(self, task: control.Task) -> control.TaskResult:
-        """The keys of its records, if it is to tell them; none where they are too many for a message."""
+        """Return the touched keys of a task, if the master wants them and they fit into a message."""
         if not (task.phase == control.TRAIN and task.touched and task.records):
             return control.TaskResult()
         given = self._settings.input
@@ -232,7 +231,7 @@ class TaskWork:
         with on_scratch(file):
             text = file.read_bytes()
         if text.count(b"\n") != task.records:
-            # Of what the disk has lost nothing is read: `ready` says so.
+            # The disk has lost records; `ready` raises the error.
             return control.TaskResult()
         keys, counts = touched_keys(text, task.records, len(given.slots), numbers=bool(given.numbers))
         if len(keys) > _MOST_TOUCHED:
@@ -242,8 +241,8 @@ class TaskWork:
         )
 
     def save(self, task: control.Task) -> control.TaskResult:
-        """Its steps, or the scoring of its sample. Raises what Saver raises; `stepped` says whether the table may have changed."""
-        # A new one has begun no step: it is made before anything may fail.
+        """Do the steps of a save, or score its sample. Raises the errors of Saver; then `stepped` is True if the table may have changed."""
+        # Reset before anything can fail, so that `stepped` is not that of an earlier save.
         self._saver = None
         recipe = self._conversions.recipe(task.statistics)
         self._saver = Saver(

@@ -1,7 +1,7 @@
-"""A trainer's watchdog thread: renews its leases, and probes every pserver each half second.
+"""A trainer's watchdog thread, which renews its leases and probes every pserver each half second.
 
-After losing a pserver Paddle sleeps 300 s and then trains on an empty table without an error. So a trainer that cannot reach
-a pserver exits at once and rejoins; the master decides what was lost.
+If Paddle loses a pserver, it sleeps 300 s and then trains on an empty table without an error. So a trainer that cannot reach a
+pserver exits at once and rejoins. The master decides what was lost.
 """
 
 import json
@@ -30,10 +30,10 @@ _PERIOD = 0.5
 
 
 class Watchdog(threading.Thread):
-    """Runs beside the engine, whose calls release the GIL. Ends the process with REJOIN when the trainer no longer belongs.
+    """Runs beside the engine. It ends the process with REJOIN, or calls `end`, when the trainer is no longer a member.
 
-    With `end` it calls that instead. `held` and `running` are attempts of tasks: those leased, and the one being trained. `servers` are the
-    addresses of the pservers, whose sockets are in `folder`; an address names one process, so another one never answers there.
+    `held` are the attempts of leased tasks, `running` is the one being trained. `servers` are the addresses of the pservers, whose
+    sockets are in `folder`. An address names one process, so no other one answers there.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Watchdog(threading.Thread):
         self._end = end or _end_process
 
     def state(self) -> dict[str, Any]:
-        """The arguments, but for the client and `end`, with which another process continues this watchdog."""
+        """Return the arguments, except the client and `end`, with which another process continues this watchdog."""
         with self._lock:
             return {
                 "trainer_id": self._trainer_id,
@@ -87,14 +87,14 @@ class Watchdog(threading.Thread):
             self._held.discard(attempt)
 
     def release_all(self) -> None:
-        """The trainer leaves: the watchdog, even in a round under way, no longer ends the process."""
+        """Drop all leases because the trainer leaves. The watchdog, even in a round under way, no longer ends the process."""
         with self._lock:
             self._held.clear()
             self._running = ""
             self._over = True
 
     def running(self, attempt: str) -> None:
-        """The task's records are trained from now on. Returns once the master knows, before the first gradient is pushed."""
+        """Report that a task's training begins. Return when the master has the report, so before the first gradient is pushed."""
         with self._lock:
             self._running = attempt
         while attempt and not self._renew():
@@ -117,7 +117,7 @@ class Watchdog(threading.Thread):
             self._end(reason)
 
     def _renew(self) -> bool:
-        """Renew the leases. False if the master did not answer."""
+        """Renew the leases. Return False if the master did not answer."""
         with self._lock:
             held, running = sorted(self._held), self._running
         request = control.RenewRequest(
@@ -129,7 +129,7 @@ class Watchdog(threading.Thread):
             log.warning("the master did not take a renewal: %s", failed.code().name)
             return False
         with self._lock:
-            # A lease released meanwhile is not missed.
+            # Ignore the answer if a lease was released meanwhile.
             still = set(held) <= self._held
         if answer.rejoin and still:
             self._rejoin(answer.reason)
@@ -159,8 +159,8 @@ class Watchdog(threading.Thread):
 
 @contextmanager
 def delegated_to_parent(watchdog: Watchdog, file: Path) -> Iterator[None]:
-    """Let the supervisor run the watchdog from the state in `file`: during a save or load the engine holds the GIL, and no
-    thread of this process runs. Raises ScratchFailed.
+    """Let the supervisor run the watchdog from the state in `file`, because the engine may block the GIL, and with it all threads of this
+    process. Raises ScratchFailed.
     """
     temporary = file.with_suffix(".part")
     with on_scratch(file):
@@ -177,5 +177,5 @@ def delegated_to_parent(watchdog: Watchdog, file: Path) -> Iterator[None]:
 def _end_process(reason: str) -> None:
     log.warning("rejoining: %s", reason)
     logging.shutdown()
-    # Not sys.exit: the engine's threads may never come back from a lost server.
+    # Not sys.exit: the engine's threads may never return from a call to a lost server.
     os._exit(REJOIN)

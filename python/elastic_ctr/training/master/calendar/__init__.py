@@ -1,1 +1,1 @@
-"""The plan of passes: the next hours or offsets, and the quality below which nothing is published."""
+"""The schedule of passes: the next hours or offsets, and the quality below which no version is published."""

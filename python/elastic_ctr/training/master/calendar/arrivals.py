@@ -1,4 +1,4 @@
-"""When the records of a stream came, as far as the master's looks at it tell."""
+"""Arrival times of a stream's records, to the precision of the master's polls."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from elastic_ctr.training.master.ledger.rows import Came
 
 
 class Span(NamedTuple):
-    """So many offsets came between two unix seconds, evenly as far as is known."""
+    """A number of offsets that arrived between two Unix seconds, assumed to be evenly spread."""
 
     first: float
     last: float
@@ -17,10 +17,10 @@ class Span(NamedTuple):
 
 
 class Arrivals:
-    """The offsets that no pass has yet, by the time at which they came.
+    """The offsets that no pass has yet, by their arrival time.
 
-    `since`: until when the arrivals of those that passes have are known; None where no pass has any, and then what the stream has kept
-    counts as come at the first look.
+    `since` is the last arrival of an offset that a pass has. None: no pass has any, and all offsets of the first poll count as arrived
+    at that moment.
     """
 
     def __init__(self, since: float | None = None) -> None:
@@ -29,10 +29,10 @@ class Arrivals:
         self._looked = since
 
     def look(self, now: float, lag: int) -> None:
-        """So many offsets have no pass now."""
+        """Take note that `lag` offsets have no pass at `now` (Unix seconds)."""
         came = lag - self._offsets
         if came > 0:
-            # A clock that was set back makes no record older.
+            # If the clock was set back, the span must not begin after its end.
             self._waiting.append(Span(min(now, self._looked if self._looked is not None else now), now, came))
             self._offsets = lag
         elif came < 0:
@@ -40,7 +40,7 @@ class Arrivals:
         self._looked = now
 
     def take(self, offsets: int) -> list[Span]:
-        """The oldest ones, which a pass has now, or which are gone."""
+        """Remove and return the oldest offsets, because a pass has them or they are lost."""
         found: list[Span] = []
         while offsets > 0 and self._waiting:
             span = self._waiting.popleft()
@@ -55,7 +55,7 @@ class Arrivals:
 
 
 def joined(spans: Iterable[Span], most: int) -> list[Span]:
-    """Neighbours together, so that there are so many at most."""
+    """Return at most `most` spans by merging neighbours."""
     given = list(spans)
     size = -(-len(given) // most) if given else 1
     groups = [given[at : at + size] for at in range(0, len(given), size)]
@@ -66,7 +66,7 @@ def joined(spans: Iterable[Span], most: int) -> list[Span]:
 
 
 def in_records(came: Iterable[Came], records: Mapping[int, int]) -> tuple[Arrival, ...]:
-    """With each pass's records, by its ordinal, shared out by its offsets, which may be bytes. A pass without any is left out."""
+    """Return arrivals that count records. `records` has each pass's number by ordinal, shared out by offsets, which may be bytes."""
     given = list(came)
     totals, seen, found = Counter[int](), Counter[int](), []
     for each in given:

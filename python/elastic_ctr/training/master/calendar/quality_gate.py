@@ -1,14 +1,14 @@
-"""Whether a version may take the place of the one before it: a training that has come apart is not published.
+"""The quality that a version needs to be published, so that a diverged training never goes live.
 
-What a version of pass t is worth on fresh data is known only after the next pass. Its quality after training is known when
-it is published, over records that the model has just learned: too good if anything, so a value that is far too low is
-certain. It is compared with the version that answers now, over the first records which that one had not learned. Where
-every pass makes a version these are the same records. They no longer are after a refusal: data that has become harder would
-then refuse each further version, so after a few in a row the pass's own figures before training count instead.
+The quality of pass t's version on fresh data is known only after the next pass. At publication only its quality on records that
+it has just learned is known, which is optimistic, so a value far too low is a certain sign. It is compared with the quality of
+the last published version on the first records which that version had not learned. If every pass makes a version, these are the
+same records. After a refusal they are not, and harder data would refuse every further version; so after a few refusals in a row
+the pass's own quality before training is the reference.
 
-The windows of a stream come every second, so a version that went live is judged by those behind it as well: where they are worse,
-publishing is held. A model follows other clicks within seconds, poisoned ones too, and its figures recover then: so a large loss counts at
-once.
+A stream has a window every second or so, and a live version is also judged by the windows after it: if they are worse, publishing is
+paused. A model adapts to changed clicks within seconds, even to poisoned ones, and its figures then recover. So a large loss counts
+at once.
 """
 
 import math
@@ -26,14 +26,14 @@ from elastic_ctr.training.master.ledger.rows import PassRow, WindowQuality
 from elastic_ctr.training.master.ledger.samples import Sample
 
 AnyLoss = TypeVar("AnyLoss", QualityLoss, LiveLoss)
-# Standard errors that a difference must be above its limit: chance alone goes there less than once in a thousand times.
+# Standard errors by which a difference must exceed its limit; chance alone does in less than one of a thousand comparisons.
 _CHANCE = 3.0
-# Clicks, and shows without a click, of a pass whose logloss is compared with that of a constant. The rate of fewer is chance.
+# The fewest clicks, and shows without a click, of a pass whose logloss is compared with a constant's. The rate of fewer is noise.
 _FEWEST_OF_EACH = 100
-# A model of clicks that nothing foretells is some percent worse than their rate, which it does not know before: its last steps follow
-# single records, and a window of a stream has another rate than the one before. A model that has come apart is worse by half and more.
+# If features do not predict clicks at all, a sound model is some percent worse than the click rate, which it does not know in advance:
+# its last steps follow single records, and each window of a stream has another rate. A diverged model is worse by half or more.
 _WORSE_THAN_CONSTANT = 1.1
-# Rows of a sample; of fewer, all may well have the same keys under a vocabulary.
+# The fewest rows of a sample; fewer may all have the same keys under a vocabulary.
 _FEWEST_ROWS = 10
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
 _NOTHING_LEARNED = (
@@ -44,10 +44,10 @@ MOST_REFUSED = 3
 """Versions in a row that are refused by a comparison with the published one."""
 
 
-# After live, the newest windows are on trial: as few as have so many clicks, or else all that are looked at. An abrupt loss shows in
-# few clicks, by the limits of a version before live; a smaller one that lasts needs more of them.
+# The windows on trial are the newest ones, as few as have so many clicks. An abrupt loss, by the limits of `QualityLoss`, shows in
+# few clicks; a smaller, lasting loss needs more of them.
 _ABRUPT_CLICKS, _LASTING_CLICKS = (100, 1000), (3000, 10_000)
-# A trial of fewer clicks than the larger number of an abrupt loss has at least so many windows. Of so many, the worst is left out.
+# The fewest windows on trial if they have less than 1000 clicks together. With this many windows or more, the worst is left out.
 _FEWEST_WINDOWS = 3
 MOST_ON_TRIAL = 50
 """Windows on trial, at most. cube-transfer must remember a version from before them."""
@@ -58,14 +58,14 @@ LOOKED_AT = MOST_ON_TRIAL + MOST_COMPARED
 
 
 def auc_error(quality: Compared) -> float:
-    """Bound of an AUC's standard error: its variance is at most AUC (1 - AUC) / min(clicks, shows without click) (van Dantzig
-    1951), and so at most 1/4 of that, which few impressions with an AUC of 1 cannot hide. 0 without an AUC.
+    """Return an upper bound of an AUC's standard error, 0 without an AUC. The variance is at most AUC (1 - AUC) / min(clicks, shows
+    without click) (van Dantzig 1951); AUC (1 - AUC) is replaced by its maximum 1/4, or few impressions with an AUC of 1 had no error.
     """
     return 0.0 if quality.auc is None else 0.5 / math.sqrt(min(quality.clicks, quality.shows - quality.clicks))
 
 
 def auc_deviation(quality: Compared) -> float:
-    """An AUC's standard error, of many clicks: Hanley and McNeil 1982. Closer than the bound of `auc_error`, and 0 for an AUC of 1."""
+    """Return an AUC's standard error for many clicks (Hanley and McNeil 1982). It is below `auc_error`, and 0 for an AUC of 1."""
     if quality.auc is None:
         return 0.0
     auc, clicks, others = quality.auc, quality.clicks, max(quality.shows - quality.clicks, 1)
@@ -74,12 +74,12 @@ def auc_deviation(quality: Compared) -> float:
 
 
 def calibration_error(quality: Compared) -> float:
-    """Bound of a calibration's standard error: that of so many clicks, if each impression were clicked by chance alone."""
+    """Return an upper bound of a calibration's standard error: that of a Poisson number of clicks."""
     return 0.0 if quality.calibration is None else quality.calibration / math.sqrt(quality.clicks)
 
 
 class Lost(NamedTuple):
-    """A figure that has become worse by more than its limit and chance."""
+    """A figure that has become worse by more than its limit plus chance."""
 
     figure: Literal["auc", "calibration"]
     now: float
@@ -88,7 +88,7 @@ class Lost(NamedTuple):
     chance: float
 
     def words(self, now: str, before: str, setting: str) -> str:
-        """The part of a sentence that has the figures: `now` and `before` say what they are of."""
+        """Return the part of a message with the figures; `now` and `before` name their sources."""
         name, worse = ("AUC", "lower") if self.figure == "auc" else ("calibration", "farther from 1")
         return (
             f"{name} {self.now:.4f} of {now} is {worse} than the {self.before:.4f} {before} by more than "
@@ -97,14 +97,14 @@ class Lost(NamedTuple):
 
 
 def abrupt_loss(before_live: QualityLoss, after_live: LiveLoss) -> QualityLoss:
-    """The limits of an abrupt loss: those of a version before live, unless those after live are wider, as where they say never."""
+    """Return the limits of an abrupt loss: for each figure the wider of both, so that "never" after live switches it off, too."""
     wider = {name: max(getattr(before_live, name), getattr(after_live, name)) for name in ("auc", "calibration")}
     return before_live.model_copy(update=wider)
 
 
 def limits_of(limits: AnyLoss, late_clicks: bool) -> AnyLoss:
-    """With late clicks the AUC alone is compared. A window has its own impressions, and clicks of earlier ones: its calibration follows
-    the traffic, for as long as clicks take to come.
+    """Return the limits, without one for the calibration if clicks come late: a window then has the clicks of earlier impressions, so
+    its calibration follows changes of the traffic.
     """
     return limits.model_copy(update={"calibration": math.inf}) if late_clicks else limits
 
@@ -112,7 +112,7 @@ def limits_of(limits: AnyLoss, late_clicks: bool) -> AnyLoss:
 def lost(
     now: Compared, before: Compared, limits: QualityLoss | LiveLoss, error: Callable[[Compared], float] = auc_error
 ) -> Lost | None:
-    """The first figure that is worse; None, too, where one of them is undefined. `error`: the standard error of an AUC."""
+    """Return the first figure that is worse, or None. Undefined figures are not compared. `error`: the standard error of an AUC."""
     if now.auc is not None and before.auc is not None:
         chance = _CHANCE * math.hypot(error(now), error(before))
         if before.auc - now.auc > limits.auc + chance:
@@ -125,7 +125,7 @@ def lost(
 
 
 def refuse_worse(current: PassRow, after: Quality | None, expected: Expected | None, limits: QualityLoss) -> None:
-    """Raises PublishRefused. Nothing is compared without a published version, records or clicks."""
+    """Raises PublishRefused if a figure is worse than expected. Without a published version, records or clicks nothing is compared."""
     if after is None or expected is None or (found := lost(after, expected.quality, limits)) is None:
         return
     raise PublishRefused(
@@ -135,8 +135,8 @@ def refuse_worse(current: PassRow, after: Quality | None, expected: Expected | N
 
 
 def refuse_worse_than_constant(current: PassRow, after: Quality | None, *, late_clicks: bool) -> None:
-    """Raises PublishRefused where one probability for all would have been better. With late clicks the rate of a window is not that of
-    its impressions, so nothing is said.
+    """Raises PublishRefused if a constant probability would have been better. With late clicks there is no check, because a window's
+    click rate is not that of its impressions.
     """
     if after is None or late_clicks or min(after.clicks, after.shows - after.clicks) < _FEWEST_OF_EACH:
         return
@@ -150,7 +150,7 @@ def refuse_worse_than_constant(current: PassRow, after: Quality | None, *, late_
 
 
 def refuse_equal_scores(current: PassRow, scores: npt.NDArray[np.float32], samples: Sequence[Sample]) -> None:
-    """Raises PublishRefused where a version answers the same for different rows, of which some were clicked."""
+    """Raises PublishRefused if a version gives all sample rows the same score although they differ and only some were clicked."""
     rows, clicks = {line for line, _, _ in samples}, sum(click for _, _, click in samples)
     if len(rows) < _FEWEST_ROWS or not 0 < clicks < sum(show for _, show, _ in samples):
         return
@@ -161,7 +161,7 @@ def refuse_equal_scores(current: PassRow, scores: npt.NDArray[np.float32], sampl
 
 
 def without_worst(windows: Sequence[WindowQuality]) -> WindowQuality:
-    """Of several windows as one; of three or more each figure without the window that has the worst: one odd window says little."""
+    """Return the windows' figures as one. If there are three or more, each figure leaves out its worst window, perhaps an outlier."""
     if len(windows) < _FEWEST_WINDOWS:
         return together(windows)
     auc = together(sorted(windows, key=lambda each: each.auc)[1:])
@@ -170,7 +170,7 @@ def without_worst(windows: Sequence[WindowQuality]) -> WindowQuality:
 
 
 class LossAfterLive(NamedTuple):
-    """Why publishing is held, and the published versions that the windows speak against: the oldest and the newest, or None."""
+    """The reason to pause publishing, and the oldest and the newest published version that may be the cause, or None."""
 
     reason: str
     suspects: tuple[int, int] | None
@@ -179,10 +179,10 @@ class LossAfterLive(NamedTuple):
 def loss_after_live(
     windows: Sequence[Window], abrupt: QualityLoss, lasting: LiveLoss, earlier: Sequence[WindowQuality] = ()
 ) -> LossAfterLive | None:
-    """Whether the newest windows are worse than those published before them; `windows` are in a row, the newest first. `earlier` ones, of
-    the model that this one began with, stand before them and are never on trial.
+    """Compare the newest windows with those published before them. Return the loss, or None. `windows` are consecutive, the newest first.
+    `earlier` windows, of the model that this one started from, precede them and are never on trial.
 
-    A window tells what the pass before it has made, so that pass's version is the oldest suspect.
+    A window measures the model after the pass before it, so that pass's version is the oldest suspect.
     """
     for clicks in (*_ABRUPT_CLICKS, *_LASTING_CLICKS):
         few = clicks in _ABRUPT_CLICKS
@@ -214,13 +214,13 @@ def _reason(loss: Lost, count: int, compared: int, lasting: LiveLoss) -> str:
 
 
 def newest_windows(windows: Sequence[Window]) -> tuple[int, WindowQuality] | None:
-    """The newest windows of some ten thousand clicks as one, and how many they are. A micro-pass alone is small, and its AUC is noise."""
+    """Return the number and the joint figures of the newest windows with some 10,000 clicks. The AUC of one micro-pass is noise."""
     count = _on_trial(windows, _LASTING_CLICKS[-1])
     return (count, together([each.quality for each in windows[:count]])) if count else None
 
 
 def _on_trial(windows: Sequence[Window], clicks: int) -> int:
-    """How many of the windows, the newest first, are on trial: as few as have so many clicks."""
+    """Return how many of the windows, the newest first, are on trial: as few as have so many clicks."""
     sums = np.cumsum([each.quality.clicks for each in windows[:MOST_ON_TRIAL]])
     count = min(int(np.searchsorted(sums, clicks)) + 1, len(sums))
     few = count and sums[count - 1] < _ABRUPT_CLICKS[-1]

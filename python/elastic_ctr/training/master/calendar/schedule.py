@@ -1,4 +1,4 @@
-"""The calendar of passes: their splits, the discovery of complete ones, the save after a pass, its end."""
+"""The schedule of passes: their splits, the discovery of complete ones, the save after a pass, its end."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def splits(data: Data, behind: str | None = None) -> Iterator[str]:
-    """From start, or from after another split, to end, both included; without an end for ever."""
+    """Yield the splits from `start`, or from after the split `behind`, to `end` inclusive; without an end, for ever."""
     last = None if data.end is None else split_time(data.end)
     for moment in _moments(data, behind):
         if last is not None and moment > last:
@@ -31,7 +31,7 @@ def splits(data: Data, behind: str | None = None) -> Iterator[str]:
 
 
 def _moments(data: Data, behind: str | None) -> Iterator[datetime]:
-    """By the wall clock, as folders are named. Times that the clock skips are left out, and times that it repeats come once."""
+    """Yield the start of each split by the wall clock, as folders are named. Skipped times are left out; repeated times come once."""
     step = timedelta(minutes=data.split_interval)
     first = split_time(data.start) if behind is None else split_time(behind) + step
     for number in count():
@@ -41,9 +41,9 @@ def _moments(data: Data, behind: str | None) -> Iterator[datetime]:
 
 
 def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pass]:
-    """`splitsPerPass` splits each; the last pass may have fewer. A pass with a day's last split ends the day.
+    """Yield passes of `splitsPerPass` splits; the last may have fewer. A pass with a day's last split ends the day.
 
-    After `done` passes, the last of which ended with the split `behind` and may have been short.
+    They follow `done` passes, the last of which ended with the split `behind` and may have been short.
     """
     coming = splits(data, behind)
     for ordinal in count(done + 1):
@@ -57,7 +57,7 @@ def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pas
 
 @dataclass(frozen=True)
 class SavePlan:
-    """The steps of the save after a pass, in order. `kind` is the version published, if any."""
+    """The steps of the save after a pass, in order. `kind` is that of the published version, if any."""
 
     steps: tuple[str, ...]
     kind: str | None
@@ -73,13 +73,13 @@ def save_plan(
     is_last: bool,
     checkpoint_due: bool | None = None,
 ) -> SavePlan:
-    """Checkpoint, then delta; at day end and for a first base: shrink (day end), base, batch model (day end), checkpoint.
+    """Return checkpoint, then delta; at day end and for a first base: shrink (day end), base, batch model (day end), checkpoint.
 
-    A base is always followed by a checkpoint, so no recovery crosses one. A delta's checkpoint comes before it: after a
-    rollback the changes since the last version are still marked. A pass without records makes no version. The last
-    pass of a bounded run always saves.
+    A checkpoint always follows a base, so no recovery goes back beyond one. A delta's checkpoint precedes it, so that after a
+    recovery the changes since the last version are still marked. A pass without records makes no version. The last pass of a
+    bounded run always saves.
 
-    `checkpoint_due` is of a stream, whose deltas have the keys that were trained: the table is walked for checkpoints alone.
+    `checkpoint_due` is set for a stream: its deltas have the touched keys, so only a checkpoint walks the table.
     """
     if one.ends_day and (has_base or records):
         return SavePlan(("shrink", "base", "batch", "checkpoint"), "base")
@@ -96,17 +96,17 @@ def save_plan(
 
 
 def cut(size: int, task_bytes: int, *, whole: bool) -> list[tuple[int, int]]:
-    """Byte ranges of a file, equal within one byte; (0, 0) is the whole file, as of compressed text, which cannot be cut."""
+    """Return byte ranges of a file, equal within one byte; (0, 0) is the whole file. Compressed files cannot be cut (`whole`)."""
     if whole or size <= task_bytes:
         return [(0, 0)]
     count = -(-size // task_bytes)
     edges = [size * number // count for number in range(count + 1)]
-    # The last range is open (0: to the end of the file): the file may have grown.
+    # The last range is open (0: to the end of the file), because the file may have grown.
     return [*pairwise(edges[:-1]), (edges[-2], 0)]
 
 
 def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple[int, int]]:
-    """The sample lines to take, evenly over the tasks that offer them: (task, position) pairs."""
+    """Return (task, position) of the sample lines to take, spread evenly over the tasks that offer them."""
     deepest = max(map(len, offered), default=0)
     found = [(number, depth) for depth in range(deepest) for number, lines in enumerate(offered) if depth < len(lines)]
     return sorted(found[:wanted])
@@ -114,15 +114,15 @@ def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple
 
 FilePart = tuple[str, int, int]
 """Path, first byte, byte after the last; 0: to the end."""
-# Of small files that share a task: training them takes a second or two.
+# The most bytes of small files that share a task; training them takes a second or two.
 _SHARED_BYTES = 8 << 20
 _DAY, _TIME = re.compile(r"\d{8}"), re.compile(r"\d{2}(\d{2})?")
-# Times data.sleepSeconds: the longest time between two looks at a stopped pass.
+# The longest time between two checks of a stopped pass, as a multiple of data.sleepSeconds.
 _RARELY = 16
 
 
 def look(source: Source, data: Data, splits: tuple[str, ...]) -> tuple[dict[str, int], str]:
-    """Files of a pass with their bytes, and the first split whose donefile is missing ("" when complete).
+    """Return the files of a pass with their bytes, and the first split whose donefile is missing ("" if complete).
 
     Paths are relative to the source. Hidden files and the donefile itself are left out. Raises StoreError.
     """
@@ -139,7 +139,7 @@ def look(source: Source, data: Data, splits: tuple[str, ...]) -> tuple[dict[str,
 
 
 def splits_there(source: Source, data: Data) -> list[str]:
-    """Splits from data.start to data.end that have a folder, complete or not. Raises StoreError."""
+    """Return the splits from data.start to data.end that have a folder, complete or not. Raises StoreError."""
     first, last = split_time(data.start), None if data.end is None else split_time(data.end)
     found = []
     for day in filter(_DAY.fullmatch, source.folders(data.path)):
@@ -156,7 +156,7 @@ def splits_there(source: Source, data: Data) -> list[str]:
 
 
 def missing_folder(source: Source, data: Data) -> str:
-    """A sentence where the folder that holds the days does not exist; else empty. Raises StoreError."""
+    """Return an error message if the folder of the day folders does not exist, else "". Raises StoreError."""
     folder = data.path.strip("/")
     if source.exists(folder):
         return ""
@@ -164,7 +164,7 @@ def missing_folder(source: Source, data: Data) -> str:
 
 
 class ChangedFiles:
-    """Detects changes of the files of a stopped pass since the master listed them."""
+    """Detects changes to the files of a stopped pass since the master listed them."""
 
     def __init__(self, source: Source, data: Data, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
@@ -180,14 +180,14 @@ class ChangedFiles:
         return [self._source.fingerprint(f"{self._data.path.strip('/')}/{split}".lstrip("/")) for split in one.splits]
 
     def remember(self, one: PassRow) -> None:
-        """Called before a pass is listed. Raises StoreError."""
+        """Record the state of the files before a pass is listed. Raises StoreError."""
         self._known = self._changed = self._fingerprint(one)
         self._ordinal = one.ordinal
         self._pause = self._data.sleep_seconds
         self._next = self._clock() + self._pause
 
     def look(self, stopped: PassRow) -> bool:
-        """Whether they were changed, and not again between two checks, which become rarer. Raises StoreError."""
+        """True if the files have changed and are stable since the last check. Checks become rarer over time. Raises StoreError."""
         if self._ordinal != stopped.ordinal:
             self.remember(stopped)
         now = self._clock()
@@ -203,9 +203,9 @@ class ChangedFiles:
 
 
 def ranges(files: dict[str, int], task_bytes: int, seed: str | None = None) -> list[FilePart]:
-    """The files of a pass in parts of `task_bytes` at most. An empty file has none.
+    """Return the files of a pass in parts of at most `task_bytes`; an empty file has none.
 
-    They are in the order of their files, or in one that `seed` determines.
+    They are in the order of the file names, or shuffled by `seed`.
     """
     found = [
         (path, start, stop)
@@ -219,8 +219,8 @@ def ranges(files: dict[str, int], task_bytes: int, seed: str | None = None) -> l
 
 
 def tasks_of(found: Sequence[FilePart], files: Mapping[str, int], task_bytes: int) -> list[list[FilePart]]:
-    """The same parts of files, in their order: small ones share a task, for each has a fixed cost. No task is larger for it than a usual
-    small one, so that trainers still have tasks each.
+    """Return the parts in the same order, grouped into tasks. Small parts share a task, because each task has a fixed cost; the shared
+    size is bounded, so that every trainer still gets tasks.
     """
     most = min(task_bytes, _SHARED_BYTES)
     tasks: list[list[FilePart]] = []
@@ -236,20 +236,20 @@ def tasks_of(found: Sequence[FilePart], files: Mapping[str, int], task_bytes: in
 
 
 def order_of_tasks(data: Data, seed: int, pass_id: str) -> str | None:
-    """The seed of the order of a pass's tasks; None: that of its files."""
+    """Return the seed of the order of a pass's tasks; None: the order of the file names."""
     return f"{seed} {pass_id}" if data.shuffle else None
 
 
 def order_of_records(data: Data, seed: int, path: str, start: int) -> int:
-    """The seed of the order of a task's records, the same whenever and wherever it is converted; 0: that of its files.
+    """Return the seed of the order of a task's records, which depends on the task alone; 0: the order of the file.
 
-    A stream's is the order in which things happened, and its tasks are small.
+    A stream keeps its order, in which events happened, and its tasks are small.
     """
     return zlib.crc32(f"{seed} {path} {start}".encode()) or 1 if data.shuffle and not data.is_stream else 0
 
 
 class Schedule:
-    """The passes that `data` asks for, as far as the ledger has come. Its state is in the ledger."""
+    """The sequence of passes by `data`. All its state is in the ledger."""
 
     _also_retries = " (changed files of the pass retry it, too)"
 
@@ -260,11 +260,11 @@ class Schedule:
 
     @property
     def finished(self) -> bool:
-        """Every pass there will ever be is done."""
+        """True if all passes up to `data.end` are done."""
         return self._ledger.facts.finished
 
     def wanted(self) -> PassRow | None:
-        """The pass whose folders are to be looked for now."""
+        """Return the pass that waits for its data, or None. The next pass is added if all known ones are done."""
         current = self._ledger.current_pass()
         if current is None and not self.finished:
             last = self._ledger.last_pass()
@@ -277,16 +277,16 @@ class Schedule:
         return current if current is not None and current.state == "waiting" else None
 
     def _behind(self, done: list[PassRow]) -> Pass | None:
-        """The pass after the last of these; None after data.end."""
+        """Return the pass after the last of these, or None after data.end."""
         last = done[-1] if done else None
         return next(passes(self._data) if last is None else passes(self._data, last.ordinal, last.splits[-1]), None)
 
     def begin(
         self, one: PassRow, files: dict[str, int], tasks: Sequence[Sequence[FilePart]], *, state: str = "checking"
     ) -> None:
-        """Its hours are complete: files with their bytes, and the parts of each task."""
-        # A trainer's scratch may outlive the ledger, and may hold the lines of a file that was mended since: so the names of
-        # tasks contain the ledger's id and the number of this listing.
+        """Write the files, with their bytes, and the tasks of a complete pass into the ledger."""
+        # A trainer's scratch folder may outlive the ledger and have converted lines of a file that has changed since. So task names contain
+        # the ledger's id and the number of this listing.
         look = self._ledger.increment("looks")
         prefix = f"{self._ledger.facts.id or 'ledger'}-{one.ordinal}-{look}"
         named = {f"{prefix}.{number}": parts for number, parts in enumerate(tasks)}
@@ -295,7 +295,7 @@ class Schedule:
         log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))
 
     def stop(self, current: PassRow, reason: str) -> None:
-        """Until `retry`. `reason` ends with what an operator can do about it."""
+        """Stop a pass until an operator retries it. `reason` ends with the way out."""
         reason = f"{reason}; then run `elastic-ctr pass retry {current.id}`{self._also_retries}"
         self._ledger.set_pass(current.ordinal, state="stopped", reason=reason)
         log.error("pass %s is stopped: %s", current.id, reason)
@@ -308,15 +308,15 @@ class Schedule:
             log.info("all passes up to %s are done", self._data.end)
 
     def is_last(self, current: PassRow) -> bool:
-        """No later pass has begun, and none will."""
+        """True if there is no later pass up to `data.end`."""
         known = self._ledger.passes()
         return known[-1].ordinal == current.ordinal and self._behind(known) is None
 
     def cut_again(self) -> bool:
-        """data.end may have been moved: a last pass that is still waited for gets other splits, or is dropped without any.
+        """Apply a changed `data.end`: a last pass that still waits gets other splits, or is dropped if it has none now.
 
-        A pass that has begun is trained to its end, even after a recovery: later passes have begun. Called within a transaction.
-        Returns whether all was done, and there is more to do now.
+        A pass that has begun is trained to its end, also after a recovery, because later passes may have begun. Called within a
+        transaction. Return True if training had finished and there is more to do now.
         """
         while (known := self._ledger.passes()) and known[-1].state == "waiting":
             *before, last = known

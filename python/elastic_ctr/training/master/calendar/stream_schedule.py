@@ -1,4 +1,4 @@
-"""The micro-passes of a stream: what `data.start` and hours are to a Schedule, offsets are here."""
+"""The micro-passes of a stream: a Schedule by offsets instead of hours."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 _KEPT_PASSES = 1000
 _DROP_EACH = 100
 _KEPT_ABSENT = 200
-# Serving pods may skip versions: each says when the records of so many arrivals came.
+# Arrivals that each version's manifest lists: serving pods may skip versions and need those of the skipped ones.
 _ARRIVALS = 60
 _SPANS_OF_A_PASS = 2
 
 
 class StreamSchedule(Schedule):
-    """One micro-pass after the other, without an end. Its state is in the ledger."""
+    """An endless sequence of micro-passes. All its state is in the ledger."""
 
     _also_retries = ""
 
@@ -35,7 +35,7 @@ class StreamSchedule(Schedule):
 
     def finish(self, current: PassRow) -> None:
         super().finish(current)
-        # Many micro-passes make a day: the ledger keeps the last ones.
+        # A day has very many micro-passes; the ledger keeps only the last ones.
         if current.ordinal % _DROP_EACH == 0:
             checkpoints = self._ledger.checkpoints()
             returns_to = checkpoints[0]["pass"] if checkpoints else 0
@@ -48,17 +48,17 @@ class StreamSchedule(Schedule):
         return False
 
     def give(self, one: PassRow, window: Window, now: Places, came: Sequence[Span]) -> list[tuple[str, int, int]]:
-        """The offsets of a pass, which it keeps for good: one that is begun again reads the same. Called within a transaction."""
+        """Assign a pass its offsets for good, so that a retry reads the same, and return its ranges. Called within a transaction."""
         if one.splits:
             return ranges_in(one.splits)
         at, facts = int(self._clock()), self._ledger.facts
         before = facts.stream or StreamPlaces(following={})
-        # The first pass after midnight ends the day, by the clock as it is now.
+        # The first pass after midnight, by the machine's present clock, ends the day.
         day, ends_day = day_after(before.day, self._day(at + facts.clock_moved))
         self._ledger.begin_micro_pass(one.ordinal, text_of(window.ranges), at, ends_day=ends_day)
         gone = window.gone + before.gone
         arrivals = before.arrivals + tuple(Came(one.ordinal, *each) for each in joined(came, _SPANS_OF_A_PASS))
-        # An intake's log that comes back goes on where it was: no other has its name.
+        # Keep the positions of absent logs of an intake: if one comes back, it has the same name and is read on.
         away = before.following if self._data.source.is_intake else {}
         following, files = places_after(before, window, now, self._named)
         self._ledger.set_facts(
@@ -74,7 +74,7 @@ class StreamSchedule(Schedule):
         return window.ranges
 
     def drop(self, one: PassRow, absent: set[str]) -> None:
-        """Leave partitions out of a pass that is begun again; without any, it takes what comes next. Called within a transaction."""
+        """Leave absent partitions out of a pass that begins again. If none is left, it gets new offsets. Called within a transaction."""
         ranges = ranges_in(one.splits)
         left = [each for each in ranges if each[0] not in absent]
         self._ledger.begin_micro_pass(one.ordinal, text_of(left), one.event_time_max, ends_day=one.ends_day)
@@ -88,7 +88,7 @@ class StreamSchedule(Schedule):
         )
 
     def _named(self) -> set[str]:
-        """Partitions that a pass of the ledger has, which a recovery may begin again."""
+        """Return the partitions of all passes in the ledger, which a recovery may read again."""
         return {name for each in self._ledger.passes() for name, _, _ in ranges_in(each.splits)}
 
     def _day(self, moment: float) -> str:
@@ -96,8 +96,8 @@ class StreamSchedule(Schedule):
 
 
 def places_after(before: Places | StreamPlaces, window: Window, now: Places, named: Callable[[], set[str]]) -> Places:
-    """The places once a pass has the window. Files of a followed folder that are gone stay known: a compressed copy of them may come.
-    `named`: partitions that are kept, however many they are.
+    """Return the positions after a window. Deleted files of a followed folder stay known for a while, because a compressed copy may
+    appear. `named` returns partitions that are kept in any case.
     """
     stops = {name: stop for name, _, stop in window.ranges}
     absent = {
@@ -111,7 +111,7 @@ def places_after(before: Places | StreamPlaces, window: Window, now: Places, nam
 
 
 def following_after(ledger: Ledger, ordinal: int) -> dict[str, int]:
-    """By partition of the stream, the offset after the last one that this pass or an earlier one has; empty for hours."""
+    """Return, for each partition of the stream, the next offset after this pass; {} for hours."""
     if (places := ledger.facts.stream) is None:
         return {}
     following = dict(places.following)
@@ -121,8 +121,8 @@ def following_after(ledger: Ledger, ordinal: int) -> dict[str, int]:
 
 
 def day_after(known: str, today: str) -> tuple[str, bool]:
-    """The newest day of the passes, YYYYMMDD, and whether it has just ended. A clock that is set back shows a midnight twice, which ends
-    one day; days that it showed by mistake are forgotten.
+    """Return the newest day of the passes, YYYYMMDD, and True if a day has just ended. If the clock is set back over midnight, the day
+    ends only once. If it is set back by more than a day, the later days were a mistake and are forgotten.
     """
     if not known or today > known:
         return today, bool(known)
@@ -135,11 +135,11 @@ def _days(first: str, last: str) -> int:
 
 
 def is_same_stream(one: str, other: str) -> bool:
-    """Whether two addresses are the same. Of other brokers or another host, a topic or an intake may be another one of that name."""
+    """True if two addresses are the same. At other brokers or another host, the same name may be another topic or intake."""
     here, there = urlsplit(one), urlsplit(other)
     return (here.scheme, here.netloc, here.path.rstrip("/")) == (there.scheme, there.netloc, there.path.rstrip("/"))
 
 
 def schedule_of(ledger: Ledger, data: Data, clock: Callable[[], float]) -> Schedule:
-    """Of hours, or of a stream."""
+    """Return the schedule for hours or for a stream."""
     return (StreamSchedule if data.is_stream else Schedule)(ledger, data, clock)

@@ -1,4 +1,4 @@
-"""Which offsets of a stream are the next micro-pass."""
+"""The choice of the next micro-pass's offsets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Ranges = list[tuple[str, int, int]]
 
 @dataclass(frozen=True)
 class Window:
-    """`gone` are offsets that no pass has had and the stream keeps no more."""
+    """The offsets of a micro-pass. `gone` counts offsets that the stream has deleted before any pass had them."""
 
     ranges: Ranges
     gone: int = 0
@@ -23,8 +23,8 @@ class Window:
 
 
 def first_offsets(kept: Mapping[str, Kept], following: Mapping[str, int] | None, start: str) -> dict[str, int]:
-    """Where each partition goes on. One that is new begins at its first offset; those that were there at the start, where `following`
-    is None, with `start` latest at their ends. One that is away and was never read has no offset yet.
+    """Return the next offset of each partition. A new partition begins at its first offset. At the start of training, when `following`
+    is None, `start: latest` begins at the ends. An unavailable partition that was never read has no entry.
     """
     at_start, following = following is None, following or {}
     return {
@@ -35,9 +35,9 @@ def first_offsets(kept: Mapping[str, Kept], following: Mapping[str, int] | None,
 
 
 def cut_window(kept: Mapping[str, Kept], following: Mapping[str, int], limit: int) -> Window:
-    """All offsets from `following` on, or `limit` of them, of each partition that can be read the same share.
+    """Return all offsets from `following` on, or the same share of each readable partition that makes about `limit` of them.
 
-    Raises ValueError where a partition ends before the offset that it goes on with: it is another one.
+    Raises ValueError if a partition ends before its next offset, because it was created anew.
     """
     starts, ends, gone = {}, {}, 0
     for name, each in sorted(kept.items()):
@@ -52,25 +52,25 @@ def cut_window(kept: Mapping[str, Kept], following: Mapping[str, int], limit: in
         gone += starts[name] - following[name]
     total = sum(ends[name] - starts[name] for name in starts)
     if total > limit:
-        # Rounded up: a partition with one record is not passed over for ever.
+        # Rounded up, or a partition with one record would never get its turn.
         ends = {name: starts[name] + -(-(ends[name] - starts[name]) * limit // total) for name in starts}
     return Window([(name, starts[name], ends[name]) for name in starts if ends[name] > starts[name]], gone)
 
 
 def vanished(before: Mapping[str, Kept], now: Mapping[str, Kept], following: Mapping[str, int]) -> dict[str, int]:
-    """Offsets that no pass has, of each partition that was there at the last look and is not any more."""
+    """Return, for each partition that has disappeared since the last poll, the number of offsets that no pass has."""
     return {
         name: max(0, each.end - following.get(name, each.first)) for name, each in before.items() if name not in now
     }
 
 
 def lag_of(kept: Mapping[str, Kept], following: Mapping[str, int]) -> int:
-    """Offsets that no pass has yet."""
+    """Return the number of offsets that no pass has yet."""
     return sum(max(0, each.end - following.get(name, each.first)) for name, each in kept.items())
 
 
 def pieces(ranges: Ranges, tasks: int, least: int) -> Ranges:
-    """The same offsets in about so many tasks, none of fewer than `least` offsets but the whole of a range."""
+    """Return the ranges cut into about `tasks` pieces. No piece has fewer than `least` offsets unless it is a whole range."""
     total = sum(stop - start for _, start, stop in ranges)
     found: Ranges = []
     for name, start, stop in ranges:
@@ -82,12 +82,12 @@ def pieces(ranges: Ranges, tasks: int, least: int) -> Ranges:
 
 
 def text_of(ranges: Ranges) -> list[str]:
-    """As the ledger keeps them: `partition:start-stop`."""
+    """Return the ranges as the ledger stores them: `partition:start-stop`."""
     return [f"{name}:{start}-{stop}" for name, start, stop in ranges]
 
 
 def ranges_in(texts: tuple[str, ...]) -> Ranges:
-    """The reverse of `text_of`."""
+    """Return the ranges of texts by `text_of`."""
     found = []
     for text in texts:
         name, _, places = text.rpartition(":")

@@ -1,4 +1,4 @@
-"""From a trained pass to a committed checkpoint and version: the arithmetic of a save, and the files it commits."""
+"""Pure functions of a save: names of checkpoints, the jobs of pservers, and the checks of the written files."""
 
 import json
 import re
@@ -16,49 +16,49 @@ from elastic_ctr.training.model.evaluation import weighted_auc
 Keys = npt.NDArray[np.uint64]
 Values = npt.NDArray[np.float32]
 
-# A saved value has 6 significant digits: half a unit of the sixth, and room for its own rounding to f32.
+# Relative tolerance of a saved value with 6 significant digits: half a unit of the sixth, and room for the rounding to float32.
 PRINTED_DIGITS = 5.1e-6
 
 
 class PublishRefused(Exception):
-    """The written values are not the trained ones: the version is not committed."""
+    """A check of the version has failed, so it is not committed."""
 
 
 def folder_of(save: SaveRow, step: str) -> str:
-    """In each pserver's working directory. Generation and pass are in the name, so that no other save writes there.
+    """Return the folder of a step in each pserver's working directory. It has pass and generation, so that saves never share one.
 
-    The batch save only ages rows. Its files are not read, and the checkpoint that follows it overwrites them.
+    The batch save only ages rows. Its files are never read, so the following checkpoint may overwrite them.
     """
     return f"save/{save.ordinal}-{save.generation}-{'checkpoint' if step == 'batch' else step}"
 
 
 def checkpoint_name(one: PassRow, generation: int) -> str:
-    """The generation is in the name: no save writes into a half-uploaded checkpoint of a lost generation."""
+    """Return the name of a checkpoint. It has the generation, so that no save writes into a partial upload of a lost generation."""
     return f"{one.id.replace('/', '-')}-g{generation}"
 
 
 def compacted_name(log_of: str) -> str:
-    """Of the checkpoint that a checkpoint by log is compacted to: `<pass>-compacted-g<generation>`."""
+    """Return the name `<pass>-compacted-g<generation>` of the checkpoint that a checkpoint by log is compacted to."""
     one, generation = log_of.rsplit("-g", 1)
     return f"{one}-compacted-g{generation}"
 
 
 def first_generation(checkpoints: Iterable[str]) -> int:
-    """Above every generation that left a checkpoint: a master whose ledger was lost must not write into them."""
+    """Return a generation above those of all checkpoints: a master whose ledger was lost must not write into them."""
     used = (re.search(r"-g(\d+)$", name.rstrip("/")) for name in checkpoints)
     return max((int(each[1]) for each in used if each), default=0) + 1
 
 
 def last_begun(folders: Iterable[str]) -> int:
-    """The newest version that left a folder, whole or not; 0 without any. A stream's ids run ahead of the clock, so a master whose ledger is new
-    might give such an id again.
+    """Return the newest version with a folder, complete or not; 0 without any. A stream's ids run ahead of the clock, so a master with a
+    new ledger might reuse one.
     """
     begun = (re.match(r"\d+", name) for name in folders)
     return max((int(each[0]) for each in begun if each), default=0)
 
 
 def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[control.Job]:
-    """The jobs of every pserver for a save."""
+    """Return the jobs of every pserver for a save."""
     jobs = []
     for step in save.steps:
         job = control.Job(id=f"{save.ordinal}-{save.generation}-{step}", folder=folder_of(save, step))
@@ -79,7 +79,7 @@ def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[con
 
 @dataclass(frozen=True)
 class Published:
-    """The sample's keys and values in the files of a version, and how many of them the save left out."""
+    """The sample's keys, uint64 [n], and their values in a version's files, float32 [n, dim]; `left_out`: keys that the save left out."""
 
     keys: Keys
     values: Values
@@ -87,10 +87,10 @@ class Published:
 
 
 def compare(pulled_keys: Keys, pulled: Values, results: Iterable[control.JobResult], dim: int) -> Published:
-    """Published values of the sample's keys, zeros where no version has the key.
+    """Return the published values of the sample's keys, zeros if no version has the key.
 
-    A value may differ from the pulled one by more than its printed digits only where this save left the row or its
-    embedx out, which is counted. Raises PublishRefused naming the first key that differs otherwise.
+    A value may differ from the pulled one by more than its printed digits only if this save left out the row or its embedx, which
+    is counted. Raises PublishRefused naming the first key that differs otherwise.
     """
     values = np.zeros_like(pulled)
     written = np.zeros(len(pulled_keys), np.bool_)
@@ -115,7 +115,7 @@ def compare(pulled_keys: Keys, pulled: Values, results: Iterable[control.JobResu
 def judge(
     live: Values, published: Values, samples: Sequence[tuple[str, int, int]], limit: float
 ) -> tuple[float | None, float | None]:
-    """AUC of the sample by what was trained and by what was written. Raises PublishRefused past `limit` lost."""
+    """Return the sample's AUC by the trained and by the written values. Raises PublishRefused if the loss exceeds `limit`."""
     shows = [sample[1] for sample in samples]
     clicks = [sample[2] for sample in samples]
     auc_live = weighted_auc(live, clicks, shows)
@@ -134,7 +134,7 @@ def entries(files: Iterable[control.File]) -> tuple[FileEntry, ...]:
 
 
 def describe_refusals(refusals: dict[str, tuple[int, list[str]]]) -> str:
-    """`no_colon 12 (first: "1 0 17"), empty 3`."""
+    """Return a summary such as `no_colon 12 (first: "1 0 17"), empty 3`."""
     parts = []
     for reason, (lines, examples) in sorted(refusals.items(), key=lambda item: -item[1][0]):
         first = f" (first: {json.dumps(examples[0], ensure_ascii=False)})" if examples else ""
@@ -143,7 +143,7 @@ def describe_refusals(refusals: dict[str, tuple[int, list[str]]]) -> str:
 
 
 def rows_differ(expected: dict[int, int], found: dict[int, int]) -> str:
-    """Empty if equal, else the first difference in words."""
+    """Return "" if equal, else the first difference in words."""
     for partition in sorted(set(expected) | set(found)):
         if expected.get(partition, 0) != found.get(partition, 0):
             return f"partition {partition} holds {found.get(partition, 0)} rows of {expected.get(partition, 0)}"

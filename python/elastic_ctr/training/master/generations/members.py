@@ -1,4 +1,4 @@
-"""The pservers and trainers of the present training, their leases, and the results of jobs that every pserver is given."""
+"""The pservers and trainers of the current training, their leases, and the results of pserver jobs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from elastic_ctr.training.master.ledger.ledger import Ledger
 
 
 class Pservers:
-    """All `count` pservers, each as its supervisor last described it."""
+    """The `count` pservers, each with the last state that its supervisor reported."""
 
     def __init__(self, count: int) -> None:
         self.begin(count)
 
     def begin(self, count: int) -> None:
-        """From now on there are `count` new pservers; none is known yet."""
+        """Expect `count` new pservers, none of which is known yet."""
         self.count = count
         self._known: dict[int, control.PserverState] = {}
         self._seen_at: dict[int, float] = {}
@@ -31,19 +31,19 @@ class Pservers:
 
     @property
     def complete(self) -> bool:
-        """Every supervisor is known."""
+        """True if every supervisor has called."""
         return len(self._known) == self.count
 
     def servers(self, generation: int) -> list[str]:
-        """Addresses of the server processes of a generation, in order; empty until each is started.
+        """Return the addresses of a generation's server processes, in order; [] until all are started.
 
-        Each process has an address of its own: a trainer that slept through a recovery cannot reach the new table.
+        Each process has its own address, so a trainer that was suspended over a recovery cannot reach the new table.
         """
         found = [each.server for _, each in self.items() if each.generation == generation and each.server]
         return found if len(found) == self.count else []
 
     def waiting_for(self, generation: int) -> str:
-        """The pservers that do not serve this generation yet, in words; empty when all do."""
+        """Return the pservers that do not serve this generation yet, in words; "" if all do."""
         serving = {index for index, one in self.items() if one.serving and one.generation == generation}
         missing = [index for index in range(self.count) if index not in serving]
         if not missing:
@@ -52,11 +52,11 @@ class Pservers:
         return f"pserver {', '.join(map(str, missing))} of {self.count}{errors[0] if errors else ''}"
 
     def fetched_rows(self) -> list[int]:
-        """In the files that each one has prepared for the load."""
+        """Return the number of rows in the files that each pserver has prepared for the load."""
         return [int(one.fetched_rows) for _, one in self.items()]
 
     def silent_since(self, moment: float) -> list[int]:
-        """Those that have not called since a moment, or never."""
+        """Return the pservers that have not called since a moment, or never."""
         return [i for i in range(self.count) if i not in self._known or self._seen_at[i] < moment]
 
     def silent(self, now: float, timeout: float) -> list[int]:
@@ -64,21 +64,21 @@ class Pservers:
 
 
 class Trainers:
-    """Names and times live in memory, the last id given out in the ledger."""
+    """The trainers' names and last calls, in memory. The ledger has the last id that was assigned."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._known: dict[int, tuple[str, float]] = {}
 
     def enter(self, name: str, trainer: int, now: float) -> int:
-        """The id of a trainer that joins: its own, or a new one if it brings none that this ledger gave out."""
+        """Return the id of a joining trainer: its own, or a new one if this ledger did not assign its own."""
         if not trainer or not self.given_out(trainer):
             trainer = self._ledger.increment("last_trainer")
         self._known[trainer] = (name, now)
         return trainer
 
     def replaced_by(self, trainer: int) -> list[int]:
-        """Ids under which earlier processes of this one's pod joined: they are gone, for a pod has one at a time."""
+        """Return the ids of earlier processes of this trainer's pod. They are gone, because a pod has one process at a time."""
         name = self._known[trainer][0]
         return [each for each, (other, _) in self._known.items() if other == name and each != trainer]
 
@@ -93,13 +93,13 @@ class Trainers:
         self._known.pop(trainer, None)
 
     def heard_since(self, moment: float) -> dict[int, tuple[str, float]]:
-        """Id -> (name, last heard at)."""
+        """Return id -> (name, time of the last call) of the trainers that called since a moment."""
         return {trainer: each for trainer, each in self._known.items() if each[1] >= moment}
 
 
 @dataclass
 class Lease:
-    """Times in unix seconds. `longest` s after it began it is over despite renewals: a trainer that hangs renews for ever."""
+    """A lease; times are in Unix seconds. It ends at most `longest` s after `began`, because a hung trainer may renew for ever."""
 
     trainer: int
     attempt: str
@@ -115,14 +115,14 @@ class Lease:
 
 
 class JobResults:
-    """In memory: pservers keep the result of a job until it is no longer requested, so a restart of the master loses none."""
+    """Results of jobs, in memory. Pservers keep a result until the job is no longer requested, so a restart of the master loses none."""
 
     def __init__(self, pservers: int) -> None:
         self._pservers = pservers
         self._taken: dict[int, dict[str, control.JobResult]] = {}
 
     def serve(self, pservers: int) -> None:
-        """From now on so many pservers are asked."""
+        """Set the number of pservers whose results are needed."""
         if pservers != self._pservers:
             self._pservers = pservers
             self.clear()
@@ -134,11 +134,11 @@ class JobResults:
         self._taken.setdefault(index, {})[result.id] = result
 
     def give_up(self, index: int, job: str) -> None:
-        """Drop a result; the pserver sends it again."""
+        """Drop a result, so that the pserver sends it again."""
         self._taken.get(index, {}).pop(job, None)
 
     def open(self, index: int, jobs: Iterable[control.Job]) -> list[control.Job]:
-        """The jobs that a pserver has not answered."""
+        """Return the jobs that a pserver has not answered."""
         done = self._taken.get(index, {})
         return [job for job in jobs if job.id not in done]
 

@@ -1,5 +1,5 @@
-"""Generations of server processes: how the next one begins at a checkpoint, how its tables are filled, and how a training that
-an upgrade replaces is saved before.
+"""Generations of server processes: the return to a checkpoint, the initialisation of the tables, and the mid-pass handover of a
+training that an upgrade replaces.
 """
 
 import logging
@@ -37,7 +37,7 @@ _TRAINED = ("training", "evaluating")
 
 
 class Generations:
-    """The present generation. Its state is in the ledger: a master that restarts goes on in it."""
+    """The current generation. Its state is in the ledger, so a restarted master continues it."""
 
     def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
         self._ledger = ledger
@@ -49,67 +49,67 @@ class Generations:
 
     @property
     def _last(self) -> dict[str, Any]:
-        """The row of the checkpoint that the next recovery returns to, or the start."""
+        """Return the row of the checkpoint that the next recovery returns to, or that of the start."""
         return next(reversed(self._ledger.checkpoints()), _START)
 
     @property
     def last_checkpoint(self) -> str:
-        """The checkpoint that the next recovery returns to; empty: the start."""
+        """Return the name of the checkpoint that the next recovery returns to; "" is the start."""
         return str(self._last["name"])
 
     @property
     def take_over(self) -> str:
-        """The last checkpoint, where it is of another model whose dense values have other shapes; else empty."""
+        """Return the last checkpoint if it is of another model whose dense values have other shapes, else ""."""
         started = self._ledger.facts.started_from
         return self.last_checkpoint if started is not None and not started.dense and self._last["pass"] == 0 else ""
 
     @property
     def dense_of(self) -> int:
-        """The version whose network has the dense values of the last checkpoint, where that is one by log or compacted; else 0."""
+        """Return the version whose network has the last checkpoint's dense values, if that is by log or compacted; else 0."""
         last = self._last
         return int(last["follows"]) if last["stands_on"] or last["compacted"] else 0
 
     @property
     def used(self) -> bool:
-        """A trainer was told to initialise it, so its servers may hold rows."""
+        """True if a trainer has got the order to initialise it, so its servers may have rows."""
         return self._ledger.facts.used == self.present
 
     @property
     def ready(self) -> bool:
-        """Its servers hold first values, or a checkpoint whose rows were counted."""
+        """True if its servers have first values, or a checkpoint whose rows were counted."""
         return self._ledger.facts.initialised == self.present
 
     @property
     def initialised_by(self) -> int:
-        """The trainer whose values are in the servers; 0 while they are empty."""
+        """Return the trainer whose values are in the servers; 0 while they are empty."""
         generation, trainer = self._ledger.facts.initialised_by
         return trainer if generation == self.present else 0
 
     def open(self, rows: Sequence[int]) -> None:
-        """From now on trainers may join it. `rows`: in the table of each pserver."""
+        """Let trainers join the generation. `rows`: rows in the table of each pserver."""
         with self._ledger:
             self._ledger.set_facts(initialised=self.present, load_failures=0, table_rows=rows)
             self._ledger.end_recoveries(self._clock())
         log.info("generation %d is ready", self.present)
 
     def start_pass_over(self, ordinal: int) -> None:
-        """The next recovery returns to before this pass: its files may have changed, so no part of it may stay trained."""
+        """Remove the pass's mid-pass checkpoints: its files may have changed, so a recovery must return to before it."""
         for row in self._ledger.checkpoints():
             if row["pass"] == ordinal and row["mid"]:
                 self._ledger.remove_checkpoint(row["name"])
 
     def set_aside(self, names: Iterable[str], reason: str) -> None:
-        """Damaged checkpoints: the next recovery returns to the one before them."""
+        """Set damaged checkpoints aside, so that the next recovery returns to the one before them."""
         for name in names:
             log.error("checkpoint %s is damaged and is set aside: %s", name, reason)
             self._ledger.set_aside(name, reason)
 
     def holds(self, ordinal: int) -> bool:
-        """Whether the last checkpoint was made after the whole of this pass."""
+        """True if the last checkpoint was made after the whole of this pass."""
         return self._last["pass"] == ordinal and not self._last["mid"]
 
     def roll_back(self, role: str, reason: str) -> None:
-        """Back to the last checkpoint, in a new generation of server processes. Called within a transaction."""
+        """Return to the last checkpoint, in a new generation of server processes. Called within a transaction."""
         generation, last = self._ledger.increment("generation"), self._last
         lost = self._ledger.roll_back(last["pass"], last if last["mid"] else None)
         self._ledger.set_facts(follows=last["follows"], base=last["base"], finished=False)
@@ -132,13 +132,13 @@ class Part:
         self._generations = Generations(ledger, clock)
         features = settings.features
         self._needs_statistics = features is not None and bool(features.needs_statistics)
-        # Of the jobs that this part gives the pservers, if any.
+        # Results of the jobs that this part gives to pservers.
         self._results = JobResults(settings.pservers)
 
 
 class Initialisation(Part):
-    """The trainer that initialises the present generation: it pushes first values or loads the last checkpoint, whose rows are
-    then counted. No other trainer joins before that. In memory: a restarted master repeats it, which is harmless.
+    """The initialisation of the current generation: one trainer pushes first values or loads the last checkpoint, whose rows are then
+    counted. Other trainers join afterwards. The state is in memory; a restarted master repeats the initialisation, which is harmless.
     """
 
     _lease: Lease | None = None
@@ -147,7 +147,7 @@ class Initialisation(Part):
     """The checkpoint is loaded, and its rows are being counted."""
 
     def forget(self) -> None:
-        """Another generation begins."""
+        """Reset the state for a new generation."""
         self._lease = None
         self._granted = frozenset()
         self.verifying = False
@@ -158,7 +158,7 @@ class Initialisation(Part):
         self._granted -= {trainer}
 
     def ask(self, trainer: int) -> bool:
-        """Whether this trainer is to initialise."""
+        """Give the lease to this trainer unless another one has it. Return True if this trainer is to initialise."""
         lease, now = self._lease, self._clock()
         if self.verifying or (lease is not None and not lease.over(now) and lease.trainer != trainer):
             return False
@@ -169,14 +169,14 @@ class Initialisation(Part):
         return True
 
     def renew(self, trainer: int, ends: float) -> bool:
-        """False for a trainer that was to initialise and has been replaced by another."""
+        """Renew the lease. Return False for a trainer that was to initialise and was replaced by another one."""
         if self._lease is not None and self._lease.trainer == trainer:
             self._lease.ends = ends
             return True
         return trainer not in self._granted or self._generations.initialised_by == trainer
 
     def report(self, trainer: int, taken_over: str = "") -> bool:
-        """A trainer has initialised; whether it held the lease. `taken_over`: what it took over of another network."""
+        """Take the report that a trainer has initialised. Return True if it had the lease. `taken_over`: the parts of another network."""
         if self._lease is None or self._lease.trainer != trainer:
             return False
         self._lease = None
@@ -193,7 +193,7 @@ class Initialisation(Part):
         return True
 
     def expire(self, now: float) -> None:
-        """Loading twice is harmless: another trainer does it within the generation."""
+        """End an expired lease. Another trainer then loads within the same generation; loading twice is harmless."""
         if self._lease is not None and self._lease.over(now):
             log.warning("trainer %d did not initialise; another one will", self._lease.trainer)
             self._lease = None
@@ -202,11 +202,11 @@ class Initialisation(Part):
         return [control.Job(id=f"{VERIFY}-{self._generations.present}", kind=control.COUNT, folder=VERIFY)]
 
     def jobs(self, index: int) -> list[control.Job]:
-        """The rows that a pserver still has to count."""
+        """Return the count job if the pserver has not answered it yet."""
         return self._results.open(index, self._jobs()) if self.verifying else []
 
     def take(self, index: int, result: control.JobResult) -> str:
-        """The count of a pserver. Returns why the load has failed; empty if it has not."""
+        """Take a pserver's count. Return the reason if the load has failed, else ""."""
         self._results.take(index, result)
         if not self._results.complete(self._jobs()):
             return ""
@@ -227,8 +227,8 @@ class Initialisation(Part):
         return self._load_failed(difference)
 
     def judge_log(self, loaded: Sequence[int], fetched: Sequence[int]) -> str:
-        """A checkpoint by log is loaded: rows at each pserver, and in the files that each one had. Returns why the load has failed;
-        empty if it has not.
+        """Compare, after the load of a checkpoint by log, the rows at each pserver with those in its files. Return the reason if the load
+        has failed, else "".
         """
         if list(loaded) == list(fetched):
             log.info("checkpoint %s is loaded by log: %d rows", self._generations.last_checkpoint, sum(loaded))
@@ -237,7 +237,7 @@ class Initialisation(Part):
         return self._load_failed(f"the pservers hold {list(loaded)} rows of {list(fetched)}")
 
     def _load_failed(self, difference: str) -> str:
-        """Why, and after several times in a row with a consequence."""
+        """Count a failed load and return the reason. After several in a row, set the checkpoint aside or stop the pass."""
         name = self._generations.last_checkpoint
         failures = self._ledger.increment("load_failures")
         reason = f"checkpoint {name} did not load whole: {difference}"
@@ -252,38 +252,38 @@ class Initialisation(Part):
 
 
 class MidPassHandover(Part):
-    """Mid-pass handover, when an upgrade replaces a training: the old servers save their table once more before they end.
+    """Mid-pass handover when an upgrade replaces a training: the old servers save their table once more before they end.
 
-    The upgrade ends the old pods, which still work within their grace. No task is given out any more. Once no task is open, a
-    trainer saves the table as it is: a checkpoint in mid pass, which leaves the table unchanged. If a pass is being saved already,
-    that save is finished instead. Then, or when the old pods fall silent or their time is up, a recovery begins the new training;
-    its members wait until then. The state is in the ledger: a master that restarts continues the handover.
+    Kubernetes terminates the old pods, which go on working within their grace period. The master leases no further task. Once no task
+    is open, a trainer saves the table unchanged as a mid-pass checkpoint. If a pass is being saved already, that save is finished
+    instead. Then, or if the old pods fall silent or time out, a recovery begins the new training, whose members wait until then. The
+    state is in the ledger, so a restarted master continues the handover.
     """
 
-    # Every living member is heard within a lease from this moment on, also after a restart of the master.
+    # Start of the observation: every living member calls within a lease from this moment on, also after a restart of the master.
     _listens_since: float | None = None
 
     @property
     def state(self) -> HandoverState | None:
-        """None while no training is replaced."""
+        """Return the handover's state, or None if no training is being replaced."""
         return self._ledger.facts.handover
 
     @property
     def before(self) -> str | None:
-        """The training that is replaced; None while none is."""
+        """Return the training that is being replaced, or None."""
         return None if self.state is None else self.state.before
 
     @property
     def leave_timeout(self) -> float:
-        """Seconds that a leaving member waits for a master that does not answer: an upgrade restarts the master too."""
+        """Return the seconds that a leaving member waits for an unresponsive master, because an upgrade restarts the master too."""
         return min(_LONGEST_LEAVE, self._settings.handover_seconds)
 
     def resume(self) -> None:
-        """Members may have called while the master was down."""
+        """Restart the observation of members, which may have called while the master was down."""
         self._listens_since = None
 
     def begin(self, before: str) -> HandoverState | None:
-        """Begin if the replaced training is worth a save: its servers hold a part of a pass that no checkpoint has."""
+        """Begin a handover if the old servers have a part of a pass that no checkpoint has. Return its state, or None."""
         current = self._ledger.current_pass()
         pservers, seconds = len(self._ledger.facts.pservers), self._settings.handover_seconds
         if not seconds or not pservers or not self._generations.ready:
@@ -297,7 +297,7 @@ class MidPassHandover(Part):
         return state
 
     def order(self, state: HandoverState, current: PassRow) -> None:
-        """The save in mid pass, once and as soon as no task is open. Called within a transaction."""
+        """Order the mid-pass save, once, when no task is open. Called within a transaction."""
         if current.state not in _TRAINED or self._ledger.leased():
             return
         generation = self._generations.present
@@ -309,14 +309,14 @@ class MidPassHandover(Part):
         self._ledger.set_facts(handover=state.model_copy(update={"mid": stood}))
 
     def mid_pass_state(self, save: SaveRow) -> Mapping[str, Any] | None:
-        """Where the pass stood when this save was ordered in its middle; None for a save of a whole pass."""
+        """Return the columns of the pass when this mid-pass save was ordered, or None for a save of a whole pass."""
         state = self.state
         if state is None or state.ordinal != save.ordinal or save.generation != self._generations.present:
             return None
         return state.mid
 
     def broken(self, state: HandoverState, current: PassRow, pservers: Pservers, trainers: Trainers) -> str:
-        """Why nothing more can be saved; empty while it can."""
+        """Return the reason if nothing more can be saved, else ""."""
         now = self._clock()
         if current.state == "stopped":
             return f"pass {current.id} is stopped"
@@ -334,7 +334,7 @@ class MidPassHandover(Part):
         return "" if only_written or trainers.heard_since(since) else "no trainer is left"
 
     def reason_text(self, state: HandoverState, why_not: str) -> str:
-        """Why a recovery begins the new training, and why the last training since a checkpoint is lost."""
+        """Return the reason of the recovery that begins the new training, and, if there was no save, `why_not`."""
         replaced = f"training {state.before} was replaced by {self._settings.training}"
         save = self._ledger.save_of(state.ordinal)
         stands = save is not None and save.checkpoint in {row["name"] for row in self._ledger.checkpoints()}

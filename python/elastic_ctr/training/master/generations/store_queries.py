@@ -1,4 +1,4 @@
-"""Queries of the coordinator to the store."""
+"""Asynchronous queries of the coordinator to the store."""
 
 import math
 import threading
@@ -17,21 +17,21 @@ _PUBLISHED = "versions and refusals"
 
 
 class Pending(StoreError):
-    """The store is being asked; nothing is wrong."""
+    """The query is under way. This is no failure; the caller tries again later."""
 
 
 class Published(NamedTuple):
-    """`versions`: ids of all published ones. `refused`: those that cube-transfer refused, with its reasons."""
+    """`versions`: ids of all published versions. `refused`: the versions that cube-transfer refused, with its reasons."""
 
     versions: list[int]
     refused: dict[int, str]
 
 
 class StoreQueries:
-    """Queries of the coordinator, noted under its lock and sent to the store without it.
+    """Queries that are queued under the coordinator's lock and sent to the store without it.
 
-    Every call of a trainer or a pserver waits for the coordinator's lock, and an unreachable store may take a minute to fail:
-    leases would run out meanwhile. An answer is used once and expires soon, so that no stale one is used.
+    Every call of a trainer or pserver waits for that lock, and a request to an unreachable store may take a minute to fail, in which
+    leases would expire. An answer is used once and expires after 10 s, so none is used late.
     """
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,12 +42,12 @@ class StoreQueries:
         self._answers: dict[str, tuple[float, object]] = {}
 
     def published(self) -> Published:
-        """Raises Pending."""
+        """Return the published and refused versions. Raises Pending."""
         return self._answer(_PUBLISHED, self._look)
 
     def expect_published(self) -> None:
-        """It will be wanted soon: asked now, the answer is there by then. One that nobody took is of before: a version may have been
-        refused since.
+        """Queue the query of `published` ahead of its use. An unused earlier answer is dropped, because a version may have been refused
+        since.
         """
         with self._lock:
             self._answers.pop(_PUBLISHED, None)
@@ -57,11 +57,11 @@ class StoreQueries:
         return Published(published_versions(self._store), read_refusals(self._store))
 
     def rows_of(self, checkpoint: str) -> dict[int, int]:
-        """Rows by partition of a checkpoint in the store. Raises Pending."""
+        """Return the rows of each partition of a checkpoint in the store. Raises Pending."""
         return self._answer(f"rows of {checkpoint}", lambda: read_checkpoint(self._store, checkpoint).rows)
 
     def whole_checkpoint(self, names: Sequence[str]) -> str:
-        """The first of these checkpoints whose files are all there, else "". Raises Pending."""
+        """Return the first of these checkpoints whose files are all there, else "". Raises Pending."""
         return self._answer(
             f"which of {', '.join(names)} is whole",
             lambda: next((name for name in names if _is_whole(self._store, name)), ""),
@@ -76,7 +76,7 @@ class StoreQueries:
         raise Pending(f"the store is being asked for {name}")
 
     def ask(self) -> bool:
-        """Ask what is open, if anything is. Raises StoreError, ManifestDamaged; it stays open then."""
+        """Send the open queries. Return True if there were any. Raises StoreError, ManifestDamaged; the query then stays open."""
         with self._lock:
             noted = dict(self._open)
         for name, question in noted.items():
@@ -88,7 +88,7 @@ class StoreQueries:
 
 
 def _is_whole(store: Store, checkpoint: str) -> bool:
-    """By names and sizes; a pserver that fetches the files compares their digests."""
+    """True if all files exist with the right size; a pserver that fetches them verifies their digests."""
     try:
         return all(store.size(each.path) == each.bytes for each in read_checkpoint(store, checkpoint).files)
     except (NotInStore, ManifestDamaged):

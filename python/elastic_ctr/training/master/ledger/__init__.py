@@ -1,1 +1,1 @@
-"""The durable state of the master in one SQLite file: a module for each group of its tables."""
+"""The durable state of the master in one SQLite file, with a module for each group of tables."""

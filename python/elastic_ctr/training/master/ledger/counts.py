@@ -1,4 +1,4 @@
-"""The part of the ledger that counts what became of every line of every file."""
+"""The part of the ledger that counts lines of files by their outcome."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -20,15 +20,15 @@ _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 
 
 class LedgerCounts(LedgerFacts):
-    """Sums over tasks, refusals and files, of one pass or of all."""
+    """Sums over tasks, refusals and files, for one pass or for all."""
 
     def counts(self, ordinal: int | None = None) -> dict[str, int]:
-        """Files, lines by kind and tasks of one pass, or of all."""
+        """Return the numbers of files, lines by kind and tasks, for one pass or for all."""
         dropped = self.facts.dropped if ordinal is None else {}
         return total_of(self.counts_by_pass(ordinal or 0, ordinal), dropped)
 
     def counted(self, by_pass: Mapping[int, Mapping[str, int]] | None = None) -> dict[str, int]:
-        """The sums for people: every line of every file found is counted once. `by_pass`: the counts of all passes, where they are known."""
+        """Return the counts that the status shows: every line of every file counts once. `by_pass`: the counts of all passes, if known."""
         counts = total_of(self.counts_by_pass(0) if by_pass is None else by_pass, self.facts.dropped)
         lines = counts["records"] + counts["refused"]
         shown = {name: counts[name] for name in ("files", "trained", "refused", "parked", "repeated")}
@@ -36,7 +36,7 @@ class LedgerCounts(LedgerFacts):
 
     @contextmanager
     def _keeping_totals(self, ordinal: int | None = None) -> Iterator[None]:
-        """A transaction that takes back what was counted, of one pass or of any: `totals` keep it."""
+        """A transaction that reduces the counts of one pass or of any; the difference is added to `taken_back`, which `totals` includes."""
         with self:
             before = self.counts(ordinal)
             yield
@@ -45,13 +45,13 @@ class LedgerCounts(LedgerFacts):
             self.set_facts(taken_back={name: kept.get(name, 0) + less[name] for name in _TOTALS})
 
     def totals(self) -> dict[str, int]:
-        """All that was ever counted, also in passes that were read or trained again: these numbers only grow."""
+        """Return all lines ever counted, including those of passes that were read or trained again. These numbers only grow."""
         counts, facts = self.counts(), self.facts
         totals = {name: counts[name] + facts.taken_back.get(name, 0) for name in _TOTALS}
         return {**totals, "rolled_back": facts.rolled_back}
 
     def counts_by_pass(self, first: int, last: int | None = None) -> Mapping[int, dict[str, int]]:
-        """The counts of each pass from `first` on, in as many queries as for one. A pass that found nothing has zeros."""
+        """Return the counts of each pass from `first` on, in as many queries as for one. Missing counts are zero."""
         found: defaultdict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys((*_SUMS, *_OF_OTHER_TABLES), 0))
         where, values = "where pass >= ? and (? or pass <= ?) group by pass", (first, last is None, last)
         for ordinal, *sums in self._all(f"select pass, {_SUMS_OF_TASKS} from tasks {where}", *values):
@@ -59,7 +59,7 @@ class LedgerCounts(LedgerFacts):
         for name, sums_of in (("refused", "sum(lines) from refusals"), ("files", "count(*) from files")):
             for ordinal, total in self._all(f"select pass, {sums_of} {where}", *values):
                 found[ordinal][name] = total
-        # Records of tasks are counted whole.
+        # `trained` counts all records of a trained task; subtract those that are not trained.
         held_out = "sum(held_out.records) from held_out join tasks on tasks.id = task and trained > 0"
         for ordinal, total in self._all(
             f"select held_out.pass, {held_out} {where.replace('pass', 'held_out.pass')}", *values
@@ -70,7 +70,7 @@ class LedgerCounts(LedgerFacts):
 
 
 def total_of(by_pass: Mapping[int, Mapping[str, int]], dropped: Mapping[str, int]) -> dict[str, int]:
-    """Of these passes, and of those that the ledger has no more."""
+    """Return the sums over these passes and over those that the ledger has dropped."""
     return {
         name: sum(each[name] for each in by_pass.values()) + dropped.get(name, 0)
         for name in (*_SUMS, *_OF_OTHER_TABLES)

@@ -1,4 +1,4 @@
-"""The part of the ledger with its single values."""
+"""The part of the ledger with single values."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from elastic_ctr.training.master.ledger.sqlite_file import LedgerFile
 
 
 class LedgerFacts(LedgerFile):
-    """One row, parsed once a change."""
+    """Single values in one row, which is parsed again only after a change."""
 
     @property
     def facts(self) -> Facts:

@@ -16,20 +16,20 @@ Moment = Literal["before", "after"]
 MOMENTS: tuple[Moment, ...] = ("before", "after")
 Figures = dict[str, dict[str, Any] | None]
 """By moment: the fields of a Quality in camelCase, without its curves."""
-# With their names in a Quality's JSON.
+# The names of curves in a Quality's JSON.
 _CURVES = ("deciles", "roc")
 _GONE = ", ".join(f"'$.{name}'" for name in _CURVES)
-# Tasks with predictions, and the sample of each where it has one by a slot.
+# Tasks with predictions, each with its sample of groups by a slot, if it has one.
 _GROUPED = "from tasks left join groups on task = tasks.id and slot = ? where tasks.pass = ? and positives is not null and records > 0"
-# A year of hours, in 33 MB. Older passes have their figures alone.
+# Passes whose curves are kept: a year of hours takes 33 MB. Older passes keep their figures only.
 KEPT_CURVES = 10_000
-# Published micro-passes that a micro-pass is compared with before its version goes live; refused ones may be between them.
+# Published micro-passes that a new version is compared with, and the micro-passes that are searched for them.
 _COMPARED_PASSES, _LOOKED_AT = 20, 60
 _AUC_COLUMNS = {"before": "auc_before", "after": "auc"}
 
 
 class Compared(Protocol):
-    """Figures that a comparison reads; None: undefined."""
+    """The figures that a comparison reads; None if undefined."""
 
     @property
     def shows(self) -> float: ...
@@ -42,14 +42,14 @@ class Compared(Protocol):
 
 
 class Expected(NamedTuple):
-    """What a new version's quality is compared with, and of what that is: a part of a sentence."""
+    """The reference for a new version's quality; `of` names its source in a message."""
 
     of: str
     quality: Compared
 
 
 class Window(NamedTuple):
-    """A micro-pass: the version that it made, if any, and its figures, each record predicted before it was learned."""
+    """A micro-pass as a measure: its version, if any, and its figures; each record was predicted before it was learned."""
 
     ordinal: int
     version: int | None
@@ -57,10 +57,10 @@ class Window(NamedTuple):
 
 
 class LedgerQuality(LedgerFile):
-    """What a pass's histograms come to: the histograms themselves go when the pass is done."""
+    """The figures computed from a pass's histograms, which are deleted when the pass is done."""
 
     def set_quality(self, ordinal: int, moment: Moment, quality: Quality | None) -> None:
-        """None: the pass has no records."""
+        """Set the quality of a pass; None if it has no records."""
         with self:
             self._update(
                 "passes", {_AUC_COLUMNS[moment]: None if quality is None else quality.auc}, "ordinal = ?", ordinal
@@ -69,25 +69,25 @@ class LedgerQuality(LedgerFile):
             if quality is not None:
                 document = quality.model_dump_json(by_alias=True)
                 self._insert("qualities", {"ordinal": ordinal, "moment": moment, "document": document})
-            # Passes come one after the other, so each is met once.
+            # Passes have consecutive ordinals, so each loses its curves once.
             self._do(
                 f"update qualities set document = json_remove(document, {_GONE}) where pass = ?", ordinal - KEPT_CURVES
             )
 
     def set_groups(self, task: str, ordinal: int, slot: str, groups: bytes) -> None:
-        """The sample of the groups of a task's last predictions; empty: it has none."""
+        """Set the sample of groups of a task's last predictions; empty if there is none."""
         if groups:
             self._insert("groups", {"task": task, "ordinal": ordinal, "slot": slot, "data": groups})
         else:
             self._do("delete from groups where task = ?", task)
 
     def is_grouped(self, ordinal: int, slot: str) -> bool:
-        """Whether there are predictions, and all tasks with some have a sample by this slot."""
+        """True if there are predictions, and every task with predictions has a sample by this slot."""
         tasks, samples = self._one(f"select count(*), count(task) {_GROUPED}", slot, ordinal)
         return bool(0 < tasks == samples)
 
     def groups(self, ordinal: int, slot: str) -> Iterator[bytes]:
-        """The samples by this slot, one at a time: a pass of many tasks has more than fit into memory."""
+        """Yield the samples by this slot one at a time, because those of many tasks do not fit into memory."""
         for task in self._all(f"select task {_GROUPED} and task is not null order by task", slot, ordinal):
             [data] = self._one("select data from groups where task = ?", task[0])
             yield bytes(data)
@@ -97,11 +97,11 @@ class LedgerQuality(LedgerFile):
         return PassQuality(**{moment: Quality.model_validate_json(document) for moment, document in rows})
 
     def figures(self, first: int) -> dict[int, Figures]:
-        """Of the passes from `first` on, without their curves, in one query."""
+        """Return the figures, without curves, of the passes from `first` on, in one query."""
         return self._qualities(f"json_remove(document, {_GONE})", first)
 
     def curves(self, first: int) -> dict[int, Figures]:
-        """The deciles and the ROC of the passes from `first` on."""
+        """Return the deciles and the ROC of the passes from `first` on."""
         found = ", ".join(f"'{name}', json_extract(document, '$.{name}')" for name in _CURVES)
         return self._qualities(f"json_object({found})", first)
 
@@ -114,7 +114,7 @@ class LedgerQuality(LedgerFile):
         return found
 
     def windows(self, last: int, first: int, count: int) -> list[Window]:
-        """Up to `count` micro-passes from `first` to `last` that have an AUC and a calibration, the newest first."""
+        """Return up to `count` micro-passes from `first` to `last` that have an AUC and a calibration, the newest first."""
         rows = self._all(
             "select pass, passes.version, json_extract(document, '$.shows', '$.clicks', '$.auc', '$.calibration')"
             " from qualities join passes on ordinal = pass"
@@ -129,10 +129,10 @@ class LedgerQuality(LedgerFile):
     def expected_quality(
         self, last: int, most_refused: int, *, stream: bool = False, first: int = 0
     ) -> Expected | None:
-        """How the newest published version foretold the first pass with records that it had not learned; after so many refusals since
-        then, how pass `last` was foretold by the table itself. None without a published version, or such a pass up to `last`.
+        """Return the newest published version's quality on the first pass that it had not learned. After `most_refused` refusals since,
+        return the quality of pass `last` before training instead. None without a published version or such a pass up to `last`.
 
-        `stream`: a micro-pass is foretold as it is trained, and is compared with those published before it, from pass `first` on.
+        With `stream`, return the joint quality of the last published micro-passes from pass `first` on.
         """
         [refused] = self._one(
             "select count(*) from versions where state = 'refused'"
@@ -159,13 +159,13 @@ class LedgerQuality(LedgerFile):
         )
 
     def _in_stream(self, last: int, first: int) -> Expected | None:
-        """Of the last published passes together: a micro-pass alone is small."""
+        """Return the joint figures of the last published micro-passes, because one alone is too small."""
         found = [each.quality for each in self.windows(last - 1, first, _LOOKED_AT) if each.version is not None]
         found = found[:_COMPARED_PASSES]
         return None if not found else Expected(f"of the {len(found)} published passes before it", together(found))
 
 
-# The status asks for a thousand passes, of which one or two have changed. Nobody changes what is found.
+# The status reads a thousand passes, of which one or two have changed. Callers do not modify the result.
 @lru_cache(maxsize=4096)
 def _parsed(document: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(document)
@@ -173,8 +173,8 @@ def _parsed(document: str) -> dict[str, Any]:
 
 
 def together(windows: Sequence[WindowQuality]) -> WindowQuality:
-    """Of several windows as one: the AUC as a mean weighted by clicks, the calibration as all predicted clicks by all clicks."""
-    # numpy would take each window for an array of its own, which costs ten times as much.
+    """Return the figures of several windows as one. AUC and calibration are means weighted by clicks."""
+    # np.array would make an array of each window, which costs ten times as much.
     figures = np.fromiter(chain.from_iterable(windows), float, len(windows) * len(WindowQuality._fields))
     shows, clicks, auc, calibration = figures.reshape(-1, len(WindowQuality._fields)).T
     return WindowQuality(

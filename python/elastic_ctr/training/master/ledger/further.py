@@ -1,4 +1,4 @@
-"""The part of the ledger with tasks of several files: a task's row has the first one."""
+"""The part of the ledger with the further files of tasks; a task's own row has the first file."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,10 +10,10 @@ Parts = Sequence[tuple[str, int, int]]
 
 
 class LedgerFurther(LedgerFile):
-    """A row a further file, and refused lines by file."""
+    """One row for each further file of a task, and the refused lines by file."""
 
     def set_further(self, ordinal: int, tasks: Mapping[str, Parts]) -> None:
-        """Of the tasks of a pass that was filled just now."""
+        """Set the further parts of the tasks of a pass that was just filled."""
         with self:
             self._db.executemany(
                 "insert into further values (?, ?, ?, ?, ?, ?)",
@@ -21,7 +21,7 @@ class LedgerFurther(LedgerFile):
             )
 
     def further(self, ordinal: int) -> dict[str, list[tuple[str, int, int]]]:
-        """By task of a pass, what it has beside its own path. Tasks of one file are not there."""
+        """Return the further parts of a pass's tasks, by task. Tasks of one file are left out."""
         found: dict[str, list[tuple[str, int, int]]] = {}
         for task, *part in self._all(
             "select task, path, start, stop from further where pass = ? order by task, place", ordinal

@@ -1,6 +1,6 @@
-"""The master's durable state, owned by one process.
+"""The master's durable state, of which one process is the owner.
 
-A checkpoint holds all passes up to its own. One made in `mid` pass also names the epoch, and `kept` has the state of each task.
+A checkpoint includes all passes up to its own. A mid-pass one also has columns of its pass in `mid`, and those of tasks in `kept`.
 """
 
 import json
@@ -33,9 +33,9 @@ from elastic_ctr.training.master.ledger.touched import LedgerTouched
 
 _DRIFTS = 100
 _HISTOGRAMS = ("positives", "negatives")
-# Columns of a task that change with its training.
+# Columns of a task that training changes.
 _KEPT = "state, trained, repeated, positives, negatives"
-# Tables with the content of a pass that goes when it is listed anew.
+# Tables whose rows of a pass are deleted when the pass is listed anew.
 _OF_PASS = (
     *("files", "tasks", "refusals", "sample_lines", "collected", "collected_series", "drifts"),
     *("learning", "held_out", "qualities", "table_rows", "touched", "left_out", "further", "refused_files"),
@@ -46,7 +46,7 @@ _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 class Ledger(
     LedgerCounts, LedgerFurther, LedgerLearning, LedgerLeftOut, LedgerQuality, LedgerSamples, LedgerTable, LedgerTouched
 ):
-    """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
+    """The only owner of the file. Every public method is one transaction. Callers need the coordinator's lock."""
 
     # -- passes ----------------------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class Ledger(
         return int(self._one("select count(*) from passes")[0])
 
     def current_pass(self) -> PassRow | None:
-        """The first that is not done: passes are worked off in order."""
+        """Return the first pass that is not done, or None. Passes are trained in order."""
         return self._row(PassRow, "passes where state != 'done' order by ordinal")
 
     def passes_after(self, ordinal: int) -> list[PassRow]:
@@ -73,14 +73,14 @@ class Ledger(
         self._insert("passes", {**vars(one), "splits": json.dumps(one.splits)}, "insert")
 
     def drop_pass(self, ordinal: int) -> None:
-        """A pass that is waited for, with what was found in it if it was stopped before."""
+        """Delete a waiting pass, and its content if it was listed before."""
         with self._keeping_totals(ordinal):
             self._db.execute("delete from passes where ordinal = ? and state = 'waiting'", (ordinal,))
             self._empty_pass(ordinal)
 
     def _empty_pass(self, ordinal: int) -> None:
         for table in _OF_PASS:
-            # What an operator skips stays skipped.
+            # Records that an operator skips (task '') stay skipped.
             but = " and task != ''" if table == "left_out" else ""
             self._db.execute(f"delete from {table} where pass = ?{but}", (ordinal,))
 
@@ -95,7 +95,7 @@ class Ledger(
         *,
         state: str = "checking",
     ) -> None:
-        """The files found in a complete pass and the tasks they are cut into; ready to be checked, or analyzed."""
+        """Set the files of a complete pass and its tasks, which are then to be checked or analyzed."""
         with self._keeping_totals(ordinal):
             self._empty_pass(ordinal)
             self._db.executemany("insert into files values (?, ?, ?)", [(ordinal, *each) for each in files.items()])
@@ -106,18 +106,18 @@ class Ledger(
             self.set_pass(ordinal, state=state, epoch=0, reason="")
 
     def begin_micro_pass(self, ordinal: int, ranges: Sequence[str], event_time_max: int, *, ends_day: bool) -> None:
-        """A pass of a stream has got its offsets."""
+        """Set the offsets of a pass of a stream."""
         columns = {"splits": json.dumps(ranges), "event_time_max": event_time_max, "ends_day": ends_day}
         self.set_pass(ordinal, **columns)
 
     def lost_offsets(self, count: int) -> None:
-        """The stream has dropped them before their task was read."""
+        """Count offsets that the stream deleted before their task read them."""
         places = self.facts.stream
         if places is not None:
             self.set_facts(stream=places.model_copy(update={"gone": places.gone + count}))
 
     def took(self, ordinal: int, seconds: Mapping[str, float]) -> None:
-        """Seconds of each stage of a pass, for the status and the benches."""
+        """Add the seconds of stages of a pass, for the status and the benchmarks."""
         rounded = {name: round(taken, 3) for name, taken in seconds.items()}
         self._do("update passes set seconds = json_patch(seconds, ?) where ordinal = ?", json.dumps(rounded), ordinal)
 
@@ -134,7 +134,7 @@ class Ledger(
         return self._rows(TaskRow, "tasks where state = 'leased'")
 
     def exclude_downtime(self, now: float, lease_seconds: float) -> None:
-        """Since its trainer was last heard, the master could not be told that a task is done: that time does not count."""
+        """Exclude the time since each trainer's last renewal from its task's time: while the master was down, it could not report."""
         self._do(
             "update tasks set leased_at = leased_at + max(0, ? - (lease_ends - ?))"
             " where state = 'leased' and leased_at is not null",
@@ -143,16 +143,16 @@ class Ledger(
         )
 
     def lease(self, task: str, trainer: int, attempt: str, since: float | None, ends: float) -> None:
-        """`since` None: it waits its turn, until `start_next_task`."""
+        """Lease a task. `since` None: it was leased ahead and waits for `start_next_task`."""
         row = {"state": "leased", "trainer": trainer, "attempt": attempt, "leased_at": since, "lease_ends": ends}
         self._update("tasks", {**row, "running": 0}, "id = ?", task)
 
     def start_next_task(self, trainer: int, now: float) -> None:
-        """A trainer has ended a task: it begins the one that it had leased ahead."""
+        """Start the clock of the task that the trainer had leased ahead, because it has ended another one."""
         self._update("tasks", {"leased_at": now}, "state = 'leased' and trainer = ? and leased_at is null", trainer)
 
     def renew(self, attempts: Iterable[str], running: str, now: float, ends: float) -> None:
-        """An attempt that is running for the first time has begun now."""
+        """Renew leases. The time of the attempt `running` starts now if it was not running before."""
         with self:
             for attempt in attempts:
                 runs = int(attempt == running)
@@ -172,8 +172,8 @@ class Ledger(
         repeated: int = 0,
         park_at: int = 0,
     ) -> bool:
-        """A task that was not done goes to another trainer, or is parked: once it has `failed`, or has `lost` its
-        trainer, `park_at` times in a row. Returns whether it was parked.
+        """Release an unfinished task for another trainer, or park it once it has `failed`, or has `lost` its trainer, `park_at` times in a
+        row. Return True if it was parked.
         """
         failures, lost_leases = task.failures + int(failed), task.lost_leases + int(lost)
         parked = (failed and failures >= park_at) or (lost and lost_leases >= park_at)
@@ -198,8 +198,8 @@ class Ledger(
         collected: CollectedPart | None = None,
         refused_of: Mapping[str, int] | None = None,
     ) -> None:
-        """Counts of lines by kind, refusals (reason, lines, examples), sample lines; what was collected of the columns, if anything was;
-        refused lines by file, if the task has several.
+        """Take the result of a check: counts of lines by kind, refusals (reason, lines, examples), sample lines, histograms, collected
+        statistics if there are any, and refused lines by file if the task has several.
         """
         with self:
             found = dict(zip(_HISTOGRAMS, map(packed, histograms), strict=True))
@@ -218,7 +218,7 @@ class Ledger(
         collected: CollectedPart,
         refused_of: Mapping[str, int] | None = None,
     ) -> None:
-        """The columns of a task are collected. Its check counts records and refusals once more."""
+        """Take the statistics of a task's columns. The later check counts records and refusals again."""
         with self:
             self._do(f"update tasks set state = 'done', {_CLEAN} where id = ?", task.id)
             self._refused(task, refused, refused_of)
@@ -245,7 +245,7 @@ class Ledger(
         )
 
     def trained(self, task: TaskRow, histograms: tuple[Histogram, Histogram], *, epochs: int = 1) -> None:
-        """Done in an epoch of training, or with `epochs` 0 in one that only predicts."""
+        """Mark a task as done in an epoch of training, or, with `epochs` 0, in a walk that only predicts."""
         self._do(
             f"update tasks set state = 'done', {_CLEAN}, trained = trained + ?, positives = ?, negatives = ? where id = ?",
             epochs,
@@ -254,7 +254,7 @@ class Ledger(
         )
 
     def next_epoch(self, ordinal: int) -> None:
-        """All tasks with records are to be done again; the others stay done."""
+        """Reset all tasks with records to todo; the others stay done."""
         self._do(
             "update tasks set state = case when records > 0 then 'todo' else 'done' end, failures = 0, lost_leases = 0"
             " where pass = ?",
@@ -262,12 +262,12 @@ class Ledger(
         )
 
     def records(self, ordinal: int) -> int:
-        """Of a pass, those held out included."""
+        """Return the number of records of a pass, including held-out ones."""
         [records] = self._one("select coalesce(sum(records), 0) from tasks where pass = ?", ordinal)
         return int(records)
 
     def histograms(self, ordinal: int) -> tuple[Histogram, Histogram] | None:
-        """Sums over the tasks of a pass, of the last epoch."""
+        """Return the sums of the histograms of all tasks in the last epoch, or None if one has none."""
         rows = self._all("select positives, negatives from tasks where pass = ? and records > 0", ordinal)
         if not rows or any(row[0] is None for row in rows):
             return None
@@ -275,7 +275,7 @@ class Ledger(
         return positives, negatives
 
     def unpublished(self) -> int:
-        """Records of the passes after the last one that made a version."""
+        """Return the number of records of the passes after the last one that made a version."""
         [records] = self._one(
             "select coalesce(sum(records), 0) from tasks"
             " where pass > (select coalesce(max(pass), 0) from versions where state = 'published')"
@@ -283,7 +283,7 @@ class Ledger(
         return int(records)
 
     def refusals(self, ordinal: int) -> dict[str, tuple[int, list[str]]]:
-        """Reason -> (lines, first examples) of a pass."""
+        """Return reason -> (lines, first examples) of a pass."""
         found: dict[str, tuple[int, list[str]]] = {}
         rows = self._all("select reason, lines, examples from refusals where pass = ?", ordinal)
         for reason, lines, examples in rows:
@@ -292,7 +292,7 @@ class Ledger(
         return found
 
     def worst_file(self, ordinal: int) -> str:
-        """The file of a pass with the most refused lines, as `path (lines)`; empty if no line was refused."""
+        """Return the file of a pass with the most refused lines, as `path (lines)`; "" if no line was refused."""
         row = self._one(
             "select path, sum(lines) from refused_files where pass = ? group by path order by 2 desc, 1 limit 1",
             ordinal,
@@ -300,13 +300,13 @@ class Ledger(
         return "" if row is None else f"{row[0]} ({row[1]})"
 
     def forget(self) -> None:
-        """Delete rows that no later step reads, or the file would grow with every record ever seen.
+        """Delete data that no later step reads, or the file would grow without bound.
 
-        Of passes that are done: histograms, samples of groups, and the results of their saves. Sample lines that no recovery returns to.
+        These are the histograms, samples of groups and save results of done passes, and sample lines before the oldest checkpoint.
         """
         with self:
             slim = ", ".join(row[1] for row in self._all("pragma table_info(tasks)") if row[1] not in _HISTOGRAMS)
-            # Replaced, not updated: SQLite joins pages that have become empty only where rows are deleted.
+            # Rows are replaced, not updated, because SQLite merges half-empty pages only after deletions.
             self._db.execute(
                 f"replace into tasks ({slim}) select {slim} from tasks where positives is not null"
                 " and pass in (select ordinal from passes where state = 'done') order by rowid"
@@ -316,7 +316,7 @@ class Ledger(
             self._forget_samples()
 
     def drop_passes(self, before: int) -> None:
-        """Passes before this one, which are done and to which no recovery returns: their counts stay, and so do the versions that
+        """Delete the passes before this one, which are done and to which no recovery returns. Their counts are kept, and the versions that
         the next delta depends on.
         """
         with self:
@@ -336,22 +336,22 @@ class Ledger(
     # -- statistics of the columns ---------------------------------------------------------------------------------
 
     def collected_records(self, ordinal: int) -> int | None:
-        """Records of the tasks whose columns are collected; None where there is no such task."""
+        """Return the number of records of the tasks with collected columns, or None if there is no such task."""
         [records] = self._one("select sum(records) from collected where pass = ?", ordinal)
         return None if records is None else int(records)
 
     def collected(self, ordinal: int) -> dict[str, tuple[str, bytes]]:
-        """Task and head of each of the collectors' parts, by the part's name; `collected_series` has the rest of them."""
+        """Return (task, head) of each collected part, by the part's name. `collected_series` has the rest of a part."""
         rows = self._db.execute(
             "select path, start, task, data from collected join tasks on tasks.id = task where collected.pass = ?",
             (ordinal,),
         )
-        # Equal ones are kept once.
+        # Equal heads share one object.
         heads: dict[bytes, bytes] = {}
         return {part_name(path, start): (task, heads.setdefault(head, head)) for path, start, task, head in rows}
 
     def collected_series(self, task: str, place: int) -> bytes | None:
-        """One series of a part; None where it was dropped in the meantime."""
+        """Return one series of a part, or None if it was dropped in the meantime."""
         row = self._one("select data from collected_series where task = ? and place = ?", task, place)
         return None if row is None else bytes(row[0])
 
@@ -361,21 +361,21 @@ class Ledger(
             self._db.execute("delete from collected_series where pass = ?", (ordinal,))
 
     def begin_check(self, ordinal: int) -> None:
-        """After an analysis: all tasks are to be done again."""
+        """Begin the check after an analysis: reset all tasks to todo."""
         with self:
             self.drop_collected(ordinal)
             self._do(f"update tasks set state = 'todo', {_CLEAN} where pass = ?", ordinal)
             self.set_pass(ordinal, state="checking")
 
     def set_drift(self, ordinal: int, drift: DriftRow) -> None:
-        """The collected parts of a pass are compared. Only the last passes are kept."""
+        """Set the drift of a pass and delete its collected parts. Only the last 100 passes keep theirs."""
         with self:
             self.drop_collected(ordinal)
             self._do("delete from drifts where pass <= ?", ordinal - _DRIFTS)
             self._insert("drifts", {"ordinal": ordinal, "columns": drift.model_dump_json()})
 
     def drifts(self) -> dict[int, DriftRow]:
-        """By pass, in order."""
+        """Return the drift by pass, in order."""
         rows = self._all("select pass, columns from drifts order by pass")
         return {ordinal: DriftRow.model_validate_json(columns) for ordinal, columns in rows}
 
@@ -385,7 +385,7 @@ class Ledger(
         return self._row(SaveRow, "saves where pass = ?", ordinal)
 
     def begin_save(self, save: SaveRow) -> None:
-        """The intent is written before the first step: steps change the table and are never repeated."""
+        """Write a save before its first step, because steps change the table and must not be repeated."""
         self._insert("saves", {**vars(save), "steps": json.dumps(save.steps)})
 
     def set_save(self, ordinal: int, **columns: Any) -> None:
@@ -395,18 +395,18 @@ class Ledger(
         self._insert("versions", columns)
 
     def abandon_versions(self, after: int) -> None:
-        """Still servable, never a parent."""
+        """Mark later versions as abandoned: they can be served, but no delta depends on them."""
         self._update("versions", {"state": "abandoned"}, "id > ? and state = 'published'", after)
 
     def versions(self) -> list[dict[str, Any]]:
         return self._dicts("select * from versions order by id")
 
     def version_passes(self) -> dict[int, int]:
-        """The pass of each version that the ledger knows, by its id."""
+        """Return the pass of each version in the ledger, by version id."""
         return dict(self._all("select id, pass from versions"))
 
     def chain(self) -> list[int]:
-        """The published versions that the next delta depends on, its base first; empty without a base."""
+        """Return the published versions that the next delta depends on, its base first; [] without a base."""
         parents = dict(self._all("select id, parent from versions"))
         last = self.facts.follows
         chain: list[int] = []
@@ -426,8 +426,8 @@ class Ledger(
         mid: Columns | None = None,
         stands_on: str = "",
     ) -> None:
-        """`mid`: the columns (state, epoch, trained_at) with which the pass goes on; the state of its tasks is kept. `stands_on`: the
-        saved checkpoint of one by log; its own name for one that was compacted.
+        """Add a checkpoint. `mid`: the columns (state, epoch, trained_at) with which its pass continues; tasks are recorded, too.
+        `stands_on`: the saved checkpoint that a checkpoint by log needs; its own name if it was compacted.
         """
         with self:
             self._db.execute("delete from logs where checkpoint = ?", (name,))
@@ -443,8 +443,8 @@ class Ledger(
                 )
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """Checkpoints for recoveries, oldest first. `mid` is None for one of a whole pass; `stands_on` is empty but for one by log.
-        `compacted`: the network of its version has its dense values.
+        """Return the checkpoints for recoveries, oldest first. `mid` is None for a whole pass; `stands_on` is "" unless it is by log. With
+        `compacted` its dense values are in the network of its version.
         """
         found = self._dicts(
             "select checkpoints.*, coalesce(stands_on, '') as stands_on from checkpoints left join logs on checkpoint = name"
@@ -457,11 +457,11 @@ class Ledger(
         return found
 
     def damaged_checkpoints(self) -> list[dict[str, Any]]:
-        """Those that were set aside, oldest first."""
+        """Return the checkpoints that were set aside, oldest first."""
         return self._dicts("select * from checkpoints where damaged is not null order by pass, at")
 
     def set_aside(self, name: str, reason: str) -> None:
-        """No recovery returns to this checkpoint any more."""
+        """Mark a checkpoint as damaged, so that no recovery returns to it."""
         self._update("checkpoints", {"damaged": reason}, "name = ?", name)
 
     def remove_checkpoint(self, name: str) -> None:
@@ -473,8 +473,8 @@ class Ledger(
     # -- recoveries ------------------------------------------------------------------------------------------------
 
     def roll_back(self, ordinal: int, mid: Columns | None = None) -> int:
-        """Forget all training after pass `ordinal`, or after a checkpoint (its row) in the middle of that pass. Results of checks
-        stay. Returns the records trained in vain, each once per task.
+        """Undo all training after pass `ordinal`, or after the mid-pass checkpoint `mid` (a row) of that pass. Results of checks stay.
+        Return the number of records whose training is lost, each counted once.
         """
         name = "" if mid is None else str(mid["name"])
         with self._keeping_totals():
@@ -500,7 +500,7 @@ class Ledger(
             )
             # An unfinished save of the checkpoint's own pass is planned again.
             self._db.execute("delete from saves where pass > ? or (pass = ? and stage != 'done')", (ordinal, ordinal))
-            # The pass and its tasks as they were when the checkpoint was made in its middle. A stopped pass stays stopped.
+            # Restore the pass and its tasks as of the mid-pass checkpoint. A stopped pass stays stopped.
             if mid is not None and self._one(
                 "select 1 from passes where ordinal = ? and state = 'checked'", ordinal + 1
             ):

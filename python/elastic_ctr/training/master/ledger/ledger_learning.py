@@ -1,4 +1,4 @@
-"""The part of the ledger with how much each pass was trained, and which records are held out of it."""
+"""The part of the ledger with the learning of each pass: epochs, batch sizes, losses, and the number of held-out records."""
 
 from functools import lru_cache
 
@@ -15,11 +15,11 @@ class Learning(BaseModel):
     """How much a pass was trained.
 
     Attributes:
-        batch_sizes: of each epoch.
-        losses: logloss before training, then of the held-out records after each epoch; None where none is held out. Where records are
-            held out, the first one is of those, too.
-        holdout: the share of the records that is held out; None before its first task.
-        shift: what added to all logits after training makes the predicted clicks those observed.
+        batch_sizes: records a step, by epoch.
+        losses: logloss before training, then after each epoch. With `data.holdout` all are over the held-out records; without, those
+            after an epoch are None.
+        holdout: the share of held-out records; None before the first task.
+        shift: added to all logits after training, so that the predicted clicks are those observed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,7 +31,7 @@ class Learning(BaseModel):
 
 
 class LedgerLearning(LedgerFile):
-    """A document a pass, and a count a task."""
+    """A document for each pass, and the number of held-out records for each task."""
 
     def learning(self, ordinal: int) -> Learning:
         row = self._one("select document from learning where pass = ?", ordinal)
@@ -41,7 +41,7 @@ class LedgerLearning(LedgerFile):
         self._insert("learning", {"ordinal": ordinal, "document": learning.model_dump_json()})
 
     def last_shift(self, before: int, first: float = 0.0) -> float:
-        """That of the last pass before this one; `first` where this is the first."""
+        """Return the shift of the last pass before this one, or `first` if there is none."""
         row = self._one("select document from learning where pass < ? order by pass desc limit 1", before)
         return first if row is None else Learning.model_validate_json(row[0]).shift
 
@@ -49,11 +49,11 @@ class LedgerLearning(LedgerFile):
         self._insert("held_out", {"task": task, "ordinal": ordinal, "records": records})
 
     def held_out(self, ordinal: int) -> dict[str, int]:
-        """Held-out records by task of a pass."""
+        """Return the number of held-out records of each task of a pass."""
         return dict(map(tuple, self._all("select task, records from held_out where pass = ?", ordinal)))
 
     def learned(self, first: int, last: int | None = None) -> dict[int, PassLearning]:
-        """How the passes from `first` on were learned, in one query. What a recovery has undone is left out."""
+        """Return the learning of the passes from `first` on, in one query, without epochs that a recovery has undone."""
         found = self._all(
             "select ordinal, state, epoch, document,"
             " (select coalesce(sum(records), 0) from held_out where held_out.pass = ordinal) from passes"
@@ -65,7 +65,7 @@ class LedgerLearning(LedgerFile):
         return {ordinal: _learned(*row) for ordinal, *row in found}
 
 
-# The status asks for a thousand passes, of which one or two have changed.
+# The status reads a thousand passes, of which one or two have changed.
 @lru_cache(maxsize=2048)
 def _learned(state: str, epoch: int, document: str | None, held_out: int) -> PassLearning:
     known = Learning() if document is None else Learning.model_validate_json(document)

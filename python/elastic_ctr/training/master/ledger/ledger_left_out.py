@@ -1,4 +1,4 @@
-"""The part of the ledger with the records that tasks refuse by where they begin."""
+"""The part of the ledger with the records that tasks leave out, by file or partition and offset."""
 
 from collections.abc import Collection, Iterable
 
@@ -11,10 +11,10 @@ _NAMED = 5
 
 
 class LedgerLeftOut(LedgerFile):
-    """A row a record. Those that an operator skips belong to no task, and stay when their pass is listed anew."""
+    """One row for each record. Records that an operator skips have no task, and stay when their pass is listed anew."""
 
     def skip(self, one: PassRow, rows: Iterable[tuple[str, int]]) -> str:
-        """(path, offset) of each. Returns why not; empty if they are skipped from the next listing of the pass on."""
+        """Skip the records at (path, offset) from the next listing of the pass on. Return the reason for a refusal, else ""."""
         known = [path for (path,) in self._all("select path from files where pass = ? order by path", one.ordinal)]
         given = [(path, offset, Reason.SKIPPED.value) for path, offset in rows]
         if unknown := [path for path, *_ in given if path not in known]:
@@ -23,7 +23,7 @@ class LedgerLeftOut(LedgerFile):
         return ""
 
     def set_unpredictable(self, task: TaskRow, rows: Iterable[control.LeftOut]) -> None:
-        """Found by its check."""
+        """Leave out the records that the task's check could not predict."""
         self._leave_out(
             task.id, task.ordinal, [(each.path, offset, each.reason) for each in rows for offset in each.offsets]
         )
@@ -35,7 +35,7 @@ class LedgerLeftOut(LedgerFile):
             )
 
     def left_out(self, task: TaskRow, paths: Collection[str]) -> list[control.LeftOut]:
-        """What a task over these paths leaves out: what its check has found, and what an operator skips."""
+        """Return the records that a task over these paths leaves out: those that its check found, and those that an operator skips."""
         found: dict[tuple[str, str], list[int]] = {}
         for path, offset, reason in self._all(
             "select path, offset, reason from left_out where pass = ? and task in ('', ?) order by path, offset",
@@ -47,6 +47,6 @@ class LedgerLeftOut(LedgerFile):
         return [control.LeftOut(path=path, reason=reason, offsets=places) for (path, reason), places in found.items()]
 
     def skipped(self, ordinal: int) -> int:
-        """How many records of a pass an operator skips."""
+        """Return the number of records of a pass that an operator skips."""
         [rows] = self._one("select count(*) from left_out where pass = ? and task = ''", ordinal)
         return int(rows)

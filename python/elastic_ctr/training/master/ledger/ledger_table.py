@@ -1,4 +1,4 @@
-"""The part of the ledger with the rows of the sparse table at each pserver, after the save of each pass."""
+"""The part of the ledger with the row counts of the sparse table at each pserver, after the save of each pass."""
 
 from collections.abc import Collection, Sequence
 
@@ -13,10 +13,10 @@ class TablePart(BaseModel):
     """One pserver's part of the sparse table after a save.
 
     Attributes:
-        rows: in the table once the save is done.
-        new: created since the save before, or since a recovery loaded a checkpoint; None where that had not been counted.
-        expired: deleted by the shrink of this save; None where the rows before it were not counted.
-        bytes: of its partitions in the checkpoint of this save, as the store has them; None where the save has none.
+        rows: rows in the table after the save.
+        new: rows created since the previous save or the load of a checkpoint; None if there was no count then.
+        expired: rows deleted by the shrink of this save; None if there was no count before it.
+        bytes: bytes in the store of its partitions in this save's checkpoint; None if the save has none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,16 +38,16 @@ def parts_after(
     counted: Sequence[int],
     results: Sequence[Sequence[control.JobResult]],
 ) -> Tables:
-    """From counts by pserver: training alone creates rows, and shrinks alone delete them. Empty where no rows were counted.
+    """Return the parts from counts by pserver, () without counts. Only training creates rows, and only shrinks delete them.
 
     Args:
-        steps: of the save; a shrink comes first, and with it the checkpoint is the last one.
-        before: rows after the save before, or after a load; empty where they were not counted.
-        counted: rows before the first step; empty where they were not counted.
-        results: of the jobs of the save, by pserver.
+        steps: the steps of the save; a shrink is the first, and the checkpoint is then the last.
+        before: rows after the previous save or a load; empty if not counted.
+        counted: rows before the first step; empty if not counted.
+        results: results of the save's jobs, by pserver.
     """
     saved = [_saved(each) for each in results] if "checkpoint" in steps else []
-    # Without a shrink the checkpoint has what was counted.
+    # Without a shrink the checkpoint has as many rows as the table before the save.
     trained = list(counted) if counted or "shrink" in steps else [rows for rows, _ in saved]
     found = []
     for index in range(len(saved or trained)):
@@ -66,26 +66,26 @@ def parts_after(
 
 
 def _saved(results: Sequence[control.JobResult]) -> tuple[int, int]:
-    """Rows and bytes of the partitions of one pserver in a checkpoint."""
+    """Return the rows and the bytes of one pserver's partitions in a checkpoint."""
     files = [file for result in results if result.rows for file in result.files if "/000/" in file.path]
     return sum(merged_rows(results).values()), sum(file.bytes for file in files)
 
 
 class LedgerTable(LedgerFile):
-    """A document a pass that was saved."""
+    """A document for each saved pass."""
 
     def set_table(self, ordinal: int, parts: Tables) -> None:
-        """A pass that is saved once more, since only its version was lost, keeps what was counted first."""
+        """Set the parts of a pass. If it is saved again because only its version was lost, the first counts stay."""
         if parts:
             document = _READER.dump_json(parts).decode()
             self._insert("table_rows", {"ordinal": ordinal, "document": document}, "insert or ignore")
 
     def last_table(self) -> Tables:
-        """After the last save that was counted; empty before."""
+        """Return the parts after the last counted save, or ()."""
         row = self._one("select document from table_rows order by pass desc limit 1")
         return () if row is None else _READER.validate_json(row[0])
 
     def tables(self, first: int) -> dict[int, Tables]:
-        """Of the passes from `first` on, in one query. Passes that an earlier release saved have none."""
+        """Return the parts of the passes from `first` on, in one query. Passes that an earlier release saved have none."""
         found = self._all("select pass, document from table_rows where pass >= ? order by pass", first)
         return {ordinal: _READER.validate_json(document) for ordinal, document in found}

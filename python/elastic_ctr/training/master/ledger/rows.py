@@ -1,8 +1,8 @@
 """The content of the ledger: single values, and the rows of its tables.
 
-States of a pass: waiting -> checking -> checked -> training -> evaluating -> saving -> done, or stopped with a reason; analyzing
-before checking where features need statistics that are not pinned yet. A task's state is that of the present epoch of its pass:
-todo, leased, done, or parked.
+States of a pass: waiting -> checking -> checked -> training -> evaluating -> saving -> done, or stopped with a reason. Analyzing
+precedes checking if features need statistics that are not pinned yet. A task is todo, leased, done, or parked in the current epoch
+of its pass.
 """
 
 import math
@@ -28,7 +28,7 @@ class _Checked(BaseModel):
 
 
 class SaverLease(_Checked):
-    """The lease of the trainer that saves, for a master that is started in this one's place."""
+    """The lease of the trainer that saves, from which a restarted master continues."""
 
     trainer: int
     attempt: str
@@ -37,7 +37,7 @@ class SaverLease(_Checked):
 
 
 class HandoverState(_Checked):
-    """A mid-pass handover. `mid`: the columns of the pass when its save was ordered."""
+    """A mid-pass handover. `mid`: the columns of the pass when its mid-pass save was ordered."""
 
     before: str
     pservers: int
@@ -50,14 +50,14 @@ class StartedFrom(_Checked):
     """The checkpoint of another model that this ledger began with.
 
     Attributes:
-        store, version, checkpoint: what it was there.
-        name: of its copy in this model's store.
-        dense: the dense values were loaded as they were; else the network was taken over as far as it fits.
-        copied: the copy is complete.
-        shift: of the version's logits.
-        taken_over: what became of the network, as the trainer says it.
-        statistics: digest of the other model's statistics; its series stay as they are. Empty: it had none.
-        given: digest of the statistics that the values file gave at the start.
+        store, version, checkpoint: the original.
+        name: the name of its copy in this model's store.
+        dense: True if the dense values are loaded unchanged; else the network is taken over as far as it fits.
+        copied: True if the copy is complete.
+        shift: the shift of the version's logits.
+        taken_over: the trainer's report of the parts of the network that it took over.
+        statistics: digest of the other model's statistics, whose series stay unchanged; empty if it had none.
+        given: digest of the statistics in the values file at the start.
     """
 
     store: str
@@ -73,7 +73,7 @@ class StartedFrom(_Checked):
 
 
 class Came(NamedTuple):
-    """Offsets of a pass of a stream came between two unix seconds."""
+    """The interval, in Unix seconds, in which `offsets` of a pass of a stream arrived."""
 
     ordinal: int
     first: float
@@ -82,7 +82,7 @@ class Came(NamedTuple):
 
 
 class WindowQuality(NamedTuple):
-    """Of the figures of a Quality those that windows are compared by."""
+    """The figures of a Quality by which windows are compared."""
 
     shows: float
     clicks: float
@@ -94,9 +94,9 @@ class CompactionRow(_Checked):
     """A compaction under way.
 
     Attributes:
-        log_of: the checkpoint by log that it began with, made with the version `follows` after pass `ordinal`.
-        name, version: of the checkpoint and the base that it makes.
-        committed_at: unix seconds; both are in the store then, and the base is adopted with the next save.
+        log_of: the checkpoint by log that is compacted; it was made with the version `follows` after pass `ordinal`.
+        name, version: the checkpoint and the base that the compaction makes.
+        committed_at: Unix seconds at which both were in the store; the next save adopts the base.
     """
 
     log_of: str
@@ -110,14 +110,14 @@ class CompactionRow(_Checked):
 
 
 class StreamPlaces(_Checked):
-    """Where the next pass of a stream begins.
+    """The positions in a stream at which the next pass begins.
 
     Attributes:
-        following: by partition, the offset after the last one that a pass has.
-        gone: offsets that the stream no longer kept when their pass was begun.
-        arrivals: of the last passes.
+        following: by partition, the first offset that no pass has.
+        gone: the number of offsets that the stream deleted before a pass read them.
+        arrivals: the arrivals of the last passes.
         day: the newest day of the passes, YYYYMMDD.
-        files: by partition of a followed folder, what its file is known by.
+        files: by partition of a followed folder, the identity of its file.
     """
 
     following: dict[str, int]
@@ -128,7 +128,7 @@ class StreamPlaces(_Checked):
 
 
 class HoldRow(_Checked):
-    """Publishing is held since pass `since`. `announced`: the store has it."""
+    """A publishing hold since pass `since`. `announced`: its file is in the store."""
 
     hold: Hold
     since: int
@@ -136,30 +136,30 @@ class HoldRow(_Checked):
 
 
 class Facts(_Checked):
-    """The single values of the ledger, as a new ledger has them.
+    """The single values of the ledger. The defaults are those of a new ledger.
 
     Attributes:
-        used: the last generation that a trainer was told to initialise, so its servers may hold rows.
+        used: the last generation that a trainer was ordered to initialise, so its servers may have rows.
         initialised: the last generation that is ready to be trained.
-        initialised_by: the last generation with values in its servers, and the trainer that put them there.
+        initialised_by: the last generation with values in its servers, and the trainer that pushed them.
         follows, base: the version that the next delta changes, and its base.
-        base_due: why the next version is a base.
-        pservers: the process of each pserver's supervisor, by index.
+        base_due: the reason why the next version must be a base; empty if it need not.
+        pservers: the incarnation of each pserver's supervisor, by index.
         taken_back: counts of passes that were read or trained again.
-        statistics: the digest of the pinned statistics of the columns; empty before.
-        statistics_of: the pass that they were made of; 0 if they were given.
+        statistics: the digest of the pinned column statistics; empty before.
+        statistics_of: the pass of which they were computed; 0 if the values file has them.
         offset: added to every logit for the model's life: the log-odds of a click in the first pass; None before.
-        table_rows: rows at each pserver after the last save or load; empty where they were not counted.
-        started_from: where the model began; None where it began with nothing.
-        stream: None where hours are trained, and before the first look at a stream.
-        hold: publishing is held; None: it is not.
+        table_rows: rows at each pserver after the last save or load; empty if not counted.
+        started_from: the checkpoint of another model that this one began with, if any.
+        stream: None for hours, and before the first poll of a stream.
+        hold: the present publishing hold, if any.
         last_hold: the number of the last hold.
-        compared_from: the first pass whose figures count in comparisons of quality: the first one after the last hold.
+        compared_from: the first pass whose figures are compared: the first one after the last hold.
         windows_before: figures of the windows of the model that this one began with, the newest first.
-        clock_moved: seconds by which the machine's clock was set while a master ran. Every time in the ledger is that much behind it.
-        compaction: of a stream's log; None: none is under way.
-        table_saved_at: unix seconds of the last save of the whole table; 0: none that is known.
-        dropped, dropped_passes: counts of the passes that the ledger has dropped, and how many they are.
+        clock_moved: the sum, in seconds, of the clock's jumps while a master ran. All times in the ledger are wall time minus this.
+        compaction: the compaction of a stream's log that is under way, if any.
+        table_saved_at: Unix seconds of the last save of the whole table; 0 if unknown.
+        dropped, dropped_passes: the counts of the passes that the ledger has dropped, and their number.
     """
 
     id: str = ""
@@ -204,13 +204,13 @@ class Facts(_Checked):
 
 
 class DriftRow(_Checked):
-    """How far the columns of a pass have moved from the pinned statistics, by a sample of so many of its rows."""
+    """The drift of a pass's columns from the pinned statistics, over a sample of `rows` rows."""
 
     rows: int
     columns: tuple[Drift, ...]
 
     def worst(self, count: int) -> list[Drift]:
-        """Those that moved most, in order; one that has lost its values before all others."""
+        """Return the `count` columns that moved most, in order. A column that has lost its values comes first."""
 
         def moved(each: Drift) -> float:
             if each.psi is None:
@@ -222,9 +222,9 @@ class DriftRow(_Checked):
 
 @dataclass(frozen=True)
 class Pass:
-    """Splits that are trained together. `id` is its last split: the newest data that the model knows after it.
+    """Splits that are trained together. `id` is the last split, the newest data that the model then knows.
 
-    A micro-pass has ranges of offsets instead of splits, and a number as its id.
+    A micro-pass has offset ranges in place of splits, and a number in its id.
     """
 
     ordinal: int
@@ -236,7 +236,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class PassRow(Pass):
-    """One pass as the ledger has it. `seconds` is the time of each stage."""
+    """A row of the table of passes. `seconds` has the time of each stage."""
 
     state: str = "waiting"
     epoch: int = 0
@@ -252,9 +252,9 @@ class PassRow(Pass):
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One task as the ledger has it, without its histograms. failures, lost_leases: in a row, in the present epoch of its pass.
+    """A row of the table of tasks, without histograms. `failures` and `lost_leases` are consecutive, in the current epoch of the pass.
 
-    leased_at: when its trainer began it; None while that trainer works on another task and has leased this one ahead.
+    `leased_at` is when its trainer began it; None while that trainer works on another task and has leased this one ahead.
     """
 
     id: str
@@ -276,9 +276,9 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class SaveRow:
-    """The save after a pass. stage: ordered -> begun -> saved -> written -> exported -> scored -> done.
+    """The save after a pass. Its `stage` is ordered -> begun -> saved -> written -> exported -> scored -> done.
 
-    saved: the saver's control.SaveResult; written: a control.PserverState with the results of all pservers.
+    `saved` is the saver's control.SaveResult, `written` a control.PserverState with the results of all pservers.
     """
 
     ordinal: int
@@ -294,17 +294,17 @@ class SaveRow:
 
     @property
     def by_key(self) -> bool:
-        """Its delta has the keys that were trained, as the servers had them; the save does not walk the table for it."""
+        """True if the delta is made of the touched keys, pulled from the servers, without a walk through the table."""
         return "touched" in self.steps
 
     @property
     def keeps_table(self) -> bool:
-        """No step of it changes the tables: it may be begun again."""
+        """True if no step changes the tables, so that the save may be begun again."""
         return self.steps == ("touched",)
 
 
 def packed(histogram: Histogram) -> bytes:
-    """The content of a column: little-endian f64, deflated; most buckets are empty."""
+    """Return the content of a column: little-endian float64, deflated, because most buckets are empty."""
     return zlib.compress(np.ascontiguousarray(histogram, "<f8").tobytes(), 1)
 
 

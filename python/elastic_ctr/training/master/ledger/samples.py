@@ -1,4 +1,4 @@
-"""The part of the ledger with the sample lines that the tasks of a pass offer: serving is compared with the scores of some of them."""
+"""The part of the ledger with the sample lines that tasks offer; serving validates a version with the scores of some of them."""
 
 import zlib
 from collections.abc import Iterable
@@ -11,15 +11,15 @@ from elastic_ctr.training.master.ledger.sqlite_file import LedgerFile
 Sample = tuple[str, int, int]
 """A line without show and click, its show, its click."""
 
-# A micro-pass has as many lines as a pass of an hour, and there are two a second: packed they are a fifth.
+# Compressed to a fifth, because a micro-pass has as many sample lines as an hour, and there may be two a second.
 _LEVEL = 1
 
 
 class LedgerSamples(LedgerFile):
-    """One row a task, which goes with the last checkpoint that a recovery could return to before its pass."""
+    """One row for each task, kept while a recovery may return to before its pass."""
 
     def _set_samples(self, task: TaskRow, samples: Iterable[Sample]) -> None:
-        """Those of a task that is checked, in place of others of it."""
+        """Replace the sample lines of a checked task."""
         lines = list(samples)
         self._db.execute("delete from sample_lines where task = ?", (task.id,))
         if lines:
@@ -27,19 +27,19 @@ class LedgerSamples(LedgerFile):
             self._db.execute("insert into sample_lines values (?, ?, ?)", (task.id, task.ordinal, data))
 
     def samples(self, ordinal: int) -> list[list[Sample]]:
-        """Offered sample lines by task, in the order of its name."""
+        """Return the offered sample lines of each task, in the order of task names."""
         rows = self._all("select data from sample_lines where pass = ? order by task", ordinal)
         return [[(line, show, click) for line, show, click in orjson.loads(zlib.decompress(data))] for (data,) in rows]
 
     def last_sampled(self, last: int) -> int | None:
-        """The last pass up to this one that has a sample line."""
+        """Return the last pass up to this one that has a sample line, or None."""
         [ordinal] = self._one("select max(pass) from sample_lines where pass <= ?", last)
         return None if ordinal is None else int(ordinal)
 
     def _forget_samples(self) -> None:
-        """Those of all passes that no recovery returns to, but for the last of these that has any: the passes after it may have none.
+        """Delete sample lines of passes that no recovery returns to. The last such pass with lines keeps them: later ones may have none.
 
-        A checkpoint in mid pass may be skipped: where there is no other, a recovery may return to the start.
+        Without a whole-pass checkpoint nothing is deleted, because a recovery may skip a mid-pass one and return to the start.
         """
         self._db.execute(
             "delete from sample_lines where pass <"

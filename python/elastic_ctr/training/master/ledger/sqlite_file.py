@@ -89,7 +89,7 @@ _READERS: dict[type, TypeAdapter[Any]] = {
 
 
 def _columns_of(kind: type) -> str:
-    """`ordinal` is the column `pass` where it is not the table's own key."""
+    """Return the columns of a row class. The field `ordinal` is the column `pass`, except in the table of passes."""
     ordinal = "ordinal" if kind is PassRow else "pass as ordinal"
     return ", ".join(ordinal if field.name == "ordinal" else field.name for field in fields(kind))
 
@@ -98,17 +98,17 @@ _COLUMNS = {kind: _columns_of(kind) for kind in _READERS}
 
 
 def not_written(failed: sqlite3.OperationalError) -> str:
-    """The sentence for operators and callers; the master goes on trying."""
+    """Return the message for operators and callers while writes fail. The master keeps retrying."""
     return f"the ledger cannot be written ({failed}): make room where it is, or enlarge master.persistence.size; it is tried again"
 
 
 class LedgerDamaged(ValueError):
-    """The file has lost what was written: a sentence with the way out."""
+    """The ledger's file is corrupt. The message has the way out."""
 
 
 @contextmanager
 def naming_damage(path: Path) -> Iterator[None]:
-    """Raises LedgerDamaged where SQLite finds pages that it did not write; an OperationalError passes, as a full disk does."""
+    """Raises LedgerDamaged if SQLite finds corrupt pages. An OperationalError, such as a full disk, passes through."""
     try:
         yield
     except sqlite3.OperationalError:
@@ -121,7 +121,7 @@ def naming_damage(path: Path) -> Iterator[None]:
 
 
 class LedgerFile:
-    """The tables, and transactions on them. `with` blocks that are nested are one transaction: all of it or nothing survives a crash."""
+    """The tables, and transactions on them. Nested `with` blocks are one transaction, which a crash keeps whole or not at all."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,10 +131,10 @@ class LedgerFile:
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_SCHEMA)
         self._depth = 0
-        # By class, what was read last: its columns, and what they were parsed to. It is asked for again and again, and known by what the
-        # file has, so that a transaction that is rolled back takes it back, too.
+        # Cache of the last row read of each class: its columns and the parsed object. It is looked up by the columns in the file, so a
+        # rolled-back transaction invalidates it, too.
         self._last_read: dict[type, tuple[tuple[Any, ...], Any]] = {}
-        # A transaction has failed: the coordinator's memory may be ahead of the file, and the coordinator resets both.
+        # True after a failed transaction: the coordinator's memory may be ahead of the file until the coordinator resets it.
         self.torn = False
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class LedgerFile:
 
     @property
     def changes(self) -> int:
-        """Rows written so far in the life of this object."""
+        """Return the number of rows written since this object was made."""
         return self._db.total_changes
 
     def __enter__(self) -> Self:
@@ -183,12 +183,12 @@ class LedgerFile:
         return [dict(row) for row in self._all(sql, *values)]
 
     def _rows(self, kind: type[T], source: str, *values: Any) -> list[T]:
-        """Rows of one of the classes of `rows`; `source` is what stands behind `from`."""
+        """Return rows as objects of a class in `rows`; `source` is the SQL after `from`."""
         rows: list[T] = _READERS[kind].validate_python(self._dicts(f"select {_COLUMNS[kind]} from {source}", *values))
         return rows
 
     def _row(self, kind: type[T], source: str, *values: Any) -> T | None:
-        """The first of such rows."""
+        """Return the first such row, or None."""
         found = self._one(f"select {_COLUMNS[kind]} from {source} limit 1", *values)
         if found is None:
             return None

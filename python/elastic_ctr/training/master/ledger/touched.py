@@ -1,4 +1,4 @@
-"""The part of the ledger with the keys that each task of a stream has trained: the next delta publishes their values."""
+"""The part of the ledger with the touched keys of each task of a stream, whose values the next delta publishes."""
 
 import logging
 from collections.abc import Callable
@@ -14,29 +14,29 @@ log = logging.getLogger(__name__)
 Keys = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.float32]
 
-# A save gets the keys in one message.
+# Bounded, because the save gets all keys in one message.
 _MOST_BYTES = 256 << 20
-# The pass of the version that a delta would change, given by its id.
+# The pass of the version that a delta would change, by the version's id.
 _ORDINAL_OF = "(select coalesce(max(pass), 0) from versions where id = ?)"
 
 
 class Touched(NamedTuple):
-    """Sorted keys u64[n], each once, and f32[n, 2]: their shows and clicks."""
+    """`keys`: uint64 [n], sorted and unique. `counts`: float32 [n, 2], their shows and clicks."""
 
     keys: Keys
     counts: Counts
 
 
 class LedgerTouched(LedgerFacts):
-    """Keys stay until a checkpoint is of a later version than the one that has them. Behind a recovery to an older checkpoint the
-    keys of its own pass are not known, so a base follows.
+    """Keys stay until both a checkpoint and a version include them. After a recovery to an older checkpoint the keys of that
+    checkpoint's own pass are not known, so the next version is a base.
     """
 
     checkpoints: Callable[[], list[dict[str, Any]]]
 
     def set_touched(self, task: str, ordinal: int, touched: Touched) -> None:
-        """Of a trained task, all its epochs. Past a bound a compaction is given up, which needs more of them than the next delta does; past
-        it without one, all of them are dropped: they are not known then, and a base follows.
+        """Set the touched keys of a trained task over all its epochs. If the total exceeds the limit, a compaction, which needs more keys
+        than the next delta, is given up. If it still does, all keys are dropped, and the next version is a base.
         """
         compaction = self.facts.compaction
         if self._touched_bytes() > _MOST_BYTES and compaction is not None:
@@ -57,7 +57,7 @@ class LedgerTouched(LedgerFacts):
         return int(size)
 
     def knows_touched(self, follows: int | None) -> bool:
-        """Whether the keys of every task are known that was trained since version `follows`."""
+        """True if the keys of every task trained since version `follows` are known."""
         [unknown] = self._one(
             f"select count(*) from tasks left join touched on task = id where tasks.pass > {_ORDINAL_OF}"
             " and trained > 0 and records > 0 and data is null",
@@ -66,7 +66,7 @@ class LedgerTouched(LedgerFacts):
         return not unknown
 
     def touched(self, follows: int | None) -> Touched:
-        """Trained since version `follows`."""
+        """Return the keys touched since version `follows`, with the sums of their counts."""
         rows = self._all(f"select data, counts from touched where pass > {_ORDINAL_OF}", follows)
         keys = [np.frombuffer(row[0], "<u8") for row in rows]
         counts = [np.frombuffer(row[1], "<f4").reshape(-1, 2) for row in rows]
@@ -76,8 +76,8 @@ class LedgerTouched(LedgerFacts):
         return Touched(unique, sums.astype(np.float32))
 
     def forget_touched(self) -> None:
-        """Of passes that neither a recovery nor the next delta goes back to, and of tasks whose training was lost. The next delta may be
-        the first one on a compacted base.
+        """Delete keys of passes that no recovery and no next delta needs, and of tasks whose training was undone. The next delta may be the
+        first one on a compacted base.
         """
         checkpoints, facts = self.checkpoints(), self.facts
         compacted = [] if facts.compaction is None else [facts.compaction.follows]

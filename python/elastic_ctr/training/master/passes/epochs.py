@@ -1,4 +1,4 @@
-"""The epochs of a pass: from its check to its save, and the figures of each."""
+"""The epochs of a pass, from its check to its save, and the figures of each epoch."""
 
 import logging
 from collections.abc import Sequence
@@ -15,28 +15,28 @@ from elastic_ctr.training.model.grouped_auc import folded, grouped_auc
 
 log = logging.getLogger(__name__)
 
-# A column has vanished if it is empty in more than data.maxMissingShare of at least so many rows, and was in fewer than half.
+# The fewest rows over which a column counts as vanished: more than data.maxMissingShare of them are empty, and less than half were.
 _ROWS_TO_VANISH = 100
 _MOSTLY = 0.5
-# A pass of a stream may have few lines, of which one would be a large share: that of refused ones is of so many lines at least.
+# The fewest lines of a stream over which the share of refused ones counts: of a small pass one line would be a large share.
 _LEAST_LINES = 1000
 
 
 class EpochRunner(Part):
-    """Moves a pass from `checking` to `saving`: checked, trained in one or several epochs, predicted once more.
+    """Moves a pass from `checking` to `saving`: check, one or several epochs of training, and a final prediction.
 
-    The first pass is analyzed before if features need statistics. The master merges and pins them outside the coordinator's lock,
-    as it compares what a check has collected with them; the pass waits for both.
+    The first pass is analyzed before that if features need statistics. The master merges and pins them outside the coordinator's
+    lock, and compares later passes with them there; the pass waits for both.
 
-    In the check all tasks of the pass are converted, validated and predicted before the first one is trained, so a refused pass
-    leaves the table unchanged. Then come the epochs of training, one that predicts again, and the save, with no task open. Where
-    records are held out, `epochs: auto` predicts them after each epoch to decide on the next.
+    The check converts, validates and predicts all tasks of the pass before the first one is trained, so a refused pass leaves the
+    table unchanged. The epochs of training follow, then the final prediction, then the save, with no task open. With `data.holdout`
+    and `epochs: auto`, the held-out records are predicted after each epoch to decide on the next one.
     """
 
     def step(self, current: PassRow) -> bool:
-        """Begin the next epoch if no task of this one is open. Whether anything more may be due at once."""
+        """Begin the next epoch if no task of this one is open. Return True if another step may be due at once."""
         if current.state == "checked":
-            # A recovery begins the epochs again.
+            # Also after a recovery, which begins the epochs again.
             before = self._ledger.learning(current.ordinal)
             self._ledger.set_learning(
                 current.ordinal, Learning(losses=before.losses[:1], holdout=self._holdout(current))
@@ -47,7 +47,7 @@ class EpochRunner(Part):
         if current.state not in PHASES:
             return False
         if current.state == "analyzing" and self._ledger.facts.statistics:
-            # They were given at a restart.
+            # The statistics were given in the values file at a restart.
             self._ledger.begin_check(current.ordinal)
             return False
         tasks = self._ledger.tasks(current.ordinal)
@@ -80,7 +80,7 @@ class EpochRunner(Part):
         return holdout_of(self._ledger, self._settings, current)
 
     def _stops_by_held_out(self, current: PassRow) -> bool:
-        """Each epoch is judged before the next one begins."""
+        """True if the validation loss decides after each epoch on the next one."""
         auto = self._settings.trainer.epochs == "auto" and not self._settings.data.is_stream
         return self._holdout(current) > 0 and auto
 
@@ -94,7 +94,7 @@ class EpochRunner(Part):
         log.info("pass %s: epoch %d over %d records in batches of %d", current.id, epoch, records, size)
 
     def _with_loss(self, current: PassRow) -> Sequence[float | None]:
-        """The losses with that of the epoch that is evaluated now, calibrated as a version of it would be."""
+        """Set and return the losses with that of the epoch evaluated now, calibrated as its version would be."""
         learned, found = (
             self._ledger.learning(current.ordinal),
             self._quality(current, self._calibrating_shift(current)),
@@ -114,8 +114,8 @@ class EpochRunner(Part):
         if self._stopped_for_refusals(current, records):
             return False
         if records:
-            return False  # the statistics are merged
-        # Nothing can be said of the columns yet: the next pass is analyzed.
+            return False  # the master merges the statistics now
+            # There are no rows to analyze, so the next pass is analyzed.
         self._ledger.drop_collected(current.ordinal)
         return self._end_check(current)
 
@@ -141,7 +141,7 @@ class EpochRunner(Part):
         return True
 
     def _with_passes_before(self, current: PassRow, refused: int, lines: int) -> tuple[int, int, int]:
-        """Refused and all lines, with those of the newest passes before until they are enough; and how many passes these are."""
+        """Return refused and all lines, extended by preceding passes until there are enough, and the number of these passes."""
         counts = self._ledger.counts_by_pass(0, current.ordinal - 1)
         before = 0
         for ordinal in sorted(counts, reverse=True):
@@ -183,7 +183,7 @@ class EpochRunner(Part):
                 skipped,
             )
         sampled = self._ledger.last_sampled(current.ordinal)
-        # A trainer offers a sample of every task that has such a line.
+        # A trainer offers sample lines of every task that has any.
         if counts["records"] and sampled != current.ordinal:
             none, other = _without_samples(counts, of_rows=self._settings.features is not None)
             if sampled is None:
@@ -193,16 +193,16 @@ class EpochRunner(Part):
                     f"or begin another model with other {other}",
                 )
                 return False
-            # One pass without samples among others does not stop the training.
+            # A single pass without sample lines does not stop the training.
             log.warning("pass %s: %s: its version is checked with lines of before", current.id, none)
         quality = self._quality(current)
         self._ledger.set_quality(current.ordinal, "before", quality)
         losses = (None if quality is None else quality.logloss,)
         self._ledger.set_learning(current.ordinal, Learning(losses=losses, holdout=self._holdout(current)))
-        # Clicks of a stream may come later than its first window.
+        # The first clicks of a stream may arrive after its first window.
         said = counts["clicks"] if self._settings.data.is_stream else counts["shows"]
         if self._ledger.facts.offset is None and said:
-            # A model that was trained without one goes on without.
+            # A model that an earlier release trained without an offset keeps 0.
             trained = any(each.epoch for each in self._ledger.passes())
             offset = 0.0 if trained else learning.log_odds(counts["clicks"], counts["shows"])
             self._ledger.set_facts(offset=offset)
@@ -213,7 +213,7 @@ class EpochRunner(Part):
 
     def _end(self, current: PassRow) -> bool:
         if self._settings.data.is_stream and not self._holdout(current):
-            # Each batch of a micro-pass is predicted before it is learned: no pass of prediction comes first.
+            # Each batch of a micro-pass is predicted before it is learned, so there is no separate prediction before training.
             self._ledger.set_quality(
                 current.ordinal, "before", self._quality(current, shift_before(self._ledger, current))
             )
@@ -224,27 +224,27 @@ class EpochRunner(Part):
         return True
 
     def _calibrate(self, current: PassRow) -> float:
-        """The last steps leave the logits a little too high or too low: the version is shifted to what was observed."""
+        """Set and return the shift of the pass's version: the last steps leave its logits slightly too high or too low."""
         shift = self._calibrating_shift(current)
         learned = self._ledger.learning(current.ordinal)
         self._ledger.set_learning(current.ordinal, learned.model_copy(update={"shift": shift}))
         return shift
 
     def _calibrating_shift(self, current: PassRow) -> float:
-        """That of the version before where nothing was predicted after training."""
+        """Return the shift that calibrates the version; the previous version's if nothing was predicted after training."""
         histograms, before = self._ledger.histograms(current.ordinal), shift_before(self._ledger, current)
         if current.state != "evaluating" or histograms is None or not histograms[0].sum() + histograms[1].sum():
             return before
         return learning.calibrating_shift(*histograms, before=before)
 
     def _quality(self, current: PassRow, shift: float = 0.0) -> Quality | None:
-        """Of the predictions of the last epoch, with this added to their logits."""
+        """Return the quality of the last epoch's predictions with `shift` added to their logits, or None."""
         histograms = self._ledger.histograms(current.ordinal)
         found = None if histograms is None else quality_of_histogram(*histograms, shift=shift)
         return found if found is None else found.model_copy(update=self._by_group(current))
 
     def _by_group(self, current: PassRow) -> dict[str, float | int | None]:
-        """What `data.group` adds to a Quality; nothing where a task of the pass was predicted without it."""
+        """Return the figures by `data.group` for a Quality; {} if a task of the pass was predicted without groups."""
         slot = self._settings.data.group
         if not slot or not self._ledger.is_grouped(current.ordinal, slot):
             return {}
@@ -253,7 +253,7 @@ class EpochRunner(Part):
 
 
 def _without_samples(counts: dict[str, int], *, of_rows: bool) -> tuple[str, str]:
-    """That none of a pass's records can be predicted, and the setting that says what they are read as."""
+    """Return the message that no record of a pass can be predicted, and the name of the setting that determines this."""
     if of_rows:
         return (
             f"none of {counts['records']} rows has a key of a feature and is short enough for a prediction",

@@ -1,7 +1,7 @@
-"""What was found outside of the ledger for the next pass: its hours, its window of a stream, the statistics of its columns, and the
-checkpoint of another model that the first one begins with.
+"""Reports of data for the next pass: its hours or window of a stream, the statistics of its columns, and the copied checkpoint of
+another model.
 
-Those who look do so without the lock, and report here.
+The searching components work without the lock and report here.
 """
 
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class FoundData:
-    """Every method may be called from any thread. `advance` moves the present pass on, `trainers` is how many are heard."""
+    """Thread-safe. `advance` moves the current pass on, `trainers` returns the number of living trainers."""
 
     def __init__(
         self,
@@ -40,52 +40,52 @@ class FoundData:
         self._needs_statistics = needs_statistics
 
     def wants_hours(self) -> PassRow | None:
-        """The pass whose folders are to be looked for now."""
+        """Return the pass that waits for its data, or None."""
         with self._lock.reading():
             return self._schedule.wanted()
 
     def hours_found(self, one: PassRow, files: dict[str, int], tasks: Sequence[Sequence[FilePart]]) -> None:
-        """Files with their bytes, and the parts of each task."""
+        """Begin a pass with its files and their bytes, and the parts of each task."""
         with self._lock.writing() as ledger, ledger:
             pinned = not self._needs_statistics or ledger.facts.statistics
             self._schedule.begin(one, files, tasks, state="checking" if pinned else "analyzing")
             self._advance()
 
     def stream_following(self) -> dict[str, int] | None:
-        """By partition of the stream, the offset that the next pass begins with; None before the first look at it."""
+        """Return the first offset of the next pass for each partition; None before the first poll of the stream."""
         with self._lock.reading() as ledger:
             places = ledger.facts.stream
             return None if places is None else places.following
 
     def stream_needed(self) -> dict[str, int]:
-        """By partition of the stream, the first offset that a recovery may train again."""
+        """Return, for each partition of the stream, the first offset that a recovery may train again."""
         with self._lock.reading() as ledger:
             checkpoints = ledger.checkpoints()
             if not checkpoints:
                 return following_after(ledger, 0)
             last = checkpoints[-1]
-            # What a checkpoint in mid pass lacks of its pass is converted again.
+            # After a recovery to a mid-pass checkpoint, the rest of its pass is read again.
             return following_after(ledger, int(last["pass"]) - bool(last["mid"]))
 
     def stream_places(self) -> Places | None:
-        """As `stream_following`, with what files are known by."""
+        """Return `stream_following` with the identities of files."""
         with self._lock.reading() as ledger:
             places = ledger.facts.stream
             return None if places is None else Places(places.following, places.files)
 
     def stream_begins(self, places: Places) -> None:
-        """The first look at the stream."""
+        """Set the positions of the first poll of the stream."""
         with self._lock.writing() as ledger:
             ledger.set_facts(stream=StreamPlaces(following=dict(places.following), files=dict(places.files)))
 
     def stream_known_since(self) -> float | None:
-        """Until when the arrivals of a stream's records are known; None before its first pass."""
+        """Return the Unix seconds up to which arrivals of the stream are known; None before its first pass."""
         with self._lock.reading() as ledger:
             places = ledger.facts.stream
             return places.arrivals[-1].last if places is not None and places.arrivals else None
 
     def window_found(self, one: PassRow, window: Window, now: Places, least: int, came: Sequence[Span] = ()) -> None:
-        """The offsets of a micro-pass; each trainer gets a task, but none of fewer than `least` offsets."""
+        """Begin a micro-pass with its offsets: one task for each trainer, but none of fewer than `least` offsets."""
         with self._lock.writing() as ledger, ledger:
             assert isinstance(self._schedule, StreamSchedule)
             ranges = self._schedule.give(one, window, now, came)
@@ -96,16 +96,16 @@ class FoundData:
             self.hours_found(one, files, tasks)
 
     def window_is_gone(self, one: PassRow, absent: set[str]) -> None:
-        """The files of these partitions were deleted before the pass, which is begun again, has read them."""
+        """Drop partitions whose files were deleted before the pass, which begins again, has read them."""
         with self._lock.writing() as ledger, ledger:
             assert isinstance(self._schedule, StreamSchedule)
             self._schedule.drop(one, absent)
 
     def collected_pass(self) -> tuple[PassRow, dict[str, tuple[str, bytes]], str] | None:
-        """A pass whose columns are collected, task and head of each part by its name, and the digest of the pinned statistics; empty:
-        none are.
+        """Return a pass with all parts collected, (task, head) of each part by name, and the digest of the pinned statistics, if any;
+        or None.
 
-        The caller merges the parts without the lock, and reads them by `collected_series`: together they may be larger than memory.
+        The caller merges the parts without the lock, and reads them by `collected_series`, because they may not fit into memory.
         """
         with self._lock.writing() as ledger:
             current = ledger.current_pass()
@@ -118,7 +118,7 @@ class FoundData:
             return current, ledger.collected(current.ordinal), ledger.facts.statistics
 
     def collected_series(self, task: str, place: int) -> bytes:
-        """Raises ValueError where the pass was begun anew since."""
+        """Return one series of a part. Raises ValueError if the pass was begun anew since."""
         with self._lock.reading() as ledger:
             found = ledger.collected_series(task, place)
         if found is None:
@@ -128,7 +128,7 @@ class FoundData:
         return found
 
     def statistics_pinned(self, current: PassRow, digest: str) -> None:
-        """The statistics of this pass are in the store: features are made with them for the model's life."""
+        """Pin the statistics of this pass, which are in the store, for the model's life."""
         with self._lock.writing() as ledger, ledger:
             ledger.set_facts(statistics=digest, statistics_of=current.ordinal)
             if current.state == "analyzing":
@@ -139,7 +139,7 @@ class FoundData:
             self._advance()
 
     def drift_found(self, current: PassRow, drift: DriftRow) -> None:
-        """The collected part of a check is compared with the pinned statistics."""
+        """Set the drift of a checked pass from the pinned statistics."""
         with self._lock.writing() as ledger, ledger:
             ledger.set_drift(current.ordinal, drift)
             self._advance()
@@ -149,12 +149,12 @@ class FoundData:
             return ledger.facts.started_from
 
     def start_again(self, choose: Callable[[Ledger], None]) -> None:
-        """Another checkpoint of the other model, before the first one was copied. Raises what `choose` raises."""
+        """Choose another checkpoint of the other model, because the first one was deleted before it was copied. Raises as `choose`."""
         with self._lock.writing() as ledger, ledger:
             choose(ledger)
 
     def start_copied(self) -> None:
-        """The checkpoint of another model is in this one's store: until the first save, recoveries return to it."""
+        """Add the copied checkpoint of another model, to which recoveries return until the first save."""
         with self._lock.writing() as ledger, ledger:
             started = ledger.facts.started_from
             if started is not None:

@@ -1,17 +1,17 @@
-"""The tasks of a pass: giving them out and taking them back. Their leases are in the ledger.
+"""The tasks of a pass: their leases and their results. The state is in the ledger.
 
-A lease ends without its task done in one of four ways:
+A lease ends with its task unfinished in one of four ways:
 
 - a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`, counted from when it began the task, and
-  once more from when it began to train it. The data is the likely cause: `maxFailures` in a row park the task.
-- a lost lease: the trainer was not heard for `leaseSeconds`, or left for a reason of its own, as a full disk. The machine is the
-  likely cause, so a healthy task survives many: `maxLostLeases` in a row park it, for then the task itself may end its
-  trainers. All tasks of a lost trainer count it, since the one at fault is unknown.
+  again from when it began to train it. The data is the likely cause: `maxFailures` in a row park the task.
+- a lost lease: the trainer was silent for `leaseSeconds`, or left because of its own machine, such as a full disk. So a healthy
+  task survives many of these; `maxLostLeases` in a row park it, because the task itself may then kill its trainers. All tasks
+  of a lost trainer count it, because the culprit is unknown.
 - neither: the trainer left in order, or a recovery began.
 
-- a refusal of the columns: the file lacks one, or has one that cannot be read. No trainer could do better: the task is parked.
+- refused columns: the file lacks a column, or has an unreadable one. No trainer could do better, so the task is parked.
 
-A task that is done starts counting again. A parked task stops its pass; none of its records are dropped.
+A finished task resets its counts. A parked task stops its pass; none of its records are dropped.
 """
 
 import logging
@@ -35,7 +35,7 @@ from elastic_ctr.training.model.grouped_auc import GROUP_BUCKETS, sample_of
 log = logging.getLogger(__name__)
 
 _EXAMPLES = 3
-# Files of a task in a sentence, beside the first.
+# Files of a task that a message lists beside the first.
 _NAMED = 4
 _LONGEST_PAUSE = 8.0
 PHASES = {
@@ -46,34 +46,34 @@ PHASES = {
 }
 _BEFORE_TRAINING = ("analyzing", "checking")
 _PREDICTED_AT_ONCE = 512
-# Rows of the sample of groups of a pass: 26 bytes each. The ledger keeps as many for all tasks together until the pass is done.
+# Rows of the sample of groups of a pass, of 26 bytes each. The ledger keeps as many over all tasks until the pass is done.
 GROUP_ROWS = 100_000
-# Of a task: at least one group fits, however many scores it has. So in the ledger a pass of more than 100 tasks has more.
+# The fewest rows of a task, so that one group with any number of scores fits. A pass of more than 100 tasks thus has more rows.
 _LEAST_GROUP_ROWS = GROUP_BUCKETS
-# Of a pass with more tasks, so many are sampled for its drift: what the master merges does not grow with the pass.
+# The most tasks of a pass that are sampled for its drift, which bounds the work of the master's merge.
 _SAMPLED_TASKS = 16
 
 
 class Tasks(Part):
-    """The tasks of the present pass. One that has failed is given out again after a pause: what failed may be over by then, and a few
-    failures in a row stop the pass.
+    """The tasks of the current pass. A failed task is leased again after a pause, because its cause may be temporary and a few failures
+    in a row stop the pass.
     """
 
     waits = ""
 
     def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
         super().__init__(ledger, settings, store, clock)
-        # By task, until when it is not given out. In memory: after a restart it is given out at once.
+        # By task, the end of its pause. A restart of the master ends all pauses.
         self._pauses: dict[str, float] = {}
 
     def resume(self, ends: float) -> None:
-        """After a restart leases go on until `ends`; the downtime of the master counts for no task."""
+        """After a restart, extend leases until `ends` and exclude the master's downtime from the time of tasks."""
         now = self._clock()
         self._ledger.exclude_downtime(now, self._config.lease_seconds)
         self._ledger.renew([task.attempt for task in self._ledger.leased()], "", now, ends)
 
     def lease(self, current: PassRow, request: control.LeaseRequest) -> control.Task | None:
-        """The next one for this trainer; None when there is none, or none that may be prepared ahead."""
+        """Lease the next task to this trainer. Return None if there is none, or none that may be leased ahead."""
         if current.state not in PHASES or (request.prefetch and current.state in _BEFORE_TRAINING):
             return None
         now = self._clock()
@@ -82,14 +82,14 @@ class Tasks(Part):
         todo = [
             task
             for task in self._ledger.tasks(current.ordinal, "todo")
-            # A trainer of an earlier release would train the first file alone.
+            # A trainer of an earlier release would only train the first file.
             if task.id not in self._pauses and (request.reads_further or task.id not in further)
         ]
         if not todo:
             return None
         holdout = self._pinned_holdout(current)
         has = set(request.converted)
-        # A trainer that has a task converted already is given that one.
+        # Prefer a task that the trainer has converted already.
         row = next((task for task in todo if task.id in has), todo[0])
         parts = further.get(row.id, [])
         attempt = f"{row.id}:{self._ledger.increment('attempts')}"
@@ -97,7 +97,7 @@ class Tasks(Part):
         self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
         tasks = self._ledger.tasks(current.ordinal)
         if current.state == "training" and self._settings.data.is_stream:
-            # For the save behind it, which would wait for the answer otherwise: a version of a stream is late by that.
+            # Queued ahead for the save after the pass, whose version would otherwise be late by the answer.
             self._store.expect_published()
         pass_records = sum(task.records for task in tasks)
         samples = -(-2 * self._config.samples // max(1, len(tasks)))
@@ -128,50 +128,50 @@ class Tasks(Part):
         )
 
     def _file(self, row: TaskRow) -> str:
-        """The identity by which a trainer finds the file of a followed folder."""
+        """Return the identity by which a trainer finds the file of a followed folder, or ""."""
         places = self._ledger.facts.stream
         return "" if places is None else places.files.get(row.path, "")
 
     def _batch_size(self, current: PassRow, records: int) -> int:
-        """Of `records` in the pass. Predictions do not depend on it, and large batches are faster."""
+        """Return the batch size for a pass of `records`. Predictions do not depend on it, so theirs is large, which is faster."""
         if current.state != "training":
             return _PREDICTED_AT_ONCE
         return size_of_epoch(self._ledger, self._settings, current, records, current.epoch)
 
     def _records_of(self, current: PassRow, task: TaskRow) -> int:
-        """Those of the present phase."""
+        """Return the number of the task's records in the current phase."""
         if current.state in _BEFORE_TRAINING or not holdout_of(self._ledger, self._settings, current):
             return task.records
         held_out = self._ledger.held_out(current.ordinal).get(task.id, 0)
         return held_out if current.state == "evaluating" else task.records - held_out
 
     def _pinned_holdout(self, current: PassRow) -> float:
-        """The share that the pass keeps from its first task on: with another one, records would be in no part or in two."""
+        """Return the share of held-out records, fixed at the pass's first task: if it changed, records would be in no part or in both."""
         learned, share = self._ledger.learning(current.ordinal), holdout_of(self._ledger, self._settings, current)
         if learned.holdout is None:
             self._ledger.set_learning(current.ordinal, learned.model_copy(update={"holdout": share}))
         return share
 
     def _offset(self, current: PassRow) -> float:
-        """Training goes on from logits as they are; what is predicted before is what the last version says."""
+        """Return the constant added to logits: before training with the last version's shift, as that version predicts; then without."""
         offset = self._ledger.facts.offset or 0.0
         return offset + shift_before(self._ledger, current) if current.state in _BEFORE_TRAINING else offset
 
     def _collects(self, current: PassRow, place: int, tasks: int) -> bool:
-        """Whether the columns of a task are sampled: a pass that the statistics are of does not drift from them."""
+        """True if the columns of a task are sampled for the drift. The pass of which the statistics were computed has none."""
         if self._settings.features is None or self._ledger.facts.statistics_of == current.ordinal:
             return False
-        # Evenly over the pass.
+        # Spread evenly over the pass.
         return place * _SAMPLED_TASKS // tasks != (place - 1) * _SAMPLED_TASKS // tasks
 
     def renew(self, attempts: Collection[str], running: str, ends: float) -> bool:
-        """Whether all of them are still held."""
+        """Renew leases. Return True if all attempts are still leased."""
         held = [attempt for attempt in attempts if self._ledger.task_of_attempt(attempt) is not None]
         self._ledger.renew(held, running, self._clock(), ends)
         return len(held) == len(attempts)
 
     def report(self, result: control.TaskResult) -> bool:
-        """Take what a trainer found, or its failure. False: the lease had run out, nothing is taken."""
+        """Take a trainer's result or failure. Return False if the lease had expired; the result is then dropped."""
         task = self._ledger.task_of_attempt(result.attempt)
         if task is None:
             return False
@@ -208,9 +208,9 @@ class Tasks(Part):
             return True
         histograms = (_histogram(result.positives), _histogram(result.negatives))
         if result.groups:
-            # Refused here as a histogram is: the end of the pass reads it inside the master's own step.
+            # Validated here, because the end of the pass reads it in the master's own step, where an error has no caller.
             sample_of(result.groups)
-        # Not by the state of the pass: it may have been stopped while this task was under way.
+        # By the epoch, not by the state of the pass, which may have been stopped while this task was under way.
         if current.epoch == 0:
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
             samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
@@ -228,16 +228,16 @@ class Tasks(Part):
         else:
             trains = task.trained < current.epoch
             self._ledger.trained(task, histograms, epochs=int(trains))
-            # Before the first base nothing reads them.
+            # Before the first base no delta needs touched keys.
             if trains and result.touched_told and self._ledger.facts.follows is not None:
-                # Each epoch pushes the same shows and clicks.
+                # Every epoch pushes the same shows and clicks.
                 added = np.frombuffer(result.touched_counts, "<f4").reshape(-1, 2) * np.float32(current.epoch)
                 self._ledger.set_touched(task.id, task.ordinal, Touched(np.frombuffer(result.touched, "<u8"), added))
         self._ledger.set_groups(task.id, task.ordinal, result.group, result.groups)
         return True
 
     def leave(self, trainer: int, reason: str = "") -> None:
-        """A trainer that leaves gives back what it holds: in order, or for a reason, and then it is a loss."""
+        """Release the tasks of a leaving trainer. If it leaves for a `reason`, each counts as a lost lease."""
         for task in self._ledger.leased():
             if task.trainer == trainer and reason:
                 self._lost(task, reason)
@@ -245,7 +245,7 @@ class Tasks(Part):
                 self._ledger.give_back(task, error="its trainer left", repeated=self._repeated(task))
 
     def lose_those_of(self, trainer: int) -> None:
-        """The trainer is gone."""
+        """Take the leases of a lost trainer back."""
         for task in self._ledger.leased():
             if task.trainer == trainer:
                 self._lose(task)
@@ -265,7 +265,7 @@ class Tasks(Part):
                 self._failed(task, f"it took longer than {self._config.task_timeout_seconds:g} s")
 
     def _repeated(self, task: TaskRow) -> int:
-        """Gradients of a started task may have reached the servers: its records may be applied twice, but for those held out."""
+        """Return the records of a started task, except held-out ones: their gradients may reach the pservers twice."""
         return task.records - self._ledger.held_out(task.ordinal).get(task.id, 0) if task.running else 0
 
     def _failed(self, task: TaskRow, why: str) -> None:
@@ -291,25 +291,25 @@ class Tasks(Part):
 
     def _stop_pass(self, reason: str) -> None:
         current = self._ledger.current_pass()
-        # The first reason stands.
+        # Keep the first reason.
         if current is not None and current.state != "stopped":
             self._schedule.stop(current, reason)
 
 
 def size_of_epoch(ledger: Ledger, settings: MasterFile, current: PassRow, records: int, epoch: int) -> int:
-    """Records of a step in an epoch of a pass that has so many."""
+    """Return the records of a step in an epoch of a pass of `records`."""
     clicks = ledger.counts(current.ordinal)["clicks"]
     return learning.batch_size(settings.trainer, records, epoch, clicks=clicks, stream=settings.data.is_stream)
 
 
 def holdout_of(ledger: Ledger, settings: MasterFile, current: PassRow) -> float:
-    """Of a pass that an earlier release began, the setting's."""
+    """Return the pass's share of held-out records: the one fixed at its first task, else that of the settings."""
     pinned = ledger.learning(current.ordinal).holdout
     return settings.data.holdout if pinned is None else pinned
 
 
 def shift_before(ledger: Ledger, current: PassRow) -> float:
-    """That of the version before the pass; of another model's where this one has started from it."""
+    """Return the shift of the version before the pass; at first that of the model that this one started from."""
     started_from = ledger.facts.started_from
     return ledger.last_shift(current.ordinal, 0.0 if started_from is None else started_from.shift)
 

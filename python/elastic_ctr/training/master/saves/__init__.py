@@ -1,1 +1,1 @@
-"""Saves after a pass: checkpoints, bases, deltas and compactions, and whether they are published."""
+"""Saves after a pass: checkpoints, bases, deltas, compactions, and publishing holds."""

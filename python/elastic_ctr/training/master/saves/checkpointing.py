@@ -1,10 +1,10 @@
 """The save of a pass, from its order to the commit of its checkpoint and version.
 
-One trainer writes the tables to the scratch of the pservers (ordered -> begun -> saved), and every pserver uploads its part
-(saved -> written). The publisher commits the files (written -> exported -> scored -> done).
+One trainer lets the pservers write the tables to their scratch folders (ordered -> begun -> saved), and every pserver uploads its
+part (saved -> written). The publisher commits the files (written -> exported -> scored -> done).
 
-Saves change the table and are never repeated: the intent is in the ledger before the first step, and so is the fact that a
-trainer was given the steps. A save that was begun and has lost its trainer leads to a recovery.
+A save changes the table and must not be repeated. So the ledger has the order before the first step, and the fact that a trainer
+has got it. If a begun save loses its trainer, a recovery follows.
 """
 
 import logging
@@ -37,22 +37,22 @@ _ATTEMPT = "save:"
 
 
 def is_save(attempt: str) -> bool:
-    """Whether a lease is of a save, not of a task."""
+    """True if a lease's attempt is a save, not a task."""
     return attempt.startswith(_ATTEMPT)
 
 
 def saved_of(save: SaveRow) -> control.SaveResult:
-    """The report of its trainer so far."""
+    """Return the report of the save's trainer so far."""
     return control.SaveResult.FromString(save.saved or b"")
 
 
 def results_of(save: SaveRow) -> list[control.JobResult]:
-    """The results of the pservers."""
+    """Return the results of the pservers."""
     return list(control.PserverState.FromString(save.written or b"").results)
 
 
 def published_of(save: SaveRow, dim: int) -> Published:
-    """The sample's values in its files. Raises PublishRefused if they are not the trained values."""
+    """Return the sample's values in the save's files. Raises PublishRefused if they are not the trained values."""
     saved = saved_of(save)
     keys = np.frombuffer(saved.keys, "<u8")
     pulled = np.frombuffer(saved.values, "<f4").reshape(-1, dim)
@@ -61,7 +61,7 @@ def published_of(save: SaveRow, dim: int) -> Published:
 
 
 class Checkpointing(Part):
-    """Owns the saver's lease and the results of the pservers; the save itself is in the ledger."""
+    """Owns the saver's lease and the results of the pservers. The save itself is in the ledger."""
 
     _saver: Lease | None = None
     waits = ""
@@ -71,20 +71,20 @@ class Checkpointing(Part):
         self.compaction = Compaction(ledger, settings, store, clock)
 
     def resume(self, ends: float) -> None:
-        """After a restart the saver's lease goes on until `ends`; the downtime of the master does not count."""
+        """After a restart, extend the saver's lease until `ends` and exclude the master's downtime."""
         self._saver = None
         if (saver := self._ledger.facts.saver) is not None:
             began = saver.began + self._clock() - saver.heard
             self._saver = Lease(saver.trainer, saver.attempt, began, ends, self._config.save_timeout_seconds)
 
     def serve(self, pservers: int) -> None:
-        """From now on so many pservers upload what is saved."""
+        """Set the number of pservers that upload a save."""
         self._results.serve(pservers)
         self._results.clear()
         self.compaction.serve(pservers)
 
     def forget(self) -> None:
-        """Another generation begins."""
+        """Reset the state for a new generation."""
         self.waits = ""
         self._release()
         self._results.clear()
@@ -95,7 +95,7 @@ class Checkpointing(Part):
         self._ledger.set_facts(saver=None)
 
     def _open(self) -> tuple[PassRow, SaveRow] | None:
-        """The present pass and its save."""
+        """Return the current pass and its save, or None."""
         current = self._ledger.current_pass()
         if current is None or current.state != "saving":
             return None
@@ -103,12 +103,12 @@ class Checkpointing(Part):
         return None if save is None else (current, save)
 
     def stands_on(self, lost: Collection[int]) -> bool:
-        """Whether the save under way is a delta of versions that are lost: its files cannot be finished, or were lost too."""
+        """True if versions are `lost` and the save under way is a delta, whose files then cannot be finished, or were lost, too."""
         _, save = self._open() or (None, None)
         return bool(lost) and save is not None and save.kind == "delta" and save.stage != "done"
 
     def lease(self, current: PassRow, trainer: int) -> control.Task | None:
-        """The save or the scoring that is due, unless another trainer has it. Its holder gets it again: it missed the answer."""
+        """Return the due save or scoring, unless another trainer has its lease. The same trainer gets it again: the answer was lost."""
         save = self._ledger.save_of(current.ordinal)
         if save is None:
             return None
@@ -158,7 +158,7 @@ class Checkpointing(Part):
         self._ledger.set_facts(saver=lease)
 
     def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
-        """The sample lines of a pass, or of the last one before it that has any; the same at every call."""
+        """Return the sample lines of a pass, or of the last pass before it that has any; the same at every call."""
         offered = self._ledger.samples(self._ledger.last_sampled(ordinal) or 0)
         return [offered[task][position] for task, position in pick_samples(offered, self._config.samples)]
 
@@ -171,9 +171,9 @@ class Checkpointing(Part):
             self._note(self._saver)
 
     def leave(self, trainer: int, reason: str = "", *, table_unchanged: bool = False) -> str:
-        """A trainer that leaves gives its save back. With a reason that counts as a lost lease.
+        """Release the save of a leaving trainer. With a reason, it counts as a lost lease.
 
-        Returns why the table can no longer be trusted; empty if it can, as where the save left the `table_unchanged`.
+        Return the reason if the table can no longer be trusted, else "". It can if the save has left the `table_unchanged`.
         """
         found = self._open()
         if self._saver is None or self._saver.trainer != trainer:
@@ -187,17 +187,17 @@ class Checkpointing(Part):
         if save.stage != "begun":
             return ""
         if table_unchanged or save.keeps_table:
-            # Another trainer may take the steps.
+            # Another trainer may repeat the steps.
             self._ledger.set_save(save.ordinal, stage="ordered")
             return ""
         because = f" ({reason})" if reason else ""
         return f"trainer {trainer} left while it saved{because}; what it did to the table is unknown"
 
     def expire(self, now: float) -> str:
-        """Why the table can no longer be trusted; empty if it can."""
+        """End an expired lease. Return the reason if the table can no longer be trusted, else ""."""
         found, saver = self._open(), self._saver
         if saver is None and found is not None and found[1].stage == "begun" and not found[1].keeps_table:
-            # A crash or a full disk came between the end of the lease and its consequence.
+            # A crash or a full disk came between the end of the lease and the recovery.
             return "a save was begun, and no trainer is left that could report how far it came"
         if saver is None or not saver.over(now):
             return ""
@@ -222,7 +222,7 @@ class Checkpointing(Part):
             self._schedule.stop(current, f"saving lost its trainer {limit} times in a row{last}: {way_out}")
 
     def report(self, result: control.TaskResult) -> str:
-        """From the saver. Why the table can no longer be trusted; empty if it can."""
+        """Take the saver's report. Return the reason if the table can no longer be trusted, else ""."""
         found = self._open()
         self._release()
         if found is None:
@@ -253,7 +253,7 @@ class Checkpointing(Part):
                 merged = saved_of(save)
                 merged.published = result.save.published
                 merged.refused = result.save.refused
-                # The scored kind counts, though the settings of a restarted master may say otherwise by now.
+                # The kind that was scored, because a restarted master may have other settings by now.
                 merged.values_kind = result.save.values_kind
                 merged.quantised_diff = result.save.quantised_diff
                 merged.model_files.extend(result.save.model_files)
@@ -278,11 +278,11 @@ class Checkpointing(Part):
         return jobs_of(save, saved_of(save).keys, self._ledger.chain())
 
     def jobs(self, index: int) -> list[control.Job]:
-        """The jobs that a pserver still has to do."""
+        """Return the open jobs of a pserver."""
         return [*self._results.open(index, self._jobs()), *self.compaction.jobs(index)]
 
     def take(self, index: int, result: control.JobResult) -> None:
-        """The result of a pserver."""
+        """Take the result of a pserver's job."""
         if self.compaction.has(result.id):
             self.compaction.take(index, result)
             return
@@ -290,12 +290,12 @@ class Checkpointing(Part):
         self.gather()
 
     def gather(self) -> None:
-        """Once every pserver has answered, the files are written. Called by the clock too, in case the ledger was not writable."""
+        """Mark the save as written once every pserver has answered. Also called by `tick`, in case the ledger was not writable."""
         found, jobs = self._open(), self._jobs()
         if found is None or not jobs or not self._results.complete(jobs):
             return
         save, results = found[1], self._results.all()
-        # Pservers work side by side: the slowest one determines the time.
+        # Pservers work in parallel: the slowest one determines the time.
         for what in ("checkpoint", "export"):
             taken = [r.seconds for r in results if ("checkpoint" in r.id) == (what == "checkpoint")]
             self._ledger.took(save.ordinal, {f"{what}Upload": max(taken, default=0.0)})
@@ -311,24 +311,24 @@ class Checkpointing(Part):
         self._ledger.set_table(save.ordinal, parts)
         self._ledger.set_facts(table_rows=[part.rows for part in parts])
 
-    # -- committed: the publisher works without the coordinator's lock, so a recovery may have dropped its save --------
+    # -- commits: the publisher works without the coordinator's lock, so a recovery may have dropped its save ----------
 
     def due(self) -> tuple[PassRow, SaveRow] | None:
-        """A save whose files are written or scored."""
+        """Return the current pass and its save if its files are written or scored, else None."""
         found = self._open()
         return None if found is None or found[1].stage not in ("written", "scored") else found
 
     def _still(self, save: SaveRow) -> PassRow | None:
-        """The pass of a save, unless a recovery has dropped the save."""
+        """Return the pass of a save, or None if a recovery has dropped the save."""
         found = self._open()
         return None if found is None or found[1] != save else found[0]
 
     def commit_checkpoint(
         self, save: SaveRow, follows: int | None, base: int | None, mid: Mapping[str, Any] | None = None
     ) -> None:
-        """From now on recoveries return to it. The checkpoint of a base counts with the version alone.
+        """Commit the checkpoint, to which recoveries then return. The checkpoint of a base is committed with its version.
 
-        `mid`: the columns of its pass, if it was made in the middle of one.
+        `mid`: the columns of its pass, if it is a mid-pass checkpoint.
         """
         if save.checkpoint is not None and self._still(save) is not None:
             now = self._clock()
@@ -336,20 +336,20 @@ class Checkpointing(Part):
             self._ledger.set_facts(table_saved_at=now)
 
     def end_files(self, save: SaveRow) -> None:
-        """The checkpoint of a written save is committed: its version is scored next, or the pass is done without one."""
+        """Take the next step after a written save's checkpoint: its version is scored, or the pass is done without one."""
         current = self._still(save)
         if current is None:
             return
         if save.kind is not None:
-            # What is published by key was scored when it was pulled.
+            # The saver of a delta by key has already scored it, with the values that it pulled.
             self._ledger.set_save(save.ordinal, stage="scored" if save.by_key else "exported")
             return
         self._ledger.set_save(save.ordinal, stage="done")
         self._schedule.finish(current)
 
     def commit_version(self, save: SaveRow, keys: int, refused: str, log_on: str = "") -> None:
-        """The version is published, or refused with a reason; the pass is done. `log_on`: with it a checkpoint by log is committed,
-        which stands on that one.
+        """Commit the version as published or refused, and finish the pass. `log_on`: the saved checkpoint of a checkpoint by log that is
+        committed with it, if any.
         """
         current = self._still(save)
         if current is None or save.version is None or save.kind is None:
@@ -370,7 +370,7 @@ class Checkpointing(Part):
         if refused:
             log.error("version %d after pass %s is refused: %s", save.version, current.id, refused)
             if not save.by_key:
-                # The rows that this save marked as published are in no version: only a base has them.
+                # The table has marked this save's rows as published, but no version has them; only a base will.
                 due = f"version {save.version} was refused ({refused}); the next version is a base"
                 self._ledger.set_facts(base_due=due)
         else:
@@ -379,7 +379,7 @@ class Checkpointing(Part):
             if is_base:
                 self._ledger.set_facts(base_due="")
                 self.compaction.drop(f"version {save.version} is a base")
-                # In one transaction with the version it follows: no recovery sees one without the other.
+                # In one transaction with the version, so no recovery sees one without the other.
                 self.commit_checkpoint(save, save.version, save.version)
             self._ledger.set_pass(current.ordinal, version=save.version)
             if log_on:

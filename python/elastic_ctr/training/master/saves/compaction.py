@@ -1,12 +1,12 @@
-"""Compaction of a stream's log: its deltas become a base and a checkpoint with whole tables, beside the stream.
+"""Compaction of a stream's log: deltas are merged into a base and a checkpoint with whole tables while training goes on.
 
-A save of the table walks it, and nothing is trained meanwhile. What it would write is in the store already: the last save and the deltas
-since. The pservers merge them in processes of their own (`training/pserver/compaction.py`), and the publisher commits the results:
+A save walks the table and stops training meanwhile. The store already has the same content: the last save and the deltas since.
+The pservers merge these files in separate processes (`training/pserver/compaction.py`), and the publisher commits the results:
 
-* a checkpoint, on which further checkpoints by log stand. Its optimizer's state is that of the last save.
-* a base with the keys of the version at whose pass the log ends. The next delta changes that base, and has all keys trained since.
+* a checkpoint, on which later checkpoints by log depend. Its optimizer's state is that of the last save.
+* a base with the keys of the version at which the log ends. The next delta changes that base and has all keys touched since.
 
-So neither the log nor the chain of versions grows without end. A recovery drops a compaction that is under way.
+So neither the log nor the chain of versions grows without bound. A recovery drops a compaction that is under way.
 """
 
 import logging
@@ -32,20 +32,20 @@ class Compacted(NamedTuple):
 
 
 class Compaction(Part):
-    """At most one is under way. It is in the ledger; the results of the pservers are in memory, and are asked for again."""
+    """At most one compaction is under way. It is in the ledger; the pservers' results are in memory and are requested again."""
 
     def serve(self, pservers: int) -> None:
-        """From now on so many pservers take part."""
+        """Set the number of pservers that take part."""
         self._results.serve(pservers)
 
     def forget(self) -> None:
-        """Another generation begins."""
+        """Drop the compaction, because a new generation begins."""
         self._results.clear()
         if self._ledger.facts.compaction is not None:
             self._ledger.set_facts(compaction=None)
 
     def begin(self, name: str, version: int, ordinal: int) -> None:
-        """Begin with the checkpoint by log `name`, made with `version` after pass `ordinal`, if the log is long."""
+        """Begin a compaction of the checkpoint by log `name`, made with `version` after pass `ordinal`, if the log is long."""
         facts = self._ledger.facts
         if facts.compaction is not None or not self._wanted(len(self._ledger.chain())):
             return
@@ -61,7 +61,7 @@ class Compaction(Part):
 
     def _wanted(self, chain: int) -> bool:
         table = self._settings.model.table
-        # A base by a save leaves keys out by these thresholds, and a compacted one would have them.
+        # With other thresholds a saved base leaves keys out that a compacted base would have.
         whole = table.base_threshold == 0 and table.delta_keep_days >= table.delete_after_unseen_days
         return whole and chain >= self._settings.data.stream.compact_versions
 
@@ -80,25 +80,25 @@ class Compaction(Part):
         ]
 
     def jobs(self, index: int) -> list[control.Job]:
-        """What a pserver still has to do."""
+        """Return the open jobs of a pserver."""
         return self._results.open(index, self._jobs())
 
     def has(self, job: str) -> bool:
         return job in {each.id for each in self._jobs()}
 
     def take(self, index: int, result: control.JobResult) -> None:
-        """The result of a pserver."""
+        """Take the result of a pserver's job."""
         self._results.take(index, result)
 
     def due(self) -> Compacted | None:
-        """Once every pserver has published its part."""
+        """Return the compaction if every pserver has published its part, else None."""
         row, jobs = self._ledger.facts.compaction, self._jobs()
         if row is None or not jobs or not self._results.complete(jobs):
             return None
         return Compacted(row, self._results.all())
 
     def commit(self, row: CompactionRow, keys: int) -> None:
-        """Both manifests are in the store. The checkpoint counts from now on, the base once it is adopted."""
+        """Commit a compaction whose manifests are in the store. Its checkpoint counts from now on, its base when it is adopted."""
         if self._ledger.facts.compaction != row:
             return
         if row.follows not in self._ledger.chain():
@@ -115,7 +115,7 @@ class Compaction(Part):
         log.info("checkpoint %s and base %d are compacted, in %.0f s: %d keys", row.name, base, now - row.began, keys)
 
     def drop(self, reason: str) -> None:
-        """The one under way is of no use; another one begins with a later checkpoint by log."""
+        """Drop the compaction under way. A later checkpoint by log begins another one."""
         row = self._ledger.facts.compaction
         if row is not None:
             log.warning("the compaction of %s is given up: %s", row.log_of, reason)
@@ -128,7 +128,7 @@ class Compaction(Part):
             self.drop(f"it takes longer than saveTimeoutSeconds {longest:g}")
 
     def adopt(self, published: Collection[int]) -> bool:
-        """The next delta changes the new base. Between two saves, and when the list of `published` versions has it. Whether it was adopted."""
+        """Let the next delta change the new base, if it is among `published`. Called between two saves. Return True if it was adopted."""
         row, now = self._ledger.facts.compaction, self._clock()
         if row is None or row.committed_at is None or self._ledger.facts.base_due:
             return False

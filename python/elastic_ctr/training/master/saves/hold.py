@@ -1,4 +1,4 @@
-"""The publishing hold of a stream: begun by a loss of quality after a version went live, ended by an operator. Its state is in the ledger."""
+"""The publishing hold of a stream: a loss of quality after a version went live begins it, an operator ends it. The ledger has it."""
 
 import logging
 
@@ -12,12 +12,12 @@ log = logging.getLogger(__name__)
 
 
 def is_held(ledger: Ledger, current: PassRow, config: MasterConfig, now: float, *, late_clicks: bool) -> bool:
-    """Whether pass `current`, which is trained, makes no version: its windows may begin a hold. Called within a transaction."""
+    """True if the trained pass `current` makes no version. Its windows may begin a hold. Called within a transaction."""
     facts = ledger.facts
     if facts.hold is not None:
         return True
     windows = ledger.windows(current.ordinal, facts.compared_from, LOOKED_AT)
-    # Once an operator has resumed, what has come since is the measure.
+    # After an operator has resumed, only windows since then are the reference.
     earlier = () if facts.compared_from else facts.windows_before
     abrupt = abrupt_loss(config.max_quality_loss, config.max_live_loss)
     lasting = limits_of(config.max_live_loss, late_clicks)
@@ -33,7 +33,7 @@ def is_held(ledger: Ledger, current: PassRow, config: MasterConfig, now: float, 
 
 
 def end_hold(ledger: Ledger) -> None:
-    """The next windows are compared with one another alone: what the clicks are like now is the new measure."""
+    """Resume publishing. Later windows are compared with one another only, because the present clicks are the new normal."""
     with ledger:
         last = ledger.last_pass()
         ledger.set_facts(hold=None, compared_from=0 if last is None else last.ordinal + 1)

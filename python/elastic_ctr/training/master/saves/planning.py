@@ -1,4 +1,4 @@
-"""What the save after a pass is to have: a checkpoint or none, a base or a delta, and on what it stands."""
+"""The plan of the save after a pass: a checkpoint or none, a base or a delta, and the versions that it depends on."""
 
 import logging
 import math
@@ -20,23 +20,23 @@ from elastic_ctr.training.master.saves.hold import is_held
 
 log = logging.getLogger(__name__)
 
-# Between two checkpoints of any kind: what is trained again after a pserver's loss.
+# Seconds between two checkpoints of any kind, which bound the training that a recovery repeats.
 _LOG_SECONDS = 5.0
-# While publishing is held: between two saves of the table.
+# Seconds between two saves of the table during a publishing hold.
 _HELD_SECONDS = 900.0
-# Versions from a base to the next one, of a stream, where compactions do not come to their end: their files stay in the store.
+# The most versions on one base of a stream if compactions fail. Their files all stay in the store.
 _LONGEST_CHAIN = 1000
 
 
 class LogPlan(NamedTuple):
-    """A checkpoint by log: the saved checkpoint that it stands on, and the versions since."""
+    """A checkpoint by log: the saved checkpoint that it depends on, and the versions since."""
 
     stands_on: str
     versions: tuple[int, ...]
 
 
 class SavePlanning(Part):
-    """Orders the save of a pass in the ledger. `compaction` is of the log that the versions are."""
+    """Writes the order of a pass's save into the ledger."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class SavePlanning(Part):
         self._compaction = compaction
 
     def step(self, current: PassRow) -> bool:
-        """Plan the save after a pass, once. Whether the pass is done with that."""
+        """Plan the save after a pass, once. Return True if the pass is done without one."""
         if self._ledger.save_of(current.ordinal) is not None:
             return False
         data, now = self._settings.data, self._clock()
         chain = self._ledger.chain()
         if data.is_stream and is_held(self._ledger, current, self._config, now, late_clicks=data.stream.late_clicks):
-            # No delta is published that a checkpoint by log could be made of.
+            # Without deltas there are no checkpoints by log, so the table is saved more often.
             plan = SavePlan(("checkpoint",) if self._save_is_old(_HELD_SECONDS) else (), None)
         else:
             plan = self._plan(current, chain)
@@ -69,7 +69,7 @@ class SavePlanning(Part):
                     log.warning("the save after pass %s waits for the store: %s", current.id, failed)
                 return False
             stands_on_refused = self._refused_of(chain, refused)
-            # Before: a compacted base has the values of the versions that it was made of, refused ones too.
+            # Checked first, because a compacted base has the values of its versions, including refused ones.
             if not stands_on_refused and self._compaction.adopt(published):
                 chain = self._ledger.chain()
                 plan = self._plan(current, chain)
@@ -81,7 +81,7 @@ class SavePlanning(Part):
         steps = plan.steps
         whole = [row["pass"] for row in self._ledger.checkpoints() if not row["mid"]]
         if current.ordinal in whole and plan.kind == "delta":
-            # A recovery returned to this very checkpoint: only its version is missing.
+            # A recovery returned to this checkpoint, so only its version is missing.
             steps = tuple(step for step in steps if step != "checkpoint")
         if not steps:
             self._schedule.finish(current)
@@ -94,14 +94,14 @@ class SavePlanning(Part):
 
     def _plan(self, current: PassRow, chain: Sequence[int]) -> SavePlan:
         stream = self._settings.data.is_stream
-        # A compaction that has begun has its time.
+        # Twice the limit of compactions, so that one under way can finish.
         long = stream and len(chain) >= max(_LONGEST_CHAIN, 2 * self._settings.data.stream.compact_versions)
         if stream and chain and not self._ledger.knows_touched(self._ledger.facts.follows):
             self._base_is_due("which keys were trained since the last version is not known")
         return save_plan(
             current,
             self._config,
-            # A pass without records still saves what the passes before it left unsaved.
+            # Records since the last version, because a pass without records still saves those of earlier passes.
             records=self._ledger.unpublished(),
             has_base=bool(chain),
             base_due=long or bool(self._ledger.facts.base_due),
@@ -110,20 +110,20 @@ class SavePlanning(Part):
         )
 
     def _checkpoint_is_due(self, chain: Sequence[int]) -> bool:
-        """Of a stream: by time, for each one walks the table and holds up the passes behind it. Between two of them are checkpoints
-        by log.
+        """True if a stream's table is to be saved: rarely, because a save walks the table and delays the passes behind it. Checkpoints by
+        log come in between.
         """
         return self._save_is_old() or self._log(chain) is None
 
     def _save_is_old(self, most: float = math.inf) -> bool:
         saved = [row["at"] for row in self._ledger.checkpoints() if not row["stands_on"] and not row["compacted"]]
-        # A compacted one outlives the save that it was made of.
+        # The row of the save may be gone, because its compacted checkpoint has replaced it.
         last = max([*saved, self._ledger.facts.table_saved_at])
-        # In the future only where the clock was set back while no master ran.
+        # Negative only if the clock was set back while no master ran.
         return not 0 <= self._clock() - last < min(self._settings.data.stream.checkpoint_seconds, most)
 
     def lost_versions(self, published: Collection[int]) -> list[int]:
-        """Versions that the next delta would depend on and the store, which holds `published`, has lost: a base is due then."""
+        """Return the versions that the next delta would depend on and that are not among `published`. If there are any, a base is due."""
         return self._lost_of(self._ledger.chain(), published)
 
     def _lost_of(self, chain: Sequence[int], published: Collection[int]) -> list[int]:
@@ -134,7 +134,7 @@ class SavePlanning(Part):
         return lost
 
     def refused_versions(self, refused: Mapping[int, str]) -> bool:
-        """Whether the next delta would depend on a version that cube-transfer refused: a base is due then."""
+        """True if the next delta would depend on a version that cube-transfer refused. A base is then due."""
         return self._refused_of(self._ledger.chain(), refused)
 
     def _refused_of(self, chain: Sequence[int], refused: Mapping[int, str]) -> bool:
@@ -149,7 +149,7 @@ class SavePlanning(Part):
             self._ledger.set_facts(base_due=f"{why}; the next version is a base")
 
     def log_due(self, save: SaveRow) -> LogPlan | None:
-        """The checkpoint by log that this delta by key completes, unless the last checkpoint is young or its log has a gap."""
+        """Return the plan of a checkpoint by log with this delta by key; None if the last checkpoint is recent or the log has a gap."""
         newest = max((row["at"] for row in self._ledger.checkpoints()), default=0.0)
         if not save.keeps_table or save.version is None or 0 <= self._clock() - newest < _LOG_SECONDS:
             return None
@@ -159,8 +159,8 @@ class SavePlanning(Part):
         return LogPlan(plan.stands_on, (*plan.versions, save.version))
 
     def _log(self, chain: Sequence[int]) -> LogPlan | None:
-        """The last save of the table, and the versions of the ledger's chain since. None without one, and where they do not have
-        all since.
+        """Return the last save of the table and the versions of the chain since. None without a save, or if these versions lack a
+        pass since.
         """
         saved = [row for row in self._ledger.checkpoints() if not row["stands_on"] and not row["mid"]]
         if not saved:
@@ -170,6 +170,6 @@ class SavePlanning(Part):
             return None
         log = [version for version in chain if passes[version] > last["pass"]]
         below = chain[: len(chain) - len(log)]
-        # The counts of the first delta begin with the pass behind that of the save.
+        # Complete if the counts of the first delta begin with the pass after the save.
         complete = bool(below) and passes[below[-1]] == last["pass"]
         return LogPlan(last["name"], tuple(log)) if complete else None

@@ -1,4 +1,4 @@
-"""The master's own steps of a save and of a compaction, as decisions: the publisher does what needs the store, and reports here."""
+"""Decisions about the master's own steps of a save and of a compaction. The publisher works with the store and reports here."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,7 +11,7 @@ from elastic_ctr.training.master.saves.planning import LogPlan, SavePlanning
 
 
 class SaveSteps:
-    """Every method may be called from any thread. `advance` moves the present pass on, `recover` begins another generation."""
+    """Thread-safe. `advance` moves the current pass on, `recover` begins another generation."""
 
     def __init__(
         self,
@@ -30,17 +30,17 @@ class SaveSteps:
         self._recover = recover
 
     def open_save(self) -> tuple[PassRow, SaveRow] | None:
-        """A save whose files are written or scored: the publisher's next step is due."""
+        """Return the current pass and its save if the publisher's next step is due, else None."""
         with self._lock.writing():
             return self._saves.due()
 
     def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
-        """The sample lines of a pass: (line without show and click, show, click)."""
+        """Return the sample lines of a pass: (line without show and click, show, click)."""
         with self._lock.reading():
             return self._saves.samples_of(ordinal)
 
     def in_mid_pass(self, save: SaveRow) -> bool:
-        """Whether a save was ordered in the middle of its pass."""
+        """True if a save was ordered in the middle of its pass."""
         with self._lock.reading():
             return self._handover.mid_pass_state(save) is not None
 
@@ -51,14 +51,14 @@ class SaveSteps:
     def files_judged(self, save: SaveRow) -> None:
         with self._lock.writing() as ledger, ledger:
             if self._handover.mid_pass_state(save) is not None:
-                # The checkpoint that it was for stands.
+                # The mid-pass checkpoint is committed; the recovery begins the new training.
                 self._recover("training", "")
                 return
             self._saves.end_files(save)
             self._advance()
 
     def compaction_due(self) -> Compacted | None:
-        """A compaction whose files are in the store."""
+        """Return a compaction whose files are in the store, or None."""
         with self._lock.reading():
             return self._saves.compaction.due()
 
@@ -72,7 +72,7 @@ class SaveSteps:
                 self._saves.compaction.drop(reason)
 
     def log_due(self, save: SaveRow) -> LogPlan | None:
-        """The checkpoint by log to write with this version."""
+        """Return the checkpoint by log to write with this version, or None."""
         with self._lock.writing():
             return self._planning.log_due(save)
 
@@ -82,13 +82,13 @@ class SaveSteps:
             self._advance()
 
     def versions_found(self, published: list[int]) -> None:
-        """The versions in the store when the master starts: some that the ledger builds on may be lost."""
+        """Take the versions in the store at the master's start: some that the next delta depends on may be lost."""
         with self._lock.writing():
             lost = self._planning.lost_versions(published)
             if self._saves.stands_on(lost):
                 self._recover("master", f"version {lost[0]}, which the save under way stands on, is not in the store")
 
     def versions_refused(self, refused: Mapping[int, str]) -> None:
-        """Versions that cube-transfer refused: no delta can depend on them."""
+        """Take the versions that cube-transfer refused: no delta can depend on them."""
         with self._lock.writing():
             self._planning.refused_versions(refused)

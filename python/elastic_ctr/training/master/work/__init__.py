@@ -1,1 +1,1 @@
-"""Steps of the master that need the store or the streams: they run without the lock of decisions."""
+"""Steps of the master that call the store or the streams; they run without the decision lock."""

@@ -1,4 +1,4 @@
-"""Finds what a pass that is waited for consists of: complete hours, or the next offsets of a stream."""
+"""Finds the data of the next pass: complete hours, or the next offsets of a stream."""
 
 import logging
 import time
@@ -25,46 +25,46 @@ from elastic_ctr.training.master.ledger.rows import PassRow
 
 log = logging.getLogger(__name__)
 
-# A task costs a fifth of a second, however small it is.
+# The least size of a task, because each has a fixed cost of a fifth of a second.
 _LEAST_OFFSETS = {"records": 5_000, "bytes": 1 << 20}
 _PAUSE_SECONDS = 2.0
-# Between two looks while a pass is under way; longer once the stream does not answer, for such a look takes its time.
+# Seconds between two polls while a pass is under way; longer if the stream does not answer, because such a poll takes long.
 _LOOK_ON_SECONDS, _AWAY_SECONDS = 1.0, 10.0
 _TELL_SECONDS = 1.0
 
 
 class Finder(Protocol):
-    """`waits_for`: what the next pass waits for, for operators; empty while it waits for nothing."""
+    """`waits_for` is the data that the next pass waits for, for operators; "" if it waits for none."""
 
     waits_for: str
 
     def refuse_missing(self) -> None:
-        """For a new ledger: a misspelt folder never appears, while the folder of a running training may return.
+        """Raises ValueError naming a local folder that does not exist.
 
-        Raises ValueError naming what does not exist on this machine.
+        Called only for a new ledger: a misspelt folder never appears, but the folder of a running training may return.
         """
 
     def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
-        """Begin the pass if it is complete. Raises StoreError, ValueError."""
+        """Begin the pass `wanted` if its data is complete. Raises StoreError, ValueError."""
 
     def look_on(self, coordinator: Coordinator) -> None:
-        """While no pass is waited for. Raises nothing."""
+        """Poll the source while no pass waits for data. Raises nothing."""
 
     def is_changed(self, stopped: PassRow) -> bool:
-        """Whether what a stopped pass reads was changed. Raises StoreError."""
+        """True if the files of a stopped pass were changed. Raises StoreError."""
 
     def lag(self) -> int:
-        """Offsets that no pass has yet; 0 of hours."""
+        """Return the number of offsets that no pass has yet; 0 for hours."""
 
     def away(self) -> list[str]:
-        """Partitions that nobody can read, while others are read."""
+        """Return the partitions that cannot be read now although others can."""
 
     def status(self) -> dict[str, Any]:
-        """What the status says of it beside `waitsFor`."""
+        """Return the finder's part of the status, without `waitsFor`."""
 
 
 class HourFinder:
-    """Looks for the donefiles of a pass."""
+    """Polls for the donefiles of a pass."""
 
     def __init__(self, source: Source, settings: MasterFile, clock: Callable[[], float] = time.monotonic) -> None:
         self.waits_for = ""
@@ -100,7 +100,7 @@ class HourFinder:
         coordinator.found.hours_found(wanted, files, tasks_of(parts, files, self._data.task_bytes))
 
     def look_on(self, coordinator: Coordinator) -> None:
-        """Hours are looked for when their pass begins."""
+        """Do nothing: hours are polled only while their pass waits."""
 
     def is_changed(self, stopped: PassRow) -> bool:
         return self._changed.look(stopped)
@@ -116,7 +116,7 @@ class HourFinder:
 
 
 class WindowFinder:
-    """Looks for new records of a stream, and begins a pass with them once the window is over or full."""
+    """Polls for new records of a stream, and begins a pass when the window is over or full."""
 
     def __init__(
         self,
@@ -132,27 +132,27 @@ class WindowFinder:
         self._limit = {"records": self._settings.max_records, "bytes": self._settings.max_bytes}[stream.unit]
         self._clock = clock
         self._wall = wall
-        # When the first record of the next pass was seen, or may have come.
+        # When the first record of the next pass was seen, or may have arrived.
         self._since: float | None = None
         self._arrivals: Arrivals | None = None
         self._kept: dict[str, Kept] = {}
         self._following: dict[str, int] = {}
-        # Offsets that are gone with their partitions, until a pass counts them.
+        # Unread offsets of partitions that have disappeared; the next pass counts them.
         self._gone = 0
-        # A stream that does not answer takes its time: between two looks the master does its other work.
+        # The last failure and when to poll again: a call to an unresponsive stream takes long, and the master has other work in between.
         self._failed: StoreError | None = None
         self._again_at = 0.0
         self._look_on_at = 0.0
         self._tell_at = 0.0
-        # Why the stream could not be told.
+        # The last error of `keep_from`, which is logged once.
         self._untold = ""
 
     def refuse_missing(self) -> None:
-        """A topic may be created later."""
+        """Refuse nothing: a topic may be created later."""
 
     def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
         if wanted.splits:
-            # It is begun again, with the offsets that it had.
+            # The pass begins again with the offsets that it had.
             if absent := self._absent(coordinator, wanted):
                 coordinator.found.window_is_gone(wanted, absent)
                 return
@@ -171,11 +171,11 @@ class WindowFinder:
         self._since = now if self._since is None else self._since
         if window.size < self._limit and now - self._since < self._settings.window_ms / 1000:
             return
-        # What comes while this pass is trained waits no window more.
+        # The next window begins now, so that records that arrive while this pass is trained wait no longer.
         self._since, self.waits_for = now, ""
         came = self._arrivals.take(window.gone + window.size)
         window = replace(window, gone=window.gone + self._gone)
-        # Dropped offsets of a partition without new records are counted once, too.
+        # Skip the deleted offsets of a partition without new records, so that they are counted once.
         places = {name: max(place, self._kept[name].first) for name, place in self._following.items()}
         coordinator.found.window_found(
             wanted, window, Places(places, self._stream.files()), _LEAST_OFFSETS[self._stream.unit], came
@@ -184,7 +184,7 @@ class WindowFinder:
         self._following = coordinator.found.stream_following() or {}
 
     def _absent(self, coordinator: Coordinator, again: PassRow) -> set[str]:
-        """Partitions of the pass whose files are not in a followed folder any more."""
+        """Return the partitions of the pass whose files are no longer in the followed folder."""
         places = coordinator.found.stream_places()
         if places is None or not places.files:
             return set()
@@ -192,20 +192,20 @@ class WindowFinder:
         return {name for name, _, _ in ranges_in(again.splits)} - self._kept.keys()
 
     def look_on(self, coordinator: Coordinator) -> None:
-        """What has come meanwhile: while training stands still the lag grows, and arrivals are known as well as otherwise."""
+        """Poll while a pass is under way or stopped, so that the lag and the arrival times stay up to date."""
         if self._arrivals is None or self._clock() < self._look_on_at:
             return
         self._look_on_at = self._clock() + _LOOK_ON_SECONDS
         try:
             self._look(coordinator)
         except StoreError:
-            # It is told by the next pass that needs the stream.
+            # The next pass that needs the stream reports the failure.
             self._look_on_at = self._clock() + _AWAY_SECONDS
             return
         self._arrivals.look(self._wall(), self._readable())
 
     def _look(self, coordinator: Coordinator) -> None:
-        """What the stream keeps now, and where the next pass goes on. Raises StoreError."""
+        """Poll the offsets that the stream keeps, and the next pass's first ones. Raises StoreError."""
         if self._failed is not None and self._clock() < self._again_at:
             raise self._failed
         try:
@@ -221,7 +221,7 @@ class WindowFinder:
             raise
         self._failed = None
         for name, lost in vanished(self._kept, kept, following or {}).items():
-            # Old files go once they were read.
+            # The deletion of a file that was read is normal.
             log.log(
                 logging.ERROR if lost else logging.INFO,
                 "%s is not in %s any more; %d %s of it were not read",
@@ -233,11 +233,11 @@ class WindowFinder:
             self._gone += lost
         self._kept, self._following = kept, first_offsets(kept, following, self._start)
         if following is None:
-            # Kept before the first pass: with `latest` it has what came since.
+            # Set before the first pass, so that with `latest` it begins at the ends of this poll.
             coordinator.found.stream_begins(Places(self._following, self._stream.files()))
 
     def _require_all(self, kept: Mapping[str, Kept]) -> None:
-        """Where a partition ends is known once it has been seen. Raises StoreUnavailable."""
+        """Raises StoreUnavailable if a partition is unavailable: with `latest`, training begins at its end, which is unknown."""
         if away := sorted(name for name, each in kept.items() if each.away):
             raise StoreUnavailable(
                 f"{', '.join(away)} of {self._stream.url} cannot be read, and with data.start latest the first pass waits until every "
@@ -245,7 +245,7 @@ class WindowFinder:
             )
 
     def _tell(self, coordinator: Coordinator) -> None:
-        """From where on a recovery may need the stream, once in a while. Training goes on where that cannot be told."""
+        """Report the needed offsets to the stream, once a second. Training goes on if that fails."""
         if self._clock() < self._tell_at:
             return
         self._tell_at = self._clock() + _TELL_SECONDS
@@ -260,7 +260,7 @@ class WindowFinder:
                 self._untold = ""
 
     def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of the protocol)
-        """What a stream has does not change."""
+        """Return False, because records of a stream never change."""
         return False
 
     def lag(self) -> int:
@@ -270,7 +270,7 @@ class WindowFinder:
         return sorted(name for name, each in self._kept.items() if each.away)
 
     def _readable(self) -> int:
-        """The lag without those: the next window has nothing of theirs. Once they are back it has come then."""
+        """Return the lag of readable partitions. Records of the others count as arriving when their partition is available again."""
         return lag_of({name: each for name, each in self._kept.items() if not each.away}, self._following)
 
     def status(self) -> dict[str, Any]:

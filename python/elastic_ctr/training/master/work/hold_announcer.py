@@ -1,4 +1,4 @@
-"""Tells cube-transfer that publishing is held, and learns from it that an operator has ended the hold: through the store."""
+"""Writes a publishing hold to the store for cube-transfer, and ends it when cube-transfer has written the resumption."""
 
 import math
 import time
@@ -13,7 +13,7 @@ _LOOK_SECONDS = 2.0
 
 
 class HoldAnnouncer:
-    """Works without the coordinator's lock while it waits for the store."""
+    """Calls the store without the coordinator's lock."""
 
     def __init__(self, coordinator: Coordinator, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._coordinator = coordinator
@@ -22,13 +22,13 @@ class HoldAnnouncer:
         self._looked_at = -math.inf
 
     def step(self) -> None:
-        """Raises StoreError: try again later."""
+        """Write or end the hold if that is due. Raises StoreError; call again later."""
         with self._coordinator.locked() as ledger:
             row = ledger.facts.hold
         now = self._clock()
         if row is None or now - self._looked_at < _LOOK_SECONDS:
             return
-        # Before the store is asked: one that is away must not keep the master from its other work at each turn.
+        # Set before the call, so that an unavailable store does not delay every turn of the master.
         self._looked_at = now
         if not row.announced:
             write_hold(self._store, row.hold)

@@ -1,4 +1,4 @@
-"""The master's own steps of a save: what needs the store, done without the coordinator's lock."""
+"""The master's own steps of a save, which call the store without the coordinator's lock."""
 
 import logging
 import time
@@ -54,20 +54,20 @@ log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Commits checkpoints and versions: manifest last, donefile after it."""
+    """Commits checkpoints and versions: the manifest after all files, the donefile after the manifest."""
 
     def __init__(self, coordinator: Coordinator, store: Store, settings: MasterFile) -> None:
         self._coordinator = coordinator
         self._store = store
         self._settings = settings
-        # Manifests of the deltas in the last checkpoint by log.
+        # Cached manifests of the deltas in the last checkpoint by log.
         self._read: dict[int, VersionManifest] = {}
         self._announced: dict[int, Announcement] = {}
         self._retention = Retention(coordinator, store, settings.master.keep_checkpoints)
 
     def begin(self) -> None:
-        """Repair the store after a restart: versions may be lost, the donefile may lack a manifest that was committed before a
-        crash, and checkpoints that no recovery needs may be left.
+        """Repair the store after a restart: versions may be lost, the donefile may lack a version that was committed before a crash, and
+        unneeded checkpoints may be left.
         """
         try:
             self._coordinator.save_steps.versions_found(published_versions(self._store))
@@ -80,7 +80,7 @@ class Publisher:
         self._retention.sweep()
 
     def step(self) -> bool:
-        """Do what is due; whether anything was. Raises StoreError: try again later."""
+        """Take the next step that is due. Return True if there was one. Raises StoreError; call again later."""
         due = self._coordinator.save_steps.open_save()
         if due is None:
             return self._compact()
@@ -129,7 +129,7 @@ class Publisher:
             except PublishRefused as wrong:
                 refused = str(wrong)
         if save.kind == "base":
-            # After the version: no recovery may return to before the base that this checkpoint follows.
+            # After the version, because the checkpoint names the base as the version that it follows.
             self._commit_checkpoint(current, save, refused=bool(refused))
         plan = None if refused else self._coordinator.save_steps.log_due(save)
         if plan is not None:
@@ -143,7 +143,7 @@ class Publisher:
         )
 
     def _write_log(self, current: PassRow, save: SaveRow, plan: LogPlan) -> None:
-        """The manifest of a checkpoint by log: it has no files of its own."""
+        """Write the manifest of a checkpoint by log, which has no files of its own."""
         saved = read_checkpoint(self._store, plan.stands_on)
         versions = {each: self._read.get(each) or read_version(self._store, each) for each in plan.versions}
         self._read = versions
@@ -171,7 +171,7 @@ class Publisher:
         self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
 
     def _compact(self) -> bool:
-        """Commit a compaction that is due; whether one was. The checkpoint first: cube-transfer keeps a base that one names."""
+        """Commit a due compaction. Return True if there was one. The checkpoint comes first: cube-transfer keeps the base that it names."""
         due = self._coordinator.save_steps.compaction_due()
         if due is None:
             return False
@@ -203,7 +203,7 @@ class Publisher:
     def _compacted_base(
         self, row: CompactionRow, version: VersionManifest, results: Sequence[control.JobResult]
     ) -> VersionManifest:
-        """The manifest of a version as a base of its own, whose other files are copied. Raises NotInStore, StoreError."""
+        """Copy a version's model files and return its manifest as a new base. Raises NotInStore, StoreError."""
         folder = layout.cube_folder(row.version, "base")
         cube_files = entries(f for result in results for f in result.files if f.path.startswith(f"{folder}/"))
         if len(cube_files) != version.partitions:
@@ -222,7 +222,7 @@ class Publisher:
         )  # fmt: skip
 
     def _manifest(self, current: PassRow, save: SaveRow) -> VersionManifest:
-        """Raises PublishRefused."""
+        """Return the version's manifest. Raises PublishRefused."""
         if save.version is None or save.kind is None:
             raise AssertionError("only a save with a version is scored")
         model, saved = self._settings.model, saved_of(save)
@@ -250,7 +250,7 @@ class Publisher:
             base=save.version if is_base else facts.base,
             parent=None if is_base else facts.follows,
             pass_id=current.id,
-            # The window of a stream ends at a time of the ledger.
+            # For a stream this is a time of the ledger, which `clock_moved` converts to wall time.
             event_time_max=current.event_time_max + (round(facts.clock_moved) if self._settings.data.is_stream else 0),
             created_at=round(time.time(), 3),
             partitions=model.partitions,
@@ -302,7 +302,7 @@ class Publisher:
             offset=offset,
             shift=shift,
             model=trained_model(self._settings.model, self._settings.input),
-            # In mid pass some of its offsets are in the table.
+            # In mid pass the table has some of its offsets, so there is no position.
             stream=None if mid else self._position(current),
         )
         self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
@@ -311,7 +311,7 @@ class Publisher:
         log.info("checkpoint %s is committed: %d rows", manifest.name, sum(manifest.rows.values()))
 
     def _position(self, current: PassRow) -> StreamPosition | None:
-        """The offsets of a stream that the table has after this pass; None for hours."""
+        """Return the position in the stream after this pass; None for hours."""
         data = self._settings.data
         if not data.is_stream:
             return None
@@ -324,18 +324,18 @@ class Publisher:
             )
 
     def _put_once(self, path: str, data: bytes) -> None:
-        # One that is there is this master's, written before a restart: ids and names are never given twice.
+        # An existing file was written by this master before a restart, because ids and names are never reused.
         with suppress(AlreadyPublished):
             self._store.put_bytes(data, path)
 
 
 class Retention:
-    """Deletes checkpoints that no recovery needs, at start and after each save. The master alone deletes them.
+    """Deletes checkpoints that no recovery needs, at start and after each save. No other role deletes them.
 
-    Of the ledger's: all but the newest `keepCheckpoints` of whole passes, and those in mid pass that one of these is newer than
-    (a stopped pass goes back to before them). Of others: a folder without a manifest that has not changed for a day (an
-    upload that was cut off), and one with a manifest that is older than the last committed checkpoint (a recovery overtook
-    it, or it is an older ledger's). Newer ones stay: until this ledger commits something, the older ledger may be restored.
+    Checkpoints of the ledger: it keeps the newest `keepCheckpoints` of whole passes and newer mid-pass ones, and deletes the rest.
+    Other folders: it deletes one without a manifest that has not changed for a day (an interrupted upload), and one whose manifest is
+    older than the last committed checkpoint (a recovery or a new ledger has superseded it). Newer ones stay, because the older ledger
+    may be restored until this ledger commits something.
     """
 
     def __init__(
@@ -369,12 +369,12 @@ class Retention:
 
 
 def superseded(rows: Sequence[Mapping[str, Any]], keep: int, needed: Collection[str] = ()) -> list[str]:
-    """Of the ledger's checkpoints, oldest first, those that no recovery returns to and that no compaction needs."""
+    """Return the names of checkpoints that no recovery and no compaction needs, from the ledger's `rows`, oldest first."""
     saved = [row for row in rows if not row["stands_on"]]
     whole = [number for number, row in enumerate(saved) if not row["mid"]]
     if not whole:
         return []
-    # The newest one by log has the deltas of those before it.
+    # The newest checkpoint by log on a save has the deltas of the older ones.
     stay = set(whole[-keep:])
     gone = [
         row["name"] for number, row in enumerate(saved[: whole[-1]]) if number not in stay and row["name"] not in needed
@@ -382,7 +382,7 @@ def superseded(rows: Sequence[Mapping[str, Any]], keep: int, needed: Collection[
     newest = {row["stands_on"]: row["name"] for row in rows}
     logs = [row for row in rows if row["stands_on"] and row["name"] not in needed]
     left = {row["name"] for row in saved} - set(gone)
-    # Those by log first: a sweep that is cut off leaves none without the save that it stands on.
+    # Checkpoints by log first, so that an interrupted sweep leaves none without its save.
     return [
         *(row["name"] for row in logs if row["stands_on"] not in left or newest[row["stands_on"]] != row["name"]),
         *gone,
@@ -390,19 +390,19 @@ def superseded(rows: Sequence[Mapping[str, Any]], keep: int, needed: Collection[
 
 
 def outlived(damaged: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
-    """Of the checkpoints that were set aside, those with `keep` newer ones of whole passes among the ledger's other `rows`."""
+    """Return the names of set-aside checkpoints for which the ledger has `keep` newer ones of whole passes."""
     whole = [row["pass"] for row in rows if not row["mid"] and not row["stands_on"]]
     return [row["name"] for row in damaged if sum(ordinal > row["pass"] for ordinal in whole) >= keep]
 
 
 def delete_checkpoint(store: Store, name: str) -> None:
-    """The manifest first: without it the folder is not a checkpoint. Raises StoreError."""
+    """Delete a checkpoint, its manifest first, without which the folder is none. Raises StoreError."""
     store.delete(layout.checkpoint_manifest(name))
     store.delete(layout.checkpoint_folder(name))
 
 
 def unnamed(store: Store, named: Sequence[str], writing: Collection[str | None], now: float) -> Iterator[str]:
-    """Checkpoints in the store to delete although the ledger never had them. Raises StoreError.
+    """Yield the checkpoints in the store that the ledger does not name and that are to be deleted. Raises StoreError.
 
     `named` are the ledger's, oldest first; `writing` are those of the save and of the compaction under way.
     """
@@ -419,8 +419,8 @@ def unnamed(store: Store, named: Sequence[str], writing: Collection[str | None],
 
 
 def _created_at(store: Store, name: str, *, copies: bool = True) -> float | None:
-    """Unix seconds; None without a manifest that can be read, and without `copies` for what a model began with: that is no sign
-    that its ledger has committed anything.
+    """Return a checkpoint's creation time in Unix seconds, or None without a readable manifest. Without `copies`, also None for the
+    copy that a model started from, which does not show that its ledger has committed anything.
     """
     try:
         manifest = read_checkpoint(store, name)
@@ -430,7 +430,7 @@ def _created_at(store: Store, name: str, *, copies: bool = True) -> float | None
 
 
 def _arrivals(ledger: Ledger, current: PassRow) -> tuple[Arrival, ...]:
-    """When the records came that the version after this pass knows, of the last passes. The next pass may have offsets already."""
+    """Return the arrivals of the last passes up to this one. The ledger may already have those of the next pass."""
     places = ledger.facts.stream
     came = [] if places is None else [each for each in places.arrivals if each.ordinal <= current.ordinal]
     if not came:

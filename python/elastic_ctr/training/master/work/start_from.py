@@ -1,8 +1,8 @@
 """`model.startFrom`: a new ledger begins with a copy of another model's checkpoint.
 
-The checkpoint is chosen before the ledger has an id, and anew only if it is gone before it is copied. The copy goes into this model's own store, where a recovery
-finds it, whatever becomes of the other store. It is made before any trainer or pserver is answered; a master that is ended while it
-copies goes on with the files that are missing.
+The checkpoint is chosen before the ledger has an id, and again only if it is deleted before it is copied. The copy is in this
+model's own store, so recoveries do not depend on the other store. The master copies before it answers trainers and pservers. If it
+is restarted meanwhile, it continues with the missing files.
 """
 
 import logging
@@ -56,7 +56,7 @@ _NAMED = 5
 
 
 def trained_model(model: Model, given: ModelInput) -> TrainedModel:
-    """The description of this model in its checkpoints."""
+    """Return the description of this model for its checkpoints."""
     return TrainedModel(
         embedding_dim=model.embedding_dim,
         sparse_dim=model.sparse_dim,
@@ -69,7 +69,7 @@ def trained_model(model: Model, given: ModelInput) -> TrainedModel:
 
 
 def checkpoint_of(version: VersionManifest, checkpoints: Sequence[CheckpointManifest]) -> CheckpointManifest | None:
-    """The table that this version was made of: a base's checkpoint follows the base, a delta's is made before it."""
+    """Return the checkpoint of the table from which the version was made, or None. It follows a base, and precedes a delta."""
     follows = version.version if version.kind == "base" else version.parent
     found = [
         each
@@ -80,7 +80,7 @@ def checkpoint_of(version: VersionManifest, checkpoints: Sequence[CheckpointMani
 
 
 def choose(store: Store, wanted: StartFrom) -> tuple[VersionManifest, CheckpointManifest]:
-    """Raises ValueError with a sentence for operators, StoreError, ManifestDamaged for the manifest of the version asked for."""
+    """Return the version to start from and its checkpoint. Raises ValueError for operators, StoreError, ManifestDamaged."""
     published = published_versions(store)
     if not published:
         raise ValueError(f"{_KEY}: {store.url} has no version; is it the store of the other model?")
@@ -125,14 +125,14 @@ def _readable(store: Store, name: str) -> CheckpointManifest | None:
     except ManifestDamaged as damaged:
         log.warning("%s: checkpoint %s is passed over: %s", _KEY, name, damaged)
         return None
-    # One by log has no files of its own to copy.
+    # A checkpoint by log has no files of its own to copy.
     return found if found.stands_on in ("", found.name) else None
 
 
 def differences(
     version: VersionManifest, trained: TrainedModel | None, partitions: int, now: TrainedModel
 ) -> list[str]:
-    """The settings of the table that are not as they were, as `embeddingDim 9 there, 17 here`."""
+    """Return the settings of the table that differ, such as `embeddingDim 9 there, 17 here`."""
     pairs: list[tuple[str, Any, Any]] = [
         ("embeddingDim", version.dim, now.embedding_dim),
         ("partitions", version.partitions, partitions),
@@ -149,9 +149,9 @@ def _said(value: Any) -> str:
 
 
 def begin(ledger: Ledger, settings: MasterFile, own: Store, other: Store, generation: int) -> None:
-    """Decide what a new ledger begins with. Called within the transaction that gives it its id.
+    """Choose the checkpoint that a new ledger starts from. Called within the transaction that sets its id.
 
-    Raises ValueError with a sentence for operators, ManifestDamaged, StoreError.
+    Raises ValueError with a message for operators, ManifestDamaged, StoreError.
     """
     wanted, model, given = settings.model.start_from, settings.model, settings.input
     assert wanted is not None
@@ -169,7 +169,7 @@ def begin(ledger: Ledger, settings: MasterFile, own: Store, other: Store, genera
         )
     if checkpoint.model is None:
         _check_columns(other, checkpoint, model, what, Path(settings.master.state_dir))
-    # The dense values of a compacted checkpoint are in the network of its version alone.
+    # A compacted checkpoint has no dense values of its own; they are in the network of its version.
     dense = not checkpoint.stands_on and checkpoint.model is not None and checkpoint.model.network == now.network
     started = StartedFrom(
         store=other.url,
@@ -193,7 +193,7 @@ def begin(ledger: Ledger, settings: MasterFile, own: Store, other: Store, genera
 
 
 def _places(settings: MasterFile, checkpoint: CheckpointManifest) -> StreamPlaces | None:
-    """Where a stream that the checkpoint has read goes on: its records are neither learned again nor left out."""
+    """Return the checkpoint's position in the same stream, so that no record is trained twice or left out; else None."""
     url, position = settings.data.source.url, checkpoint.stream
     if not settings.data.is_stream or position is None:
         return None
@@ -207,7 +207,7 @@ def _places(settings: MasterFile, checkpoint: CheckpointManifest) -> StreamPlace
 
 
 def windows_of(store: Store) -> tuple[WindowQuality, ...]:
-    """How the newest versions of a stream foretold the windows behind them, the newest first: what a changed model must not be worse than.
+    """Return the figures of the newest windows of the other model's stream, the newest first, as a reference for the changed model.
 
     Raises StoreError.
     """
@@ -226,13 +226,13 @@ def windows_of(store: Store) -> tuple[WindowQuality, ...]:
 
 
 def begin_again(ledger: Ledger, settings: MasterFile, own: Store, other: Store) -> None:
-    """Choose anew while nothing is learned. Called within a transaction. Raises as `begin`."""
+    """Choose again, while nothing is trained yet. Called within a transaction. Raises as `begin`."""
     gone, facts = ledger.facts.started_from, ledger.facts
     assert gone is not None
     pinned = {"statistics": "", "statistics_of": 0}
     ledger.set_facts(started_from=None, offset=None, **pinned)
     begin(ledger, settings, own, other, facts.generation)
-    # The name of its copy may be taken again, by another checkpoint of the same version.
+    # Another checkpoint of the same version would get the same name for its copy.
     own.delete(layout.checkpoint_folder(gone.name))
 
 
@@ -241,7 +241,7 @@ def _moved(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 def _check_columns(store: Store, checkpoint: CheckpointManifest, model: Model, what: str, scratch: Path) -> None:
-    """An older manifest does not name the rules: the first row has the columns that they give."""
+    """Check the SGD rules by the number of columns of the first row, because an older manifest does not name them."""
     expected = layout_of(model)
     entry = next((each for each in checkpoint.files if "/000/" in each.path and each.records), None)
     if entry is None:
@@ -272,7 +272,7 @@ def _statistics_of(store: Store, version: VersionManifest, now: Features | None)
 
 
 def kept_series(old: Statistics, new: Statistics) -> Statistics:
-    """The series of `new`, those that `old` has as they are there: keys and numbers made of them keep their meaning."""
+    """Return `new` with the series of `old` where it has them, so that keys and numbers made of these keep their meaning."""
     return new.model_copy(
         update={
             "texts": {name: old.texts.get(name, each) for name, each in new.texts.items()},
@@ -289,7 +289,7 @@ def _inherit_statistics(
         return
     ledger.set_facts(started_from=started.model_copy(update={"statistics": publish_statistics(own, old)}))
     if settings.statistics is None and features.needs_statistics and _suffice(features, old):
-        # Of a column that is new and needs none, later passes have nothing to be compared with.
+        # A new column that needs no statistics gets none, so its drift is not measured.
         read, _ = measured_inputs(features)
         names = {series_of(each) for each in read.texts}
         pinned = old.model_copy(
@@ -311,7 +311,7 @@ def _suffice(features: Features, statistics: Statistics) -> bool:
 
 
 def ignored(ledger: Ledger, wanted: StartFrom | None, own_url: str) -> str:
-    """A sentence where an existing ledger began with something else than the settings ask for; else empty."""
+    """Return a warning if an existing ledger began with another checkpoint than `startFrom` names, else ""."""
     started = ledger.facts.started_from
     if wanted is None:
         return ""
@@ -331,7 +331,7 @@ def _asks_for_another(started: StartedFrom, wanted: StartFrom, own_url: str) -> 
 
 
 def may_change(started: StartedFrom | None, wanted: StartFrom | None, own_url: str) -> bool:
-    """Whether the settings ask for another checkpoint than the one whose copy is not complete."""
+    """True if the settings name another checkpoint and the copy of the present one is not complete."""
     return (
         started is not None
         and not started.copied
@@ -341,7 +341,7 @@ def may_change(started: StartedFrom | None, wanted: StartFrom | None, own_url: s
 
 
 def status_of(ledger: Ledger, ignored: str) -> dict[str, Any] | None:
-    """For the status: where the model began, and why the settings' wish is ignored."""
+    """Return the part of the status about the checkpoint that the model started from, and the reason if the setting is ignored."""
     started = ledger.facts.started_from
     if started is None:
         return {"ignored": ignored} if ignored else None
@@ -355,11 +355,11 @@ def status_of(ledger: Ledger, ignored: str) -> dict[str, Any] | None:
 
 
 class _Gone(ValueError):
-    """The other model's retention has deleted the checkpoint that was named."""
+    """The other model's retention has deleted the chosen checkpoint."""
 
 
 class CheckpointCopy:
-    """Copies the checkpoint into the model's own store: each file is checked, and the manifest comes last."""
+    """Copies the checkpoint into the model's own store. Each file is verified, and the manifest is written last."""
 
     def __init__(
         self,
@@ -370,8 +370,8 @@ class CheckpointCopy:
         said: Callable[[str, str], None],
         choose_again: Callable[[], None] | None,
     ) -> None:
-        """`said` takes what is being done, and the error while it cannot be. `choose_again` is called if the checkpoint is gone; None:
-        a named version has no substitute.
+        """The copy calls `said` with its progress and its present error. It calls `choose_again` if the checkpoint is gone; that is None
+        for a named version, which has no substitute.
         """
         self._choose_again = choose_again
         self._coordinator = coordinator
@@ -381,7 +381,7 @@ class CheckpointCopy:
         self._said = said
 
     def run(self, stop: threading.Event) -> bool:
-        """Until it is done; False where `stop` came before. Failures are tried again."""
+        """Copy until it is done, with retries. Return False if `stop` was set before."""
         while not stop.is_set():
             try:
                 if self._copy_or_choose(stop):
@@ -397,7 +397,7 @@ class CheckpointCopy:
         return f"the copy of checkpoint {started.checkpoint} of version {started.version} from {started.store}"
 
     def _copy_or_choose(self, stop: threading.Event) -> bool:
-        """False where `stop` came before, or another checkpoint was chosen. Raises StoreError, ValueError."""
+        """Return False if `stop` was set, or if another checkpoint was chosen. Raises StoreError, ValueError."""
         try:
             return self._copy(stop)
         except NotInStore as failed:
@@ -428,7 +428,7 @@ class CheckpointCopy:
         return started
 
     def _files(self, source: CheckpointManifest) -> list[tuple[FileEntry, str]]:
-        """Each with its path below the copy's folder."""
+        """Return the files to copy, each with its path below the copy's folder."""
         started, folder = self._started, layout.checkpoint_folder(self._started.checkpoint) + "/"
         found = [(each, each.path.removeprefix(folder)) for each in source.files]
         kept = [each for each in found if each[1].startswith(("000/", "001/") if started.dense else "000/")]
@@ -441,7 +441,7 @@ class CheckpointCopy:
         return [*kept, *((network[name], f"{NETWORK_FOLDER}/{name}") for name in NETWORK)]
 
     def _copy(self, stop: threading.Event) -> bool:
-        """Raises StoreError, ManifestDamaged."""
+        """Copy all files, then write the manifest. Return False if `stop` was set. Raises StoreError, ManifestDamaged."""
         started = self._started
         source = read_checkpoint(self._other, started.checkpoint)
         version = read_version(self._other, started.version)
@@ -486,7 +486,7 @@ class CheckpointCopy:
 
 
 def _of_version(version: VersionManifest) -> TrainedModel:
-    """For a checkpoint whose manifest is older than this description; its rules were checked by its rows."""
+    """Return a description for a checkpoint whose older manifest has none; `_check_columns` has checked its rules."""
     return TrainedModel(
         embedding_dim=version.dim,
         sparse_dim=version.sparse_dim,

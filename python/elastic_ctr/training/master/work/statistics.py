@@ -1,6 +1,6 @@
-"""Statistics of the columns: those that are given or made of the first pass are pinned, and later passes are compared with them.
+"""Column statistics: those of the values file or of the first pass are pinned, and later passes are compared with them.
 
-Long work, and all that needs the store, is done without the coordinator's lock.
+Long work and calls to the store are done without the coordinator's lock.
 """
 
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def pin_given(ledger: Ledger, store: Store, features: Features | None, text: str | None) -> None:
-    """Pin the statistics of the values file at the first start. Raises ValueError for others later, and StoreError."""
+    """Pin the statistics of the values file at the first start. Raises ValueError if they differ later, and StoreError."""
     if text is None or features is None:
         return
     given, pinned, started = Statistics.from_json(text), ledger.facts.statistics, ledger.facts.started_from
@@ -51,7 +51,7 @@ def _warn_of_columns(features: Features | None, statistics: Statistics) -> None:
 
 
 class PassStatistics:
-    """Merges what the trainers have collected of a pass."""
+    """Merges the statistics that trainers have collected over a pass."""
 
     def __init__(self, coordinator: Coordinator, store: Store, features: Features | None) -> None:
         self._coordinator = coordinator
@@ -60,7 +60,7 @@ class PassStatistics:
         self._pinned: tuple[str, Statistics] | None = None
 
     def step(self) -> bool:
-        """Do what is due; whether anything was. Raises StoreError, ValueError: try again later."""
+        """Merge a pass if that is due. Return True if it was. Raises StoreError, ValueError; call again later."""
         due = self._coordinator.found.collected_pass()
         if due is None:
             return False

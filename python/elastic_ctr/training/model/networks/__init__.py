@@ -1,1 +1,1 @@
-"""The networks, a file each: pooled slots and numbers in, one logit a row out. `catalog` has them by name."""
+"""The networks, one file each: from pooled slots and numbers to one logit for each row. `catalog` has them by name."""

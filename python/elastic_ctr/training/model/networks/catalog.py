@@ -1,4 +1,4 @@
-"""The networks by the name that `model.network` gives them."""
+"""The networks by their names in `model.network`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ from elastic_ctr.training.model.networks.slot_dnn import slot_dnn
 from elastic_ctr.training.model.networks.wide_deep import wide_deep
 from elastic_ctr.training.model.networks.xdeepfm import xdeepfm
 
-# Each takes the settings of its name in elastic_ctr.config.networks; a test keeps the two lists equal.
+# Each takes the settings class of the same name in elastic_ctr.config.networks; a test keeps the two lists equal.
 NETWORKS: dict[str, Callable[[Inputs, Any], Any]] = {
     "deepfm": deepfm,
     "slot-dnn": slot_dnn,
@@ -34,9 +34,9 @@ NETWORKS: dict[str, Callable[[Inputs, Any], Any]] = {
 
 
 def logit_of(model: Model, pooled: Any, numbers: Any, *, training: bool = False) -> Any:
-    """The logit of each row, [batch, 1], from the pooled slots [batch, slots * dim] and the numbers [batch, n] or None.
+    """Return the logit [batch, 1] from the pooled slots [batch, slots * dim] and the numbers [batch, n] or None.
 
-    Built once for training and once for export, with the same names. Raises NetworkRefused for a network of the user's own.
+    Training and export each build it once, with the same names. Raises NetworkRefused for a network of the user's own.
     """
     inputs = Inputs(
         pooled,

@@ -34,7 +34,7 @@ def final_mlp(inputs: Inputs, settings: FinalMlp) -> Any:
             hidden = hidden_layers(both, inputs, settings, settings.gate_layers, f"{prefix}.gate")
             own = both * (2 * connected(hidden, both.shape[1], f"{prefix}.gate.out", "sigmoid"))
         streams.append(hidden_layers(own, inputs, settings, widths, f"{prefix}.fc"))
-    # The bias of the sum is that of the first linear part; the second has none.
+    # Only the first linear part has a bias, which is that of the sum.
     linear = connected(streams[0], inputs.classes, "out")
     linear += paddle.matmul(streams[1], matrix([settings.second_layers[-1], inputs.classes], "out.second.w"))
     classes = linear + _products(streams[0], streams[1], settings.heads, inputs.classes)

@@ -1,6 +1,6 @@
-"""Finds what the engine cannot train or serve of a network of the user's own, before a process joins a training.
+"""Checks a network of the user's own for what the engine cannot train or serve, before a process joins a training.
 
-A built-in network is never inspected: its tests are.
+Built-in networks are not inspected; tests cover them.
 """
 
 import re
@@ -22,9 +22,9 @@ _CONTROL_FLOW = frozenset(["while", "conditional_block", "recurrent", "static_rn
 _PYTHON = frozenset(["py_func", "py_layer", "print", "assert"])
 _TABLES = ("lookup_table", "distributed_lookup_table", "pull_", "push_", "embedding_bag")
 _FOREIGN = ("send", "recv", "c_", "save", "load", "read", "sequence_", "fetch", "feed", "barrier")
-# Not of a sequence of rows: it makes ones and zeros from lengths.
+# Allowed although the name begins with `sequence_`: it does not mix rows, but makes ones and zeros from lengths.
 _OF_ONE_ROW = frozenset(["sequence_mask"])
-# Names that the engine's own variables have.
+# Names of the engine's own variables.
 _RESERVED = frozenset(["embedding", "offset", "pooled", "numbers", "show", "click"])
 _RESERVED_PREFIXES = ("slot.", "auc.", "learning_rate_")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One array of the dense network."""
+    """One parameter of the dense network."""
 
     name: str
     shape: tuple[int, ...]
@@ -59,8 +59,8 @@ class _Built:
 
 
 def inspect_own(model: Model, given: ModelInput) -> list[Parameter]:
-    """The network's parameters in their order; none for a built-in network. Paddle is started (`start_paddle`), and no program, value
-    or name of this process changes. Raises NetworkRefused.
+    """Return the network's parameters in order; [] for a built-in network. Call `start_paddle` before. It changes no program, value or
+    name of this process. Raises NetworkRefused.
     """
     if model.network.name != OWN:
         return []
@@ -205,7 +205,7 @@ def _refuse_without_gradient(built: _Built) -> None:
 
 
 def _refuse_other_rows(built: _Built) -> None:
-    """The score of a row must be the row's alone: serving puts rows into batches as they come."""
+    """Raises NetworkRefused if the score of a row depends on other rows: serving batches rows as they arrive."""
     import paddle
     from paddle import static
 
@@ -249,7 +249,7 @@ def _first_use(built: _Built, name: str) -> str:
 
 
 def _line_of(operator: Any) -> str:
-    """`<file> line 7`, from the stack that Paddle keeps of each operator."""
+    """Return `<file> line 7` from the stack that Paddle records for each operator."""
     stack = operator.attr("op_callstack") if operator.has_attr("op_callstack") else []
     lines = [frame for frame in stack if f'File "{FILE}", line ' in frame]
     return f"{FILE} line {lines[-1].partition(', line ')[2].partition(',')[0]}" if lines else FILE

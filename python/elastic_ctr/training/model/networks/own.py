@@ -1,4 +1,4 @@
-"""A network of the user's own: its source is run as a module, and its function builds what the built-in ones build.
+"""A network of the user's own: its source runs as a module, and its function builds the logit as built-in networks do.
 
 Only processes that build the training program import this: trainers, pservers and `elastic-ctr network check`.
 """
@@ -23,16 +23,16 @@ _WORDS = 300
 
 
 class NetworkRefused(ValueError):
-    """The network of the user's own cannot be trained or served: one sentence that names the line or the thing and the way out."""
+    """The network of the user's own cannot be trained or served. The message has the line or the object, and the way out."""
 
 
 def own(inputs: Inputs, settings: OwnNetwork) -> Any:
-    """The logit of each row, [batch, 1] f32, as the user's function builds it. Raises NetworkRefused."""
+    """Return the logit, float32 [batch, 1], that the user's function builds. Raises NetworkRefused."""
     import paddle
 
     function = _function(settings.source)
-    # Parameters without a name are numbered from 0 in every program: training and export give them the same names. The prefix keeps
-    # them apart from the variables around them.
+    # Unnamed parameters are numbered from 0 in every program, so training and export give them the same names. The prefix
+    # distinguishes them from other variables.
     with paddle.utils.unique_name.guard(_PREFIX):
         try:
             logit = function(inputs, MappingProxyType(settings.settings))
@@ -67,16 +67,16 @@ def _dtype(variable: Any) -> str:
 
 @cache
 def _function(source: str) -> Callable[[Inputs, Mapping[str, Any]], Any]:
-    """The function of the source, which runs once a process. Raises NetworkRefused."""
+    """Return the function of the source, which runs once in a process. Raises NetworkRefused."""
     import paddle
     from paddle import static
 
-    # Tracebacks show the lines, and dataclasses and inspect find the module.
+    # So that tracebacks show the lines, and dataclasses and inspect find the module.
     linecache.cache[FILE] = (len(source), None, source.splitlines(keepends=True), FILE)
     module = sys.modules[_MODULE] = ModuleType(_MODULE)
     module.__file__ = FILE
     try:
-        # Variables that the module builds outside its function belong to no program that is trained.
+        # Variables that the module builds outside its function go to a program that is not trained.
         outside = static.Program()
         with static.program_guard(outside, static.Program()), paddle.utils.unique_name.guard(_PREFIX):
             exec(compile(source, FILE, "exec", dont_inherit=True), vars(module))  # noqa: S102 (given by the operator)
@@ -103,7 +103,7 @@ def _require_two_arguments(function: Callable[..., Any]) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # Some builtins have none.
+        # Some builtins have no signature.
         return
     try:
         signature.bind("inputs", "settings")
@@ -114,7 +114,7 @@ def _require_two_arguments(function: Callable[..., Any]) -> None:
 
 
 def _raised(failed: BaseException) -> str:
-    """`<file> line 7 raises ValueError: …`, with the user's last line on the way to the error."""
+    """Return `<file> line 7 raises ValueError: …`, with the innermost line of the user's code."""
     text = sentence_of(failed)
     way_out = "; it would end the process, so raise an error instead" if isinstance(failed, SystemExit) else ""
     return f"{FILE}{_line_of(failed)} raises {type(failed).__name__}{f': {text}' if text else ''}{way_out}"
@@ -126,10 +126,10 @@ def _line_of(failed: BaseException) -> str:
 
 
 def sentence_of(failed: BaseException) -> str:
-    """The reason of an error. Paddle's have a stack of C++ frames before it, and a hint and a place in Paddle after it."""
+    """Return the reason of an error, without the C++ stack before it and the hint and the place in Paddle after it."""
     lines = [line.strip() for line in str(failed).splitlines() if line.strip() and "----" not in line]
     starts = [place for place, line in enumerate(lines) if "Error: " in line or line.startswith("(")]
     text = " ".join(lines[starts[-1] :] if starts else lines)
-    # A message of C++ has its kind before it, in one of two ways.
+    # A C++ message begins with its kind, in one of two forms.
     text = re.sub(r"^(\(\w+\)|\w+Error:) ", "", text)
     return re.split(r" ?\[Hint: | \(at /| \[operator <", text)[0][:_WORDS]

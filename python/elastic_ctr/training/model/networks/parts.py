@@ -1,4 +1,4 @@
-"""Parts that several networks share. Every parameter is named: training and export build the same ones."""
+"""Parts that several networks share. Every parameter has a name, so training and export build the same ones."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ def hidden_layers(
         else:
             hidden = connected(hidden, width, name, "relu")
         if settings.dropout:
-            # Dropout scales up the values that it keeps in training, so predictions have nothing to scale.
+            # In training, dropout scales the kept values up, so predictions need no scaling.
             hidden = paddle.nn.functional.dropout(hidden, settings.dropout, training=inputs.training)
     return hidden
 
@@ -63,7 +63,7 @@ def tower(hidden: Any, inputs: Inputs, settings: Layered) -> Any:
 
 
 def parameter(shape: list[int], name: str, value: float) -> Any:
-    """A parameter that begins with this value everywhere."""
+    """Return a parameter whose elements all begin with this value."""
     import paddle
     from paddle.nn.initializer import Constant
 
@@ -71,7 +71,7 @@ def parameter(shape: list[int], name: str, value: float) -> Any:
 
 
 def matrix(shape: list[int], name: str) -> Any:
-    """[…, n, m], which begins uniform in ± √(6 / (n + m)) (Glorot and Bengio, 2010)."""
+    """Return a parameter […, n, m] that begins uniform in ± √(6 / (n + m)) (Glorot and Bengio, 2010)."""
     import paddle
     from paddle.nn.initializer import XavierUniform
 
@@ -80,14 +80,14 @@ def matrix(shape: list[int], name: str) -> Any:
 
 
 def with_numbers(hidden: Any, inputs: Inputs) -> Any:
-    """[batch, n] and the numbers beside it: -> [batch, n + width]."""
+    """Append the numbers: [batch, n] -> [batch, n + width]."""
     import paddle
 
     return hidden if inputs.numbers is None else paddle.concat([hidden, inputs.numbers], axis=1)
 
 
 class Fields(NamedTuple):
-    """The values of the slots, taken apart."""
+    """The pooled values of the slots, split into weights and vectors."""
 
     weights: Any  # [batch, slots]: first order
     vectors: Any  # [batch, slots, dim - 1]
@@ -111,7 +111,7 @@ def first_order(fields: Fields, inputs: Inputs) -> Any:
 
 
 def numbers_vectors(inputs: Inputs) -> Any:
-    """A vector v for each number, of the dense network: [width, dim - 1]. A number x takes part in interactions as v x."""
+    """Return a parameter of the dense network with a vector v for each number: [width, dim - 1]. A number x interacts as v x."""
     import paddle
     from paddle.nn.initializer import Uniform
 
@@ -137,7 +137,7 @@ def pairs(fields: Fields, inputs: Inputs) -> Any:
 
 
 def all_vectors(fields: Fields, inputs: Inputs) -> Any:
-    """Those of the slots and v x of each number x: [batch, slots + width, dim - 1]."""
+    """Return the vectors of the slots and v x for each number x: [batch, slots + width, dim - 1]."""
     import paddle
 
     if inputs.numbers is None:
@@ -147,12 +147,12 @@ def all_vectors(fields: Fields, inputs: Inputs) -> Any:
 
 
 def flat(fields: Fields, inputs: Inputs) -> Any:
-    """The vectors of the slots and the numbers in a row: [batch, slots * (dim - 1) + width]."""
+    """Return the concatenated vectors of the slots and the numbers: [batch, slots * (dim - 1) + width]."""
     import paddle
 
     return with_numbers(paddle.reshape(fields.vectors, [-1, inputs.slots * (inputs.dim - 1)]), inputs)
 
 
 def bias() -> Any:
-    """[1], from 0: for networks whose other parts have none."""
+    """Return a bias [1] that begins at 0, for networks whose other parts have none."""
     return parameter([1], "bias", 0.0)

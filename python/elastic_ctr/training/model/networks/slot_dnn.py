@@ -1,4 +1,4 @@
-"""slot-dnn: fully connected layers over all that there is."""
+"""slot-dnn: fully connected layers over all pooled values and numbers."""
 
 from typing import Any
 

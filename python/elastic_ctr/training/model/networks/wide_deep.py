@@ -1,4 +1,4 @@
-"""wide-deep: a linear part for what is memorised, a deep one for what generalises."""
+"""wide-deep: a linear part for memorisation, and a deep part for generalisation."""
 
 from typing import Any
 
