@@ -81,7 +81,7 @@ class Lines:
     def range_of(self, offset: int) -> tuple[int, int]:
         """Return the [first, end) bytes of an offset's message in `raw`, (0, 0) if it is absent; one place if offsets count bytes."""
         if not len(self.messages):
-            return offset, offset + 1
+            return max(offset - self.base, 0), max(offset - self.base + 1, 0)
         at = int(np.searchsorted(self.messages[:, 0], offset))
         if at == len(self.messages) or self.messages[at, 0] != offset:
             return 0, 0

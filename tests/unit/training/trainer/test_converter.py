@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.formats.line import MAX_LINE_BYTES, LineRefused, parse_features, parse_line
 from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Kept, Lines, Places, TopicBefore, lines_of_messages
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.store.source import FileSource
@@ -245,6 +246,25 @@ def test_a_message_that_is_left_out_is_left_out_with_all_its_lines(tmp_path: Pat
 
     assert (found.result.records, found.refused) == (3, {"skipped": 2})
     assert [each["offset"] for each in found.quarantined] == [2, 2]
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_lines_of_a_followed_file_are_left_out_by_their_offset_wherever_the_range_begins(
+    tmp_path: Path, first: int
+) -> None:
+    lines = [b"1 0 1:a\n", b"1 1 2:a\n", b"1 0 3:a\n", b"2 1 4:b\n"]
+    begins = [0, *np.cumsum([len(line) for line in lines]).tolist()]
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "clicks").write_bytes(b"".join(lines))
+    one = task("clicks", start=begins[first], end=begins[-1])
+    # The last line, and one before the range.
+    left_out = control.LeftOut(path="clicks", offsets=[begins[first - 1] if first else 99, begins[3]], reason="skipped")
+    one.left_out.append(left_out)
+
+    found = Found(*convert_task(FollowedFolder(tmp_path / "log"), one, CONVERSION, tmp_path / "out.txt"))
+
+    assert (found.result.records, found.refused) == (3 - first, {"skipped": 1})
+    assert [each["offset"] for each in found.quarantined] == [begins[3]]
 
 
 def test_a_task_of_several_files_has_the_records_of_all_and_names_the_file_of_each_refused_line(tmp_path: Path) -> None:
