@@ -51,6 +51,7 @@ def test_an_example_of_the_chart_is_taken_by_both(render: Renderer, tmp_path: Pa
 
 
 REFUSED: dict[str, Case] = {
+    "a pserver's two servers at one port": (SMALLEST, "pserver: {config: {port: 8900, adminPort: 8900}}"),
     "python's spelling": (SMALLEST, "trainer: {config: {batch_size: 64}}"),
     "python's spelling of a block": (SMALLEST, "cube_transfer: {config: {keepVersions: 3}}"),
     "text for a number": (SMALLEST, "model: {embeddingDim: '9'}"),
@@ -67,6 +68,7 @@ REFUSED: dict[str, Case] = {
     "no end": (SMALLEST, "data: {sleepSeconds: .inf}"),
 }
 TAKEN: dict[str, Case] = {
+    "the last port, and the next one": (SMALLEST, "pserver: {config: {port: 65535, adminPort: 65534}}"),
     "a null": (SMALLEST, "trainer: {config: {batchSize: null}}"),
     "no block of the laptop's": (SMALLEST, "local:\n"),
     "minutes of an hour": (ROWS, "features: {user: {type: categorical, vocabulary: [10:30, 2020-01-01, '7']}}"),

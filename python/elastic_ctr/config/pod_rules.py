@@ -17,7 +17,6 @@ NEEDED_BY_TEMPLATES = frozenset([
 ])  # fmt: skip
 _MOUNTED = re.compile(r"/[^:\s]+")
 _FOLDERS = ("state_dir", "scratch_dir", "cache_dir", "dir")
-_SERVERS = 16
 
 
 def check_folders(block: str, config: Section) -> None:
@@ -31,10 +30,13 @@ def check_folders(block: str, config: Section) -> None:
             )
 
 
-def check_ports(master: MasterConfig, cube: CubeConfig, transfer: CubeTransferConfig, serving: ServingConfig) -> None:
+def check_ports(
+    master: MasterConfig, pserver: PserverConfig, cube: CubeConfig, transfer: CubeTransferConfig, serving: ServingConfig
+) -> None:
     """Raises ValueError if two servers of one pod would listen on the same port."""
     for block, config, names in (
         ("master", master, ("port", "status_port")),
+        ("pserver", pserver, ("port", "admin_port")),
         ("cube", cube, ("port", "admin_port", "agent_port")),
         ("cubeTransfer", transfer, ("port", "builder_port")),
         ("serving", serving, ("port", "admin_port", "grpc_port")),
@@ -48,19 +50,6 @@ def check_ports(master: MasterConfig, cube: CubeConfig, transfer: CubeTransferCo
                     f"{block}.config.{key} and {block}.config.{taken[port]} are both {port}, in one pod; set one of them elsewhere"
                 )
             taken[port] = key
-
-
-def check_pserver_ports(pserver: PserverConfig) -> None:
-    """Raises ValueError if one of 16 ports from `port` on exceeds 65535 or is `adminPort`. Since decision 0022 only `port` is used."""
-    last = pserver.port + _SERVERS - 1
-    if last > 65535:
-        raise ValueError(
-            f"pserver.config.port {pserver.port} is the first of 16, of which the last, {last}, is above 65535; set it to at most 65520"
-        )
-    if pserver.port <= pserver.admin_port <= last:
-        raise ValueError(
-            f"pserver.config.adminPort {pserver.admin_port} is one of the 16 ports from pserver.config.port {pserver.port} on; set it elsewhere"
-        )
 
 
 def check_ready(transfer: CubeTransferConfig, replicas: int) -> None:

@@ -11,7 +11,7 @@ from elastic_ctr.config.features import ALTERNATIVES, Features, check_features, 
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, refusal
 from elastic_ctr.config.own_network import OWN, OwnNetwork
-from elastic_ctr.config.pod_rules import check_folders, check_ports, check_pserver_ports, check_ready
+from elastic_ctr.config.pod_rules import check_folders, check_ports, check_ready
 from elastic_ctr.config.roles import (
     CubeConfig,
     CubeTransferConfig,
@@ -222,8 +222,7 @@ class Values(Block):
             ("scoring", self.scoring.config),
         ):
             check_folders(block, config)
-        check_ports(self.master.config, self.cube.config, transfer, self.serving.config)
-        check_pserver_ports(self.pserver.config)
+        check_ports(self.master.config, self.pserver.config, self.cube.config, transfer, self.serving.config)
         check_ready(transfer, self.cube.replicas_per_shard)
 
     def _check_intake(self) -> None:
