@@ -15,7 +15,7 @@ from elastic_ctr.features.statistics.drift import Drift
 _SHOWN_VALUES = 3
 _PLOTTED_VALUES = 20
 _PLOTTED_BINS = 64
-MUCH, SOME = 0.25, 0.1  # of the population stability index
+MUCH, SOME = 0.25, 0.1  # thresholds of the population stability index
 _COLUMNS = 4
 
 
@@ -57,7 +57,7 @@ def statistics_table(statistics: Statistics) -> Group:
 
 
 def drift_table(drifts: Iterable[Drift]) -> Table:
-    """A line for each column, those that have changed most first."""
+    """Return a table with a line for each column, those that have changed most first."""
     shown = _table("column", "kind", "PSI", "missing before", "missing", "unseen before", "unseen", left=("kind",))
     for each in sorted(drifts, key=lambda drift: -1.0 if drift.psi is None else drift.psi, reverse=True):
         psi = each.psi or 0.0
@@ -120,7 +120,7 @@ def _table(*columns: str, left: tuple[str, ...] = ()) -> Table:
 
 
 def _short(value: str, most: int = 20) -> str:
-    """On one line: values may hold any character."""
+    """Return a value on one line, because values may contain any character."""
     plain = "".join(each if each.isprintable() else "�" for each in value)
     return plain if len(plain) <= most else plain[: most - 1] + "…"
 
