@@ -1,1 +1,1 @@
-"""The sharded lookup store: format, builder, table, wire, server, client, agent, transfer."""
+"""The sharded lookup store: dictionary format, builder, server and agent of a pod, transfer, client, and their protocols."""

@@ -14,13 +14,13 @@ Holders = Mapping[str, Holder]
 
 _SHORTEST_GAP = 0.5
 _YOUNG_DICTIONARY_SECONDS = 120.0
-# Longer than a fold takes, so that one that was begun before a compaction can be used behind it.
+# Longer than a fold takes, so that a fold that began before a compaction can be used after it.
 _YOUNG_CHAIN_SECONDS = 600.0
 _POD = re.compile(r"-s(\d{1,4})-(\d+)$")
 
 
 def shard_of_pod(pod: str) -> int:
-    """The shard in a pod's name `…-s<shard>-<replica>`, as its StatefulSet gave it. Raises ValueError."""
+    """Return the shard in a pod's name `…-s<shard>-<replica>`, as its StatefulSet gave it. Raises ValueError."""
     found = _POD.search(pod)
     if found is None:
         raise ValueError(f"pod name {pod!r} does not end in -s<shard>-<replica>; name cube pods so")
@@ -28,15 +28,15 @@ def shard_of_pod(pod: str) -> int:
 
 
 def shards_up(reports: Iterable[AgentReport], shards: int) -> tuple[int, ...]:
-    """Shards of the wanted placement that have a pod that reports and is not draining, in order."""
+    """Return the shards of the wanted placement that have a pod that reports and is not draining, in order."""
     return tuple(sorted({each.shard for each in reports if not each.draining and each.shard < shards}))
 
 
 def assigned_shards(partition: int, placement: Placement, holders: Holders) -> frozenset[int]:
-    """The shards whose pods must load a partition of a version with these holders. The partition's own shard always
-    must. While that has no pod up, so must the (p mod m)-th of the m shards with a pod up: a lost shard's partitions
-    spread over the others. But not while enough other pods hold the partition: added shards come up one by one, and the
-    old ones fetch nothing meanwhile.
+    """Return the shards whose pods must load a partition of a version with these holders: always the partition's own
+    shard. While that has no pod up, also the (p mod m)-th of the m shards with a pod up, so that a lost shard's
+    partitions spread over the others; but not while enough other pods have loaded the partition: added shards come up
+    one by one, and the old ones fetch nothing meanwhile.
     """
     home = shard_of(partition, placement.shards)
     if home in placement.up or not placement.up:
@@ -47,13 +47,13 @@ def assigned_shards(partition: int, placement: Placement, holders: Holders) -> f
 
 
 def assigned_partitions(shard: int, version: int, document: ReleaseDocument, partitions: int) -> frozenset[int]:
-    """The partitions of a version that a shard's pods must load."""
+    """Return the partitions of a version that a shard's pods must load."""
     holders = document.holders.get(version, {})
     return frozenset(p for p in range(partitions) if shard in assigned_shards(p, document.placement, holders))
 
 
 def holders_by_version(reports: Iterable[AgentReport]) -> dict[int, dict[str, Holder]]:
-    """The holders for readers: version -> address -> partitions."""
+    """Return the holders for readers: version -> address -> partitions."""
     found: dict[int, dict[str, Holder]] = {}
     for report in reports:
         for version, partitions in report.loaded.items():
@@ -65,7 +65,7 @@ def holders_by_version(reports: Iterable[AgentReport]) -> dict[int, dict[str, Ho
 
 
 def lacking_partitions(holders: Holders, partitions: int, replicas: int) -> tuple[int, ...]:
-    """Partitions with fewer than `replicas` holders that do not drain."""
+    """Return the partitions with fewer than `replicas` holders that do not drain."""
     counts = Counter(p for holder in holders.values() if not holder.draining for p in set(holder.partitions))
     return tuple(p for p in range(partitions) if counts[p] < replicas)
 
@@ -73,7 +73,7 @@ def lacking_partitions(holders: Holders, partitions: int, replicas: int) -> tupl
 def pods_lacking_parts(
     version: int, partitions: int, reports: Iterable[AgentReport], placement: Placement, holders: Holders
 ) -> tuple[str, ...]:
-    """Pods that do not drain and lack an assigned partition of a version, in order."""
+    """Return the pods that do not drain and lack an assigned partition of a version, in order."""
     owing = [assigned_shards(partition, placement, holders) for partition in range(partitions)]
 
     def lacks_parts(report: AgentReport) -> bool:
@@ -94,8 +94,8 @@ class Verdict(NamedTuple):
 def readers_verdict(
     version: int, readers: Iterable[ReaderReport], complete_seconds: float, validation_timeout_seconds: float
 ) -> Verdict:
-    """One refusal refuses. Else all known serving pods must validate, or after validation_timeout_seconds at least one.
-    Without a known serving pod the candidate counts as validated.
+    """A refusal of one serving pod is final. Otherwise all known serving pods must validate, or at least one of them
+    after validation_timeout_seconds. Without a known serving pod the candidate counts as validated.
     """
     known = sorted(readers, key=lambda each: each.pod)
     for reader in known:
@@ -107,29 +107,29 @@ def readers_verdict(
 
 
 def next_candidate(built: Iterable[int], live: int | None, refused: Collection[int]) -> int | None:
-    """The newest built version above the live one; those between are skipped."""
+    """Return the newest built version above the live one; the versions between are skipped."""
     return max((v for v in built if v not in refused and (live is None or v > live)), default=None)
 
 
 def next_to_build(
     usable: Iterable[int], built: Collection[int], live: int | None, refused: Collection[int]
 ) -> int | None:
-    """The newest usable version, if it is newer than everything built and live: an older one would be skipped anyway."""
+    """Return the newest usable version if it is newer than all built and live ones, because an older one would be skipped."""
     return next_candidate(usable, max(*built, live or 0, 0), refused)
 
 
 def skipped_versions(
     known: Iterable[int], was_live: Collection[int], live: int | None, candidate: int | None, refused: Collection[int]
 ) -> tuple[int, ...]:
-    """Versions that a newer one replaced before they could go live."""
+    """Return the versions that a newer one replaced before they could go live."""
     newest = max(live or 0, candidate or 0)
     return tuple(sorted(v for v in known if v < newest and v not in was_live and v not in refused and v != candidate))
 
 
 def abandoned_versions(manifests: Mapping[int, VersionManifest]) -> tuple[int, ...]:
-    """Versions that training abandoned when it went back to a checkpoint: a later delta has an older parent.
+    """Return the versions that training abandoned when it went back to a checkpoint: a later delta has an older parent.
 
-    The first delta on a compacted base has one, too, and has what those between them had.
+    The first delta on a compacted base has an older parent, too, but its keys include those of the versions between.
     """
     compacted = {version for version, manifest in manifests.items() if manifest.compacts is not None}
     found: set[int] = set()
@@ -143,10 +143,10 @@ def abandoned_versions(manifests: Mapping[int, VersionManifest]) -> tuple[int, .
 def unneeded_partitions(
     held: Mapping[int, Collection[int]], document: ReleaseDocument, shard: int, address: str, partitions: int
 ) -> dict[int, frozenset[int]]:
-    """The loaded partitions that a pod need not keep: version -> partitions. Lookups may still use them.
+    """Return the loaded partitions that a pod need not keep: version -> partitions. Lookups may still use them.
 
-    Of a wanted version: those assigned to other pods that have loaded them. Of another version: all but the assigned
-    partitions of which the pod has not loaded the live version yet.
+    A partition of a wanted version is unneeded if it is assigned to other pods that have loaded it. A partition of
+    another version is unneeded, unless it is assigned to this pod, which has not loaded the live version's yet.
     """
     live = document.live
     lacking_live = frozenset[int]()
@@ -172,7 +172,7 @@ def unneeded_partitions(
 
 
 def served_without(address: str, held: Mapping[int, Collection[int]], document: ReleaseDocument) -> bool:
-    """Whether other pods that do not drain answer all partitions of the live version that this pod has loaded."""
+    """True if other pods that do not drain answer all partitions of the live version that this pod has loaded."""
     if document.live is None:
         return True
     stay = [h for a, h in document.holders.get(document.live, {}).items() if a != address and not h.draining]
@@ -181,9 +181,9 @@ def served_without(address: str, held: Mapping[int, Collection[int]], document: 
 
 
 def unbuilt_chain(version: int, manifests: Mapping[int, VersionManifest], built: Collection[int]) -> tuple[int, ...]:
-    """The versions whose own files a build needs, oldest first: from the last built ancestor, or the base, on.
+    """Return the versions whose own files a build needs, oldest first: those after the last built ancestor, or from the base on.
 
-    Raises LookupError with a sentence when the chain has a gap.
+    Raises LookupError with a sentence if the chain has a gap.
     """
     chain = [version]
     while (current := manifests[chain[-1]]).kind == "delta":
@@ -202,7 +202,7 @@ def unbuilt_chain(version: int, manifests: Mapping[int, VersionManifest], built:
 
 
 def built_alike(manifest: VersionManifest, dictionaries: Mapping[int, DictionaryManifest]) -> set[int]:
-    """The built versions that a version can stand on: those that store values as it does."""
+    """Return the built versions that a version can stand on: those with the same format of values."""
     return {version for version, built in dictionaries.items() if built.values == manifest.values}
 
 
@@ -212,7 +212,7 @@ def standing_on_refused(
     dictionaries: Mapping[int, DictionaryManifest],
     refused: Collection[int],
 ) -> dict[int, int]:
-    """Versions that can never be built, each with the refused version whose files its build would need."""
+    """Return the versions that can never be built, each with the refused version whose files its build would need."""
     found: dict[int, int] = {}
     for version in versions:
         try:
@@ -226,8 +226,8 @@ def standing_on_refused(
 
 
 def seconds_to_next_look(published: Iterable[float], now: float, longest: float) -> float:
-    """A tenth of the time between the last two versions, given when each was published; so a version of a stream waits little, and
-    the store is not asked often for one of an hour. The longer none comes, the longer it is, up to `longest`.
+    """Return a tenth of the time between the last two versions, by the times of their publication. So a version of a stream waits
+    little, and the store gets few requests for an hourly one. The pause grows while no version comes, up to `longest`.
     """
     last = sorted(published)[-2:]
     if len(last) < 2:
@@ -242,9 +242,9 @@ def versions_to_delete(
     keep_versions: int,
     unread: Collection[int] = (),
 ) -> tuple[int, ...]:
-    """The versions that retention deletes: not among the newest keep_versions, not in use, and not below one of those.
-    The newest version's whole chain stays, because the next export reads it; of the chain that a base compacts, what is young: cube-builder
-    may be about to stand on it. Versions with an unreadable manifest
+    """Return the versions that retention deletes: not among the newest keep_versions, not in use, and not below one of those.
+    The newest version's whole chain stays, because the next export reads it. In a chain that a base compacts only the
+    young versions stay, because cube-builder may be about to build on them. Versions with an unreadable manifest
     (`unread`) and all older ones stay. A dictionary without a version is the rest of an interrupted deletion.
     """
     keep = {*sorted(manifests)[-keep_versions:], *in_use}
@@ -279,12 +279,12 @@ def dictionaries_to_delete(
     keep_versions: int,
     now: float,
 ) -> tuple[int, ...]:
-    """Overlays in one file, of which a stream leaves one a second, that nothing needs though their versions stay: not among the
-    newest `keep_versions`, not in use, not below one of those, and not young, so that no builder is about to stand on them.
+    """Return overlays in one file that are not needed although their versions stay, as a stream leaves one a second: not among the
+    newest `keep_versions`, not in use, not below one of those, and so old that no builder is about to build on them.
     """
     keep = {*sorted(dictionaries)[-keep_versions:], *in_use}
     old = {each for each, manifest in manifests.items() if now - manifest.created_at > _YOUNG_DICTIONARY_SECONDS}
     doomed = {each for each, one in dictionaries.items() if one.in_one_file and each in old and each not in keep}
-    # A young one may be built upon, and lies over others that are old.
+    # A builder may build on a young overlay, which lies over older ones.
     below = {other for each in dictionaries.keys() - doomed for other in dictionaries[each].others}
     return tuple(sorted(doomed - below))

@@ -3,10 +3,10 @@
 cube-transfer publishes it; agents and readers (serving) follow it and report back, over HTTP as camelCase JSON:
 
     GET  /release?after=<revision>&wait=<seconds>   the document; with `after`, once its revision is higher (long poll,
-                                                    304 when the wait is over, 503 while a new transfer still listens)
+                                                    304 after the wait, 503 while a new cube-transfer collects reports)
     POST /agents                                    an AgentReport; answers 204
     POST /readers                                   a ReaderReport; answers 204
-    POST /rollback  {"version": V} | {"resume": true}   a RollbackOrder; 409 says why not
+    POST /rollback  {"version": V} | {"resume": true}   a RollbackOrder; 409 with the reason if it is refused
 
 The POSTs need a token of the right `internal`, a rollback one of `operate`.
 """
@@ -22,12 +22,12 @@ Generation = Annotated[int, Field(ge=1, le=_LARGEST)]
 
 
 def following(number: int, by: int = 1) -> int:
-    """The next generation or revision: never one that readers of a document would refuse."""
+    """Return the next generation or revision, within the range that readers of a document accept."""
     return min(number + by, _LARGEST)
 
 
 class Placement(Record):
-    """For agents alone: partition p is owed by every pod of shard `p % shards`. Readers never compute a shard."""
+    """The placement, which only agents read: every pod of shard `p % shards` must load partition p. Readers never compute a shard."""
 
     shards: PartitionCount
     replicas: PartitionCount = 1
@@ -60,7 +60,7 @@ class ReleaseDocument(Record):
     placement: Placement
     wanted: tuple[VersionId, ...] = ()
     candidate: VersionId | None = None
-    # Left out when it is not set: readers of an older release refuse a key that they do not know.
+    # Left out if it is false: readers of an older release reject an unknown key.
     canary: bool = Field(default=False, exclude_if=lambda canary: not canary)
     live: VersionId | None = None
     previous: VersionId | None = None
@@ -74,8 +74,8 @@ class ReleaseDocument(Record):
     def addresses(self) -> dict[int, dict[str, tuple[int, ...]]]:
         """Version -> address -> partitions, for readers.
 
-        A wanted version is in it even without holders, as while a cube-transfer that lost its state collects reports:
-        readers forget the holders of a version that is not in it.
+        It lists a wanted version even without holders, such as while a cube-transfer that lost its state collects
+        reports, because readers drop the holders of a version that is not listed.
         """
         return {
             version: {address: each.partitions for address, each in self.holders.get(version, {}).items()}
@@ -83,7 +83,7 @@ class ReleaseDocument(Record):
         }
 
     def draining(self) -> set[str]:
-        """Addresses of draining pods: they answer readers without another holder."""
+        """Return the addresses of draining pods, which readers use only without another holder."""
         return {address for holders in self.holders.values() for address, each in holders.items() if each.draining}
 
 
@@ -120,7 +120,7 @@ class ReaderReport(Record):
 
 
 class RollbackOrder(Record):
-    """Make an earlier live version live again and hold it, or go on with the newest."""
+    """An order to make an earlier live version live again and pause promotion, or to resume promotion."""
 
     version: VersionId | None = None
     resume: bool = False
@@ -132,7 +132,7 @@ class BuildOrder(Record):
 
 
 class BuildProgress(Record):
-    """Stages: idle, planning, building, merging, mending, publishing, done, failed. `final`: trying again cannot help."""
+    """Stages: idle, planning, building, merging, mending, publishing, done, failed. `final`: a retry cannot help."""
 
     version: VersionId | None = None
     mend: bool = False

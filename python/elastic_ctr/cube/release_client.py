@@ -1,4 +1,4 @@
-"""cube-transfer as agents and serving see it: the release document, followed by long poll, and their reports."""
+"""The client of cube-transfer in agents and serving: it follows the release document by long poll and sends reports."""
 
 import asyncio
 import logging
@@ -12,17 +12,17 @@ from elastic_ctr.runtime.auth import Tokens, bearer
 
 log = logging.getLogger(__name__)
 
-# Short, because the client of a cube-transfer that is lost without a word notices it this late.
+# Seconds of a long poll. They are few, because it takes a client that long to notice a cube-transfer lost without a reset.
 WAIT_SECONDS = 5.0
 _TIMEOUT = httpx.Timeout(5.0, connect=2.0, read=WAIT_SECONDS + 3.0)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
 
 
 class ReleaseClient:
-    """Keeps `document` the newest one known. cube-transfer may be away for any time.
+    """Keeps `document` the newest one known. cube-transfer may be down for any time.
 
     `on_document` is called for every newer document; one of a lower generation or revision is ignored. `error` and
-    `report_error` say what does not work; `answered_at` and `reported_at` (monotonic) when it last did.
+    `report_error` are the present failures, `answered_at` and `reported_at` (monotonic) the times of the last successes.
     """
 
     def __init__(self, url: str, tokens: Tokens | None, on_document: Callable[[ReleaseDocument], None]) -> None:
@@ -48,10 +48,10 @@ class ReleaseClient:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def refresh(self, seen: ReleaseDocument | None = None) -> ReleaseDocument | None:
-        """Ask at once, or wait for a newer document than the one seen. Returns the document in the answer: None when
+        """Get the document at once, or wait for one that is newer than `seen`. Return the document in the answer: None if
         there is nothing newer yet, or after an error; then the known document stays.
         """
-        # Without `after` at first and after every silence: a cube-transfer that lost its state counts from elsewhere.
+        # Without `after` in the first request and after every error: a cube-transfer that lost its state may count lower.
         query = {} if seen is None else {"generation": seen.generation, "after": seen.revision, "wait": WAIT_SECONDS}
         document = None
         try:

@@ -1,9 +1,9 @@
 """The frames between a reader and a cube-server, little-endian; every length is checked before it is used.
 
-    hello    "ECTR", protocol u16, dim u16, partitions u32, max n u32           16 bytes, the reader's first, then ours
+    hello    "ECTR", protocol u16, dim u16, partitions u32, max n u32           16 bytes, the reader's first, then the server's
     head     length u32, code u16, flags u16, n u32, id u64, version u64        28 bytes; the code is a kind or a status
     request  a head, n x key u64                                                           length = 24 + 8n
-    reply    a head, n x dim f32, miss bits, least bit first; n is 0 unless the status is 0 and keys were asked for
+    reply    a head, n x dim f32, miss bits, least bit first; n is 0 unless the status is 0 and the request had keys
              length = 24 + 4 * dim * n + ceil(n / 8)
 
 `length` counts the bytes after itself. In a hello, 0 means unknown: a server without parts has no dim yet.
@@ -33,7 +33,7 @@ _MAX_N = (0xFFFF_FFFF - AFTER_LENGTH) // 8
 
 
 class WireError(ValueError):
-    """Bytes that are no frame: the connection they came on cannot be trusted any more."""
+    """Bytes are no frame: further bytes of their connection cannot be trusted."""
 
 
 class Kind(IntEnum):
@@ -53,7 +53,7 @@ _STATUSES = tuple(Status)
 
 
 class Hello(NamedTuple):
-    """The first bytes of each side; `protocol` tells which frames follow."""
+    """The first bytes of each side; `protocol` is the version of the frames that follow."""
 
     dim: int = 0
     partitions: int = 0
@@ -65,7 +65,7 @@ class Hello(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Hello:
-        """Raises WireError when these are not the 16 bytes of a hello; the protocol is the caller's to check."""
+        """Raises WireError if these are not the 16 bytes of a hello; the caller checks the protocol."""
         if len(data) != HELLO_BYTES:
             raise WireError(f"a hello has {HELLO_BYTES} bytes, not {len(data)}")
         magic, protocol, dim, partitions, max_keys = _HELLO.unpack(data)
@@ -74,7 +74,7 @@ class Hello(NamedTuple):
         return cls(dim, partitions, max_keys, protocol)
 
     def check_protocol(self) -> None:
-        """Raises WireError when the server's frames would be read wrongly."""
+        """Raises WireError if the other side's frames have another version."""
         if self.protocol != PROTOCOL:
             raise WireError(f"it speaks protocol {self.protocol}, this client {PROTOCOL}")
 
@@ -95,7 +95,7 @@ class Head(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview, offset: int = 0) -> Head:
-        """Raises WireError when they are not all there, or the length is less than a head has."""
+        """Raises WireError if bytes are missing, or if the length is below that of a head."""
         if len(data) - offset < HEAD_BYTES:
             raise WireError(f"a frame has at least {HEAD_BYTES} bytes, not {len(data) - offset}")
         head = cls(*_HEAD.unpack_from(data, offset))
@@ -105,7 +105,7 @@ class Head(NamedTuple):
 
 
 def pack_head(body: int, code: int, flags: int, n: int, request: int, version: int) -> bytes:
-    """The head in front of a body of so many bytes."""
+    """Return the head of a frame whose body has `body` bytes."""
     return _HEAD.pack(AFTER_LENGTH + body, code, flags, n, request, version)
 
 
@@ -129,7 +129,7 @@ def reply_bytes(n: int, dim: int) -> int:
 
 
 def pack_request(kind: Kind, request: int, version: int, keys: Keys) -> bytes:
-    """A lookup of keys u64[n], or a keep-alive without keys."""
+    """Return the frame of a lookup of keys u64[n], or of a keep-alive without keys."""
     if keys.dtype != np.uint64 or keys.ndim != 1 or keys.size > _MAX_N:
         raise ValueError(f"keys are {keys.dtype}{keys.shape}; uint64[n] is needed")
     head = pack_head(8 * keys.size, kind, 0, keys.size, request, version)
@@ -137,8 +137,8 @@ def pack_request(kind: Kind, request: int, version: int, keys: Keys) -> bytes:
 
 
 def unpack_reply(frame: bytes | memoryview, dim: int) -> Reply:
-    """One whole reply; the frame is not to be changed after. Raises WireError unless its lengths agree to the byte and
-    its unused miss bits are 0.
+    """Decode one whole reply, whose frame must not change afterwards. Raises WireError unless its lengths agree to the
+    byte and its unused miss bits are 0.
     """
     head = Head.unpack(frame)
     n = head.n
@@ -153,7 +153,7 @@ def unpack_reply(frame: bytes | memoryview, dim: int) -> Reply:
         raise WireError("a reply marks keys as missing that it does not have")
     values: Values = np.ndarray((n, dim), "<f4", frame, HEAD_BYTES)
     missing: Flags
-    # Mostly nothing is missing, and small replies are made of such small steps.
+    # Mostly no key is missing, and skipping the unpacking saves much of the time of a small reply.
     if int.from_bytes(frame[at:], "little"):
         missing = np.unpackbits(np.frombuffer(frame, np.uint8, offset=at), count=n, bitorder="little").view(np.bool_)
     else:

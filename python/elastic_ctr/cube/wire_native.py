@@ -1,4 +1,4 @@
-"""`wire` in machine code, at an address that the caller has checked."""
+"""`wire` in machine code, on addresses that the caller has checked."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ _4, _6, _8, _12, _20 = (np.uint64(offset) for offset in (4, 6, 8, 12, 20))
 
 
 def magic_number(magic: bytes) -> np.uint32:
-    """As the first four bytes of a hello are read."""
+    """Return the first four bytes of a hello as compiled code reads them."""
     return np.uint32(int.from_bytes(magic, "little"))
 
 
 @compiled
 def put_head(to: Any, length: Any, code: Any, flags: Any, n: Any, request: Any, version: Any) -> None:
-    """The head of a frame of `length` bytes in all."""
+    """Write the head of a frame of `length` bytes in all."""
     store_u32(to, np.uint32(length - 4))
     store_u16(to + _4, np.uint16(code))
     store_u16(to + _6, np.uint16(flags))
@@ -37,5 +37,5 @@ def put_hello(to: Any, magic: Any, protocol: Any, first: Any, second: Any, third
 
 @compiled
 def greets(from_: Any, magic: Any, protocol: Any) -> Any:
-    """Whether these 16 bytes are a hello of that kind and protocol."""
+    """True if these 16 bytes are a hello with that magic and protocol."""
     return load_u32(from_) == magic and load_u16(from_ + _4) == np.uint16(protocol)

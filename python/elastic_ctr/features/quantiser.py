@@ -1,24 +1,24 @@
-"""How the values of a key are stored: `float32` as they are, `float16` as IEEE halves, `int8` as bytes with a scale.
+"""The stored formats of a key's values: `float32` unchanged, `float16` as IEEE halves, `int8` as bytes with a scale.
 
     float32   dim x f32
     float16   dim x f16: round to nearest, ties to even; beyond ±65504 it is ±65504
     int8      scale f32 | column 0 f16 | (dim - 1) x i8: round-half-even(value / scale), -127 to 127
 
-The answer is again float32, exactly the stored number: a half, or byte x scale. Builder, lookup and the trainer that
-scores a version must agree on it bit by bit, so it is defined here. The bounds, for finite values (`error_bound`):
+A lookup returns float32 again, exactly the stored number: a half, or byte x scale. Builder, lookup and the trainer that
+scores a version must agree on it bit by bit, so it is defined here. The error bounds for finite values (`error_bound`):
 
     float16, and column 0 of int8   |error| <= max(|value| / 2^11, 2^-25); beyond ±65504 |value| - 65504
     the other columns of int8       |error| <= scale / 2
 
-Column 0 is the first-order weight. It learns by a rule of its own, so its magnitude says nothing about that of the vector: on Avazu
-it is 70 times as large for every tenth key. With one scale for both, most of such a vector would be 0, and scores changed ten times as
-much (docs/decisions/0012-quantised-values.md). A half keeps 11 bits of it in 2 bytes. As float32 it would cost 2 bytes more: a record
-of 17 values would be 32 bytes, with the index 0.404 of what float32 takes, instead of 0.379.
+Column 0 is the first-order weight. It has its own learning rule, so its magnitude is independent of the vector's: on Avazu it is 70
+times as large for every tenth key. With one scale for both, most of such a vector would be 0, and scores changed ten times as much
+(docs/decisions/0012-quantised-values.md). A half keeps 11 bits of it in 2 bytes. As float32 it would cost 2 bytes more: a record of 17
+values would be 32 bytes, 0.404 of a float32 record (index included) instead of 0.379.
 
 `scale` is the smallest float32 of 17 significant bits that is not below max|value| / 127. With these, byte x scale has at most 24
-bits and is exact in float32: with or without fused instructions, every machine answers the same. (127 steps must be a float32
-themselves: within 2^-16 of the largest one, scale is the largest that allows it.) A row of zeros has scale 0. A row whose vector holds a NaN or an infinity has the scale NaN, and so is NaN as a whole: what is broken
-must not look like an answer. Zero stays zero; int8 answers -0.0 as 0.0.
+bits and is exact in float32: with or without fused instructions, every machine computes the same. (127 x scale must be a float32, too:
+within 2^-16 of the largest float32, scale is the largest that allows it.) A row of zeros has scale 0. If a row's vector has a NaN or an
+infinity, its scale and so all its values are NaN: damage must not look like an answer. Zero stays zero; int8 returns -0.0 as 0.0.
 """
 
 from typing import cast
@@ -34,17 +34,17 @@ Stored = NDArray[np.uint8]
 LARGEST_HALF = 65504.0
 LARGEST_BYTE = 127
 SCALE_BITS = 17
-# Of an int8 row: where column 0 and where the bytes of the vector stand; the scale is in front.
+# Offsets of column 0 and of the vector's bytes in an int8 row, which begins with the scale.
 FIRST_AT, VECTOR_AT = 4, 6
 
 
 def value_bytes(dim: int, kind: ValueKind) -> int:
-    """Bytes of the stored values of one key."""
+    """Return the bytes of the stored values of one key."""
     return {"float32": 4 * dim, "float16": 2 * dim, "int8": VECTOR_AT + dim - 1}[kind]
 
 
 def encode(values: Values, kind: ValueKind) -> Stored:
-    """Stored rows u8[n, value_bytes] of values f32[n, dim]. Of float32 it is a view where the rows are in one piece."""
+    """Return stored rows u8[n, value_bytes] of values f32[n, dim]; for float32 a view of contiguous values."""
     n, dim = values.shape
     if kind == "float32":
         return np.ascontiguousarray(values).view(np.uint8).reshape(n, 4 * dim)
@@ -52,7 +52,7 @@ def encode(values: Values, kind: ValueKind) -> Stored:
         return _halves(values).view(np.uint8).reshape(n, 2 * dim)
     vector = values[:, 1:].astype(np.float64)
     scales = _scales(np.abs(vector).max(axis=1, initial=0.0))
-    # A row whose scale is 0 or NaN has bytes of 0.
+    # In a row whose scale is 0 or NaN the bytes are 0.
     sound = scales > 0
     vector[~sound] = 0
     steps = vector / np.where(sound, scales, 1.0)[:, None]
@@ -64,7 +64,7 @@ def encode(values: Values, kind: ValueKind) -> Stored:
 
 
 def decode(stored: Stored, dim: int, kind: ValueKind) -> Values:
-    """The values f32[n, dim] that stored rows u8[n, value_bytes] answer; of float32 a view where it can be."""
+    """Return values f32[n, dim] of stored rows u8[n, value_bytes]; for float32 a view if possible."""
     if kind == "float32":
         return stored.view(np.float32)
     if kind == "float16":
@@ -77,12 +77,12 @@ def decode(stored: Stored, dim: int, kind: ValueKind) -> Values:
 
 
 def quantised(values: Values, kind: ValueKind) -> Values:
-    """The values f32[n, dim] that a dictionary of that kind answers for these."""
+    """Return the values f32[n, dim] that a dictionary of that kind returns for these."""
     return decode(encode(values, kind), values.shape[1], kind)
 
 
 def error_bound(values: Values, kind: ValueKind) -> NDArray[np.float64]:
-    """The largest |quantised - value| that the kind may have, by row and column, for finite values f32[n, dim]."""
+    """Return the bound of |quantised - value| by row and column, for finite values f32[n, dim]."""
     if kind == "float32":
         return np.zeros(values.shape)
     size = np.abs(values.astype(np.float64))
@@ -97,10 +97,10 @@ def _halves(values: Values) -> NDArray[np.float16]:
 
 
 def _scales(largest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The scale of each row by its largest |value|, NaN where that is not finite."""
+    """Return the scale of each row by its largest |value|, NaN if that is not finite."""
     least = largest / LARGEST_BYTE
     _, exponents = np.frexp(least)
-    # The last of the bits, but not below float32's own last.
+    # The unit in the last of the 17 bits, but at least the smallest subnormal float32.
     unit = np.ldexp(1.0, np.maximum(exponents - SCALE_BITS, -149))
     steps = np.ceil(least / unit)
     steps -= LARGEST_BYTE * steps * unit > np.finfo(np.float32).max

@@ -1,7 +1,7 @@
-"""Records as the text that Paddle's MultiSlot reader takes: `1 show 1 click [n number …] n key … n key …`, slots in their order.
+"""Records as the text of Paddle's MultiSlot reader: `1 show 1 click [n number …] n key … n key …`, slots in order.
 
-A number is written in hexadecimal, as C's `%a` does: Paddle reads it with `strtof`, which takes it as it is, and no decimal is
-rounded on the way. A slot without keys has the padding key.
+A number is written in hexadecimal, as by C's `%a`: Paddle reads it with `strtof`, which is exact then, so nothing is rounded in
+between. A slot without keys has the padding key.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ _HALF, _BYTES, _NIBBLES = (np.uint64(bits) for bits in (0xFFFF, 0x000000FF000000
 _4, _8, _16, _32 = (np.uint64(bits) for bits in (4, 8, 16, 32))
 _TO_LETTER = np.uint64(ord("a") - ord("9") - 1)
 _PIECE = 4 << 20
-# Of a text that is shuffled at once: a line of 100 bytes takes 40 more of memory.
+# Bytes of text that are shuffled at once: a line of 100 bytes takes 40 bytes more of memory.
 _GROUP = 256 << 20
-# Bytes at most: of a record without its numbers and keys, of a number, of a slot without its keys, of a key.
+# The most bytes of a record without its numbers and keys, of a number, of a slot without its keys, and of a key.
 _RECORD_BYTES, _NUMBER_BYTES, _SLOT_BYTES, _KEY_BYTES = 64, 17, 10, 21
 
 
 def record_text(rows: Transformed, shows: Counts, clicks: Counts) -> tuple[bytes, Counts]:
-    """The text of all rows, one line each, and i64[n + 1] where each begins and ends."""
+    """Return the text of all rows, one line each, and i64[n + 1] of the lines' offsets."""
     count, numbers = rows.numbers.shape
     room = (
         count * (_RECORD_BYTES + _NUMBER_BYTES * numbers)
         + _SLOT_BYTES * len(rows.lengths)
         + _KEY_BYTES * len(rows.keys)
     )
-    room += MOST_DIGITS  # what is written last is written whole
+    room += MOST_DIGITS  # the last number is written in whole words
     text, ends = np.empty(room, np.uint8), np.zeros(count + 1, np.int64)
     _write(rows.keys, rows.lengths, rows.numbers.view(np.uint32), shows, clicks, text, ends)
     return text[: ends[-1]].tobytes(), ends
 
 
 def shuffled_lines(text: npt.NDArray[np.uint8], seed: int, group: int = _GROUP, piece: int = _PIECE) -> Iterator[bytes]:
-    """The lines of a text in an order that the seed determines, in pieces of a few MB.
+    """Yield the lines of a text in an order that the seed determines, in pieces of a few MB.
 
-    Memory holds the places of the lines of one group of pieces, not the text. A longer text is shuffled by pieces first: each group has some
-    of anywhere, so that lines that stand together in the text come far from one another.
+    Memory is taken by the line offsets of one group of pieces, not by the text. A text longer than a group is shuffled by pieces first:
+    each group has pieces from anywhere in the text, so that neighbouring lines end up far from one another.
     """
     dice = np.random.default_rng(seed)
     pieces = dice.permutation(-(-len(text) // piece))
@@ -57,7 +57,7 @@ def shuffled_lines(text: npt.NDArray[np.uint8], seed: int, group: int = _GROUP, 
         places = [_lines_in(text, at * piece, piece) for at in pieces[first : first + max(group // piece, 1)]]
         begins, lengths = (np.concatenate(each) for each in zip(*places, strict=True))
         order = dice.permutation(len(begins))
-        # Where a piece ends that is about as long as it may be.
+        # Cut the output into pieces of about `piece` bytes.
         cuts = np.flatnonzero(np.diff(np.cumsum(lengths[order]) // piece, prepend=0)) + 1
         for some in np.split(order, cuts):
             copied = np.empty(int(lengths[some].sum()), np.uint8)
@@ -66,10 +66,10 @@ def shuffled_lines(text: npt.NDArray[np.uint8], seed: int, group: int = _GROUP, 
 
 
 def _lines_in(text: npt.NDArray[np.uint8], start: int, size: int) -> tuple[Counts, Counts]:
-    """Where the lines that end in these bytes begin, and their lengths. The text ends with a line."""
+    """Return begins and lengths of the lines that end in these bytes. The text ends with a line end."""
     ends = np.flatnonzero(text[start : start + size] == _NEWLINE).astype(np.int64) + start + 1
     before = start
-    # The first of them may have begun in the piece before.
+    # The first line may begin in an earlier piece.
     while before > 0 and text[before - 1] != _NEWLINE:
         low = max(0, before - size)
         found = np.flatnonzero(text[low:before] == _NEWLINE)
@@ -90,7 +90,7 @@ def _copy_lines(text: Any, begins: Any, lengths: Any, order: Any, piece: Any) ->
 
 @compiled
 def _write_number(bits: Any, text: Any, at: Any) -> Any:
-    """A float32 by its bits: sign, mantissa as a whole number, power of two."""
+    """Write a float32, given by its bits, as sign, mantissa as a hexadecimal whole number, and power of two."""
     if bits >> np.uint32(31):
         text[at] = _MINUS
         at += 1
@@ -102,7 +102,7 @@ def _write_number(bits: Any, text: Any, at: Any) -> Any:
         exponent = np.int64(1)
     text[at], text[at + 1] = _ZERO, _X
     at += 2
-    # A nibble a byte by halves, the highest one lowest, and all to hexadecimal at once; both bytes behind them are written again.
+    # Spread nibbles to bytes by halves, the highest one lowest, and convert them together; the two bytes after them are overwritten.
     digits = np.uint64(mantissa) << _8
     digits = (digits >> _16) | ((digits & _HALF) << _32)
     digits = ((digits >> _8) & _BYTES) | ((digits & _BYTES) << _16)
@@ -117,7 +117,7 @@ def _write_number(bits: Any, text: Any, at: Any) -> Any:
         at += 1
     power = abs(power)
     if 10 <= power < 100:
-        # Of numbers about one.
+        # This is the power of numbers of common size.
         text[at], text[at + 1] = _ZERO + power // 10, _ZERO + power % 10
         return at + 2
     return write_digits(np.uint64(power), text, at)
@@ -144,7 +144,7 @@ def _write(keys: Any, lengths: Any, numbers: Any, shows: Any, clicks: Any, text:
         for slot in range(slots):
             length = lengths[row * slots + slot]
             if length == 1:
-                # By far the most.
+                # Most slots have one key.
                 text[at], text[at + 1] = _ONE, _SPACE
                 at = write_digits(keys[key], text, at + 2)
                 key += 1

@@ -10,7 +10,7 @@ GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mixed(words: Words) -> Words:
-    """A bijection of u64: each bit of a result depends on all bits of its word."""
+    """Map u64 by a bijection in which each bit of a result depends on all bits of its word."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     found: Words = words ^ (words >> np.uint64(31))

@@ -1,8 +1,8 @@
 """Click logs made from a known truth, to compare a trained model with the best possible one.
 
 The truth is a sum: each key has a weight, a line is clicked with the probability sigmoid(intercept + sum of weights + interactions).
-An interaction is of the keys of a group of slots: each key has a vector for it, and the vectors are multiplied and summed. The truth
-depends on its seed and the preset alone; which lines are drawn depends on another seed.
+An interaction is between the keys of a group of slots: each key has a vector for it, and the vectors are multiplied and summed. The
+truth depends only on its seed and the preset; the drawn lines depend on another seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Preset:
-    """How hard a truth is to learn.
+    """The parameters that decide how hard a truth is to learn.
 
     Attributes:
         keys: different keys of a slot; key k is drawn in proportion to 1 / (k + 1)^zipf.
@@ -72,13 +72,13 @@ class Lines:
 
 
 class Truth:
-    """Keys with their weights, and how often each is drawn.
+    """Keys with their weights and frequencies.
 
     Attributes:
-        slots: their names, 0, 1, 2, …
+        slots: names of the slots, 0, 1, 2, …
         feasigns: u64[slots, keys], all different.
         weights: f64[slots, keys].
-        vectors: f64[groups, slots, keys, latent], of which a group reads those of its slots.
+        vectors: f64[groups, slots, keys, latent]; a group uses the vectors of its slots.
     """
 
     def __init__(self, preset: Preset, seed: int) -> None:
@@ -120,11 +120,11 @@ class Truth:
         return total
 
     def values(self, first: str, last: str) -> str:
-        """The text of the values file for hours from `first` to `last`."""
+        """Return the text of the values file for hours from `first` to `last`."""
         return values_text(self.slots, first, last)
 
     def text(self, lines: Lines) -> bytes:
-        """The lines as `1 click feasign:slot …`."""
+        """Return the lines as `1 click feasign:slot …`."""
         if self._tokens is None:
             self._tokens = [
                 np.array([f"{feasign}:{slot}" for feasign in feasigns], dtype=object)
@@ -142,7 +142,7 @@ def sigmoid(logits: Floats) -> Floats:
 
 
 def parts(rows: int, hours: int, files_per_hour: int, seed: int) -> Iterator[tuple[int, int, int, np.random.Generator]]:
-    """Hour, file, rows and dice of each file; rows are spread evenly, and each file has dice of its own."""
+    """Yield hour, file, rows and random generator of each file; rows are spread evenly, and each file has its own generator."""
     files = hours * files_per_hour
     for number in range(files):
         hour, file = divmod(number, files_per_hour)
@@ -151,7 +151,7 @@ def parts(rows: int, hours: int, files_per_hour: int, seed: int) -> Iterator[tup
 
 
 def distinct_words(count: int, seed: int) -> Words:
-    """Pseudo-random u64, all different and none of them 0 (the padding key): splitmix64, which is a bijection."""
+    """Return pseudo-random u64, all different and none of them 0 (the padding key), by splitmix64, which is a bijection."""
     start = np.uint64(np.random.default_rng([seed, 2]).integers(0, 2**64, dtype=np.uint64))
     words = mixed(np.arange(1, count + 2, dtype=np.uint64) * GAMMA + start)
     some: Words = words[words != 0][:count]
@@ -159,5 +159,5 @@ def distinct_words(count: int, seed: int) -> Words:
 
 
 def probability_text(probabilities: Floats) -> bytes:
-    """One probability a line, 9 digits."""
+    """Return one probability per line, with 9 digits."""
     return "".join(f"{probability:.9g}\n" for probability in probabilities.tolist()).encode("ascii")

@@ -1,4 +1,4 @@
-"""Rows of columns, most of them numbers: CSV with a header, and a values file that says what the columns mean."""
+"""Synthetic rows of columns, most of them numbers: CSV with a header, and a values file with the features of the columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elastic_ctr.features.synthetic import Floats, Lines, sigmoid
 LABEL = "click"
 NUMBERS = tuple(f"number_{place}" for place in range(13))
 CATEGORIES = ("city", "device", "item")
-# The first ones are counts, which are skewed.
+# The number of first columns that are counts, which are skewed.
 COUNTS = 5
 _KEYS = 200
 _INTERCEPT = -1.2
@@ -22,15 +22,15 @@ _PAIRS = ((0, 5), (2, 8), (6, 11), (9, 12))
 
 @dataclass(frozen=True)
 class Rows(Lines):
-    """Drawn rows: `indices` i64[n, 3] of categories, and `numbers` f64[n, 13] as they are written."""
+    """Drawn rows: `indices` i64[n, 3] of categories, and `numbers` f64[n, 13] as in the file."""
 
     numbers: Floats
 
 
 class NumbersTruth:
-    """13 numbers and 3 categories: each number counts, four by their squares and four pairs by their products as well.
+    """13 numbers and 3 categories: each number has a linear effect, four also by their squares, and four pairs by their products.
 
-    A count x, which is log-normal, counts as (ln(1 + x) - 2) / 1.2. Another number, which is normal, counts as it is.
+    A count x, which is log-normal, enters as (ln(1 + x) - 2) / 1.2. Any other number, which is normal, enters unchanged.
     """
 
     slots = None
@@ -51,7 +51,7 @@ class NumbersTruth:
         return Rows(categories, probabilities, dice.random(rows) < probabilities, numbers)
 
     def logits(self, numbers: Floats, categories: npt.NDArray[np.int64]) -> Floats:
-        """Of rows as they are written."""
+        """Return the logits of rows, given as in the file."""
         z = numbers.copy()
         z[:, :COUNTS] = (np.log1p(z[:, :COUNTS]) - 2.0) / 1.2
         total = _INTERCEPT + z @ self.slopes + (z[:, _SQUARED] ** 2 - 1.0) @ self.squares
@@ -60,7 +60,7 @@ class NumbersTruth:
         return result
 
     def text(self, rows: Lines) -> bytes:
-        """CSV with a header."""
+        """Return CSV with a header."""
         assert isinstance(rows, Rows)
         counts = rows.numbers[:, :COUNTS].astype(np.int64).tolist()
         others = rows.numbers[:, COUNTS:].tolist()
@@ -76,7 +76,7 @@ class NumbersTruth:
         return "".join(f"{line}\n" for line in lines).encode("ascii")
 
     def values(self, first: str, last: str) -> str:
-        """The text of the values file for hours from `first` to `last`."""
+        """Return the text of the values file for hours from `first` to `last`."""
         steps = ["[log1p, standardize]"] * COUNTS + ["[standardize]"] * (len(NUMBERS) - COUNTS)
         numeric = [f"  {name}: {{type: numeric, transform: {how}}}\n" for name, how in zip(NUMBERS, steps, strict=True)]
         return (

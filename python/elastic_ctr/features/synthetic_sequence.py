@@ -1,4 +1,4 @@
-"""Click logs with a history: the last items that a user has seen, in order, in one slot."""
+"""Synthetic click logs with a history: the last items that a user has seen, in order, in one slot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORGETTING = 0.7
 
 @dataclass(frozen=True)
 class Histories(Lines):
-    """Lines with `history` i64[n, LONGEST] of items, the newest last; -1 where a history is shorter."""
+    """Lines with `history` i64[n, LONGEST] of items, the newest last; -1 fills shorter histories."""
 
     history: npt.NDArray[np.int64]
 
@@ -28,8 +28,8 @@ class Histories(Lines):
 class SequenceTruth(Truth):
     """Four slots with weights, and the history of a user: 1 to 8 items, oldest first, with the keys of the slot of the item.
 
-    An item is clicked the more, the more it is like the history: the logit has the mean of the dot products of its vector with those
-    of the history, in which each item counts 0.7 times as much as the one after it.
+    An item is clicked more often the more it resembles the history: the logit has the mean of the dot products of its vector with the
+    vectors of the history, in which each item counts 0.7 times as much as the next one.
     """
 
     def __init__(self, seed: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 
 from elastic_ctr.formats.line import MAX_LINE_BYTES
 
-# What open_lines decompresses by its name.
+# Endings of names whose files `open_lines` decompresses.
 COMPRESSED = (".gz", ".zst")
 CHUNK_BYTES = 4 << 20
 _PAST_END_BYTES = 64 << 10
@@ -25,12 +25,12 @@ def lines_in_range(
     max_line_bytes: int = MAX_LINE_BYTES,
     chunk: int = CHUNK_BYTES,
 ) -> Iterator[tuple[int, bytes]]:
-    """Blocks of the lines that begin in [start, end), each with the offset of its first byte in the stream.
+    """Yield blocks of the lines that begin in [start, end), each with the offset of its first byte in the stream.
 
-    This is the rule of Hadoop's splits: whatever the cut points, every line is in exactly one range. A block ends with
-    a LF, but for the last line of a file without one. Of a line that does not fit, only the first `max_line_bytes + 1`
-    bytes are yielded, behind the file's BOM if it is the first, as a block without LF: too long for the converter, which refuses it like
-    any other; the rest of it is read and dropped, so that memory is bounded by `chunk + max_line_bytes`.
+    This is the rule of Hadoop's splits: for any cut points, every line is in exactly one range. A block ends with a LF,
+    except for the last line of a file without one. A line that does not fit becomes a block without LF of its first
+    `max_line_bytes + 1` bytes, after the BOM if it begins the file. The converter refuses that as too long. The rest of the line is
+    read and dropped, so that memory is bounded by `chunk + max_line_bytes`.
 
     Raises:
         ValueError: `start` is not 0 and the stream cannot seek.
@@ -43,10 +43,10 @@ def lines_in_range(
     if start:
         at, held = _after_line(stream, start - 1, chunk)
     searched = 0
-    while end is None or at < end:  # what is held begins with a line of the range, at the offset `at`
+    while end is None or at < end:  # the buffer begins with a line of the range, at the offset `at`
         last = -1
         if end is not None and at + len(held) >= end:
-            # The last line of the range is the one that holds the byte before its end.
+            # The last line of the range contains the byte before its end.
             last = held.find(b"\n", max(searched, end - 1 - at))
         cut = (last if last >= 0 else held.rfind(b"\n", searched)) + 1
         if cut:
@@ -71,16 +71,16 @@ def lines_in_range(
 
 
 class DamagedFile(OSError):
-    """A file that cannot be read to its end, because it is damaged or cut off; a sentence names it."""
+    """A file cannot be read to its end, because it is damaged or cut off; the text is a sentence that names it."""
 
     def __init__(self, name: str, error: Exception) -> None:
         super().__init__(f"{name} is damaged or cut off ({error}); write it anew.")
 
 
 def open_lines(source: str | Path | BinaryIO, name: str | None = None) -> BinaryIO:
-    """The lines of a file or stream, decompressed when its name ends in .gz or .zst; such a file can only be read whole.
+    """Open a file or stream of lines, decompressed if its name ends in .gz or .zst; such a file can only be read whole.
 
-    Reading raises DamagedFile when it is damaged or cut off.
+    Reading raises DamagedFile if the file is damaged or cut off.
     """
     path = Path(source) if isinstance(source, (str, Path)) else None
     name = name or str(path or "")
@@ -105,7 +105,7 @@ class _Decompressed(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            # A piece that fits into the CPU's cache: it is copied once more.
+            # Read a piece that fits into the CPU's cache, because it is copied once more.
             return int(self._plain.readinto(memoryview(buffer)[: 128 << 10]))
         except self._errors as error:
             raise DamagedFile(self._name, error) from error
@@ -140,8 +140,8 @@ class _Unzstd(_Decompressed):
 
 
 class ReadNoting:
-    """A stream for pyarrow that keeps what its reads raise: an OSError of pyarrow tells of the content, one of the stream
-    does not.
+    """A stream for pyarrow that keeps the errors of its reads, to distinguish them from an OSError that pyarrow raises over
+    the content.
     """
 
     closed = False
@@ -151,7 +151,7 @@ class ReadNoting:
         self._raised: BaseException | None = None
 
     def raise_noted(self) -> None:
-        """Raise what a read raised, if any did."""
+        """Raise the error of a read, if there was one."""
         if self._raised is not None:
             raise self._raised
 
@@ -175,11 +175,11 @@ class ReadNoting:
         return True
 
     def close(self) -> None:
-        """Leaves the stream open: it is not pyarrow's."""
+        """Leave the stream open, because pyarrow does not own it."""
 
 
 def _after_line(stream: BinaryIO, at: int, chunk: int) -> tuple[int, bytes]:
-    """Read on from the offset `at` to the next LF or the end: where the line after it begins and what was read of it."""
+    """Read from the offset `at` past the next LF or to the end. Return the offset of the next line, and its bytes read so far."""
     while read := stream.read(chunk):
         end = read.find(b"\n") + 1
         if end:

@@ -1,9 +1,9 @@
-"""Cells: the columns of many rows as features read them, whatever file or request they came from.
+"""Cells: the columns of many rows as features read them, from any file or request.
 
-A cell is read in one of two ways. A *text* cell is UTF-8; of whole numbers it is their decimals, of a truth value `true` or
-`false`, of a list its values with the input's separator between. An empty one is missing, and so is a word of `Inputs.missing`. A
-*number* cell is a float64; NaN is a missing one, and no other is not finite. Readers of files and of requests fill cells by these rules alone, and the same cells give
-the same keys and numbers.
+A cell is read in one of two ways. A *text* cell is UTF-8: a whole number in decimal, a truth value as `true` or `false`, a list as
+its values with the input's separator between. An empty text is missing, and so is a word of `Inputs.missing`. A *number* cell is a
+float64; NaN is missing, and infinities do not occur. Readers of files and of requests fill cells by these rules only, and the same
+cells give the same keys and numbers.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Cells:
         return len(self.begins)
 
     def part(self, begin: int, end: int) -> Cells:
-        """Rows `begin` to `end`, without a copy."""
+        """Return rows `begin` to `end` as views."""
         return Cells(self.data, self.begins[begin:end], self.ends[begin:end], self.numbers[begin:end])
 
     def only(self, rows: Places) -> Cells:
-        """These rows, by their numbers."""
+        """Return a copy of the rows with these numbers."""
         return Cells(self.data, self.begins[rows], self.ends[rows], self.numbers[rows])
 
     def text(self, row: int, place: int) -> bytes:
@@ -50,7 +50,7 @@ class Cells:
 
 
 def cells_of(rows: Sequence[tuple[Sequence[bytes], Sequence[float]]], inputs: Inputs) -> Cells:
-    """Cells of few rows, each its texts and its numbers: for tests and requests that are read row by row."""
+    """Return cells of few rows, each given as its texts and its numbers: for tests and requests that are read row by row."""
     texts = [text for row, _ in rows for text in row]
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64).reshape(len(rows), len(inputs.texts))
     sizes = np.array([len(text) for text in texts], np.int64).reshape(ends.shape)
@@ -59,18 +59,18 @@ def cells_of(rows: Sequence[tuple[Sequence[bytes], Sequence[float]]], inputs: In
 
 
 def without_words(cells: Cells, missing: tuple[str, ...]) -> Cells:
-    """The cells, with the texts empty that are words for a missing value."""
+    """Return the cells, in which texts that are words for a missing value are empty."""
     if not missing or not cells.begins.size:
         return cells
     ends = cells.ends.copy()
-    # One type of array, or the loop is compiled once for each.
+    # The array is always writeable, because numba would compile the loop again for read-only arrays.
     data = cells.data if cells.data.flags.writeable else cells.data.copy()
     empty_texts(data, cells.begins, ends, word_table(missing))
     return Cells(data, cells.begins, ends, cells.numbers)
 
 
 def joined_cells(parts: Sequence[Cells]) -> Cells:
-    """One after the other; all of the same inputs."""
+    """Concatenate cells of the same inputs."""
     if len(parts) == 1:
         return parts[0]
     offsets = np.cumsum([0, *(len(part.data) for part in parts[:-1])])

@@ -1,6 +1,6 @@
-"""Blocks of a click log to the text that Paddle reads, at the speed of the disk.
+"""Conversion of blocks of a click log to the text that Paddle reads, at the speed of the disk.
 
-Paddle's process aborts at a line it cannot read, so only lines that `formats.line` accepts are written.
+Paddle's process aborts at a line that it cannot read, so only lines that `formats.line` accepts are written.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RefusedLine:
 
 
 class RefusedLines:
-    """The refused lines of a block, in order. Reasons are found while it is iterated: a block may hold nothing but refused
-    lines.
+    """The refused lines of a block, in order. Reasons are found during iteration, because all lines of a block may be
+    refused.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Converted:
     """The result of one block.
 
     Attributes:
-        text: Paddle's MultiSlot text, one line a record: show, click, then the slots in the order of the list.
-        records: how many lines are in it; len(records) + len(refused) is the number of lines of the block.
+        text: Paddle's MultiSlot text, one line per record: show, click, then the slots in the order of the list.
+        records: the number of lines in it; records + len(refused) is the number of lines of the block.
         shows, clicks: their sums over the records.
         refused: the lines left out.
-        ignored: features of slots that are not in the list, in the records.
-        padding: features that became the padding key and were dropped, in the records.
-        offsets: i64[records], where the line of each record begins in the block.
+        ignored: the number of features of slots that are not in the list, in the records.
+        padding: the number of features that became the padding key and were dropped, in the records.
+        offsets: i64[records], the offset of each record's line in the block.
     """
 
     text: bytes
@@ -85,7 +85,7 @@ class Converted:
 
 
 class Converter:
-    """Converts blocks of lines; holds no state between them, so threads may share one (the loop releases the GIL)."""
+    """Converts blocks of lines. It has no state between blocks, so threads may share one (the loop releases the GIL)."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Converter:
         tokens.fill(self._table)
 
     def convert(self, block: bytes) -> Converted:
-        """Convert a block of whole lines, as `lines_in_range` yields it; the last one needs no LF. Raises ValueError when the
+        """Convert a block of whole lines, as `lines_in_range` yields it; the last one needs no LF. Raises ValueError if the
         block has 4 GiB or more.
         """
         if len(block) >= 1 << 32:
@@ -156,5 +156,5 @@ class Converter:
 
     @property
     def no_keys(self) -> bytes:
-        """The end of the text of a record without keys; no other record ends so, because no key is the padding key."""
+        """The end of the text of a record without keys. No other record ends with it, because no key is the padding key."""
         return b" 1 %d" % PADDING_KEY * len(self._slots) + b"\n"

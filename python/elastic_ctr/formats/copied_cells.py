@@ -12,11 +12,11 @@ from elastic_ctr.machine_code.compiled import compiled
 
 
 def copied(cells: Cells, rows: Places) -> Cells:
-    """These rows, by their numbers, with their own texts alone: a block has the bytes of columns that no feature reads, too."""
+    """Return the rows with these numbers, with only their own texts: a block also has the bytes of columns that no feature reads."""
     begins, ends = cells.begins[rows], cells.ends[rows]
     out: npt.NDArray[np.uint8] = np.empty(int((ends - begins).sum()), np.uint8)
     out_begins, out_ends = np.empty_like(begins), np.empty_like(ends)
-    # One type of array, or the loop is compiled once for each.
+    # The array is always read-only, because numba would compile the loop again for writeable arrays.
     data = cells.data.view()
     data.flags.writeable = False
     _copy_texts(data, begins, ends, out, out_begins, out_ends)

@@ -1,8 +1,8 @@
 """Decimal numbers as float64, correctly rounded, in machine code.
 
-Two exact float64 give a correctly rounded product or quotient; other numbers take Eisel and Lemire's way (D. Lemire, "Number parsing
-at a gigabyte per second", 2021): the decimal mantissa times a power of five of 128 bits. Both decide all but a few numbers, which
-the caller reads in another way.
+Two exact float64 give a correctly rounded product or quotient; other numbers take the algorithm of Eisel and Lemire (D. Lemire,
+"Number parsing at a gigabyte per second", 2021): the decimal mantissa times a power of five of 128 bits. These decide all but a few
+numbers, which the caller must read in another way.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MOST_DIGITS = 19
 """Significant digits that fit into a u64, whatever they are."""
 
 _EXACT = np.uint64(1 << 53)
-_POWERS = np.array([10.0**power for power in range(23)])  # each is exact
+_POWERS = np.array([10.0**power for power in range(23)])  # exact as float64
 _MOST_EXACT = 22
 # With a mantissa of 19 digits no number between these powers is too small or too large for a normal float64.
 _LEAST, _MOST = -300, 288
 
 
 def _power_of_five(power: int) -> int:
-    """The 128 highest bits of 5^power, cut off; of a fraction whose divisor fits into 64 bits rounded up, as the paper has it."""
+    """Return the 128 highest bits of 5^power, truncated; rounded up for a fraction whose divisor fits into 64 bits, as in the paper."""
     if power >= 0:
         exact: int = 5**power
         bits = exact.bit_length()
@@ -48,9 +48,9 @@ _HIDDEN = np.uint64(1 << 52)
 
 @compiled
 def nearest_float(mantissa: Any, power: Any) -> Any:
-    """(The float64 nearest to a u64 times 10^power, whether it is known).
+    """Return (the float64 nearest to mantissa u64 times 10^power, True), or (0.0, False) if this algorithm cannot decide it.
 
-    The mantissa has at most 19 digits; an infinite or a very small number is not known.
+    The mantissa must have at most 19 digits; infinite and very small numbers are not decided.
     """
     if power == 0 or mantissa == _0:
         return np.float64(mantissa), True
@@ -72,7 +72,7 @@ def nearest_float(mantissa: Any, power: Any) -> Any:
     upper = high >> _63
     found = high >> (upper + _9)
     binary = ((217706 * power) >> 16) + 63 + np.int64(upper) - np.int64(zeros) + 1023
-    # In the middle between two: the even one.
+    # Exactly in the middle between two floats, the even one is the result.
     if low <= _1 and -4 <= power <= 23 and found & _3 == _1 and found << (upper + _9) == high:
         found &= ~_1
     found = (found + (found & _1)) >> _1

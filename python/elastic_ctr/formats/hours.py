@@ -25,22 +25,22 @@ _OURS = re.compile(rf"\d{{8}}|{re.escape(SLOT_CONF)}|{re.escape(VALUES)}|{TRUTH}
 
 
 class HoursRefused(ValueError):
-    """A tree cannot be written there or with these options: one sentence."""
+    """A tree cannot be written there or with these options; the text is one sentence."""
 
 
 def hour_name(hour: datetime) -> str:
-    """`YYYYMMDD/HH` of the hour that a time is in."""
+    """Return `YYYYMMDD/HH` of the hour of a time."""
     return f"{hour.year:04d}{hour:%m%d/%H}"
 
 
 def split_start(time: datetime, minutes: int) -> datetime:
-    """The start of the split that a time is in; splits divide a day."""
+    """Return the start of the split of a time; splits divide a day."""
     day = time.replace(hour=0, minute=0, second=0, microsecond=0)
     return day + timedelta(minutes=minutes) * ((time - day) // timedelta(minutes=minutes))
 
 
 def parse_hour(text: str) -> datetime:
-    """The hour `YYYYMMDD/HH`. Raises HoursRefused when it is not written like that, or not in the calendar."""
+    """Parse an hour `YYYYMMDD/HH`. Raises HoursRefused for another form, or a time that does not exist."""
     with suppress(ValueError):
         if re.fullmatch(r"\d{8}/\d{2}", text):
             return datetime.strptime(text, "%Y%m%d/%H").replace(tzinfo=timezone.utc)
@@ -48,7 +48,7 @@ def parse_hour(text: str) -> datetime:
 
 
 def values_text(slots: SlotList, start: str, end: str) -> str:
-    """The smallest values file that trains lines of clicks: `elastic-ctr local run -f OUT/values.yaml`."""
+    """Return the smallest values file that trains lines of clicks: `elastic-ctr local run -f OUT/values.yaml`."""
     names = "".join(f"    {json.dumps(name)},\n" for name in slots)
     return (
         "data:\n"
@@ -61,7 +61,7 @@ def values_text(slots: SlotList, start: str, end: str) -> str:
 
 
 def folders_of(out: Path) -> list[Path]:
-    """The folders of hours, or of shorter splits, in a tree that is there."""
+    """Return the folders of hours, or of shorter splits, in an existing tree."""
     days = out.glob("[0-9]" * 8 + "/[0-9][0-9]*")
     return sorted(folder for folder in days if re.fullmatch(r"\d{2}(\d{2})?", folder.name) and folder.is_dir())
 
@@ -69,16 +69,16 @@ def folders_of(out: Path) -> list[Path]:
 class HourTree(AbstractContextManager["HourTree"]):
     """Collects files of many hours in a staging folder with little memory, and publishes them hour by hour.
 
-    Nothing is seen of a tree that was not published; leaving the context removes what was staged. A full disk is HoursRefused.
+    An unpublished tree is not visible; leaving the context removes the staged files. A full disk raises HoursRefused.
 
     Args:
         out: the folder of the tree.
-        force: replace a tree that is there; other files beside it are kept.
-        append: add hours after those that are there; nothing that is there is changed.
-        minutes: of the folders that are there; None: there are none.
+        force: replace an existing tree; other files beside it are kept.
+        append: add hours after the existing ones, which are not changed.
+        minutes: minutes of an existing folder; None if there is none.
 
     Raises:
-        HoursRefused: `out` holds something and `force` is not given, or it is not a folder.
+        HoursRefused: `out` is not empty and neither `force` nor `append` is given, or it is not a folder.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ class HourTree(AbstractContextManager["HourTree"]):
     def publish(
         self, slots: SlotList | None, first: datetime, last: datetime, values: str | None = None, minutes: int = 60
     ) -> int:
-        """Make the tree visible: all splits from first to last, each with its donefile when it is complete.
+        """Make the tree visible: all splits from first to last, each with its donefile once it is complete.
 
-        A split has the files of its hours; `minutes` are 60, or as many as divide a day. One without files gets an empty one. `values` is the text of the values file, which lines of `slots` need not
-        be given. Returns the number of splits. Raises HoursRefused when the tree cannot be added to the one that is there.
+        A split of `minutes`, 60 or more, has the files of its hours, or an empty file if they have none. `values` is the values file,
+        which is optional for lines of `slots`. Return the number of splits. Raises HoursRefused if the tree cannot be appended.
         """
         if self._append:
             self._stage()
@@ -141,7 +141,7 @@ class HourTree(AbstractContextManager["HourTree"]):
         return self._publish_splits(first, last, minutes)
 
     def _after_those_there(self, slots: SlotList | None, first: datetime, minutes: int) -> datetime:
-        """The split after the last one that is there: those between it and the first one of these are empty."""
+        """Return the start of the split after the last existing one; splits between it and `first` become empty."""
         if slots is not None:
             if not (self._out / SLOT_CONF).exists():
                 raise HoursRefused(f"{self._out} has no {SLOT_CONF}: it holds no lines of feasigns, as these are.")
@@ -187,7 +187,7 @@ class HourTree(AbstractContextManager["HourTree"]):
             staged = self._staging / path
             try:
                 staged.parent.mkdir(parents=True, exist_ok=True)
-                # Closed again at once: there may be more hours than a process may have open files.
+                # Each file is closed at once, because there may be more hours than a process may have open files.
                 with staged.open("ab") as file:
                     file.write(b"".join(pieces))
             except OSError as failed:

@@ -1,4 +1,4 @@
-"""The columns that features read, and how: they decide the cells of a row."""
+"""The columns that features read, and the ways of reading them, which determine the cells of a row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TextInput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The columns that features read of a row, in the order of the cells. A column may be read in more ways than one.
+    """The columns of a row that features read, in the order of the cells. A column may be read in several ways.
 
     A cell whose text is one of the words `missing` is empty.
     """
@@ -35,7 +35,7 @@ class Inputs:
     def in_both_ways(self) -> tuple[tuple[int, int], ...]:
         """(text cell, number cell) of each column that is read as text and as a number.
 
-        A request has one value of it, which is both only if it is a whole number below 2^53: readers refuse rows with another.
+        A request has one value for both cells, so readers refuse rows whose value is not a whole number below 2^53.
         """
         of_text = {each.column: place for place, each in enumerate(self.texts)}
         return tuple((of_text[column], place) for place, column in enumerate(self.numbers) if column in of_text)

@@ -1,6 +1,6 @@
 """Rows as JSON objects, `{"user": "u1", "price": 3.2, "tags": ["a", "b"]}`: the lines of a jsonl file, and the rows of a request.
 
-One reading for both: the rules of `cells` for values as JSON has them.
+Files and requests are read alike, by the rules of `cells` for JSON values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from elastic_ctr.formats.cells import Cells, cells_of
 from elastic_ctr.formats.inputs import Inputs, TextInput
 from elastic_ctr.formats.line import Reason
 
-# A column that is read as a number, too, is a float64, which is exact below this.
+# A column that is read as a number, too, becomes a float64, which is exact below this.
 _EXACT = 2.0**53
 _LEAST, _LIMIT = -(2**63), 2**64
 _SHOWN = 60
@@ -24,7 +24,7 @@ Row = tuple[list[bytes], list[float]]
 
 
 class CellRefused(ValueError):
-    """A value that its column cannot hold: in which column, why. The message is a sentence that begins with the column."""
+    """A value does not fit its column; the text is a sentence that begins with the column."""
 
     def __init__(self, column: str, reason: Reason, detail: str) -> None:
         super().__init__(f"{column} {detail}")
@@ -34,7 +34,7 @@ class CellRefused(ValueError):
 
 
 def row_of(given: Mapping[str, Any], inputs: Inputs) -> Row:
-    """The text and the number cells of one object; a column that it lacks is missing. Raises CellRefused."""
+    """Return the text and the number cells of one object; an absent column is missing. Raises CellRefused."""
     texts = [text_cell(given.get(each.column), each) for each in inputs.texts]
     numbers = [number_cell(given.get(column), column, inputs.missing.numbers) for column in inputs.numbers]
     for _, place in inputs.in_both_ways if inputs.numbers else ():
@@ -45,12 +45,12 @@ def row_of(given: Mapping[str, Any], inputs: Inputs) -> Row:
 
 
 def unknown_column(given: Mapping[str, Any], known: Collection[str]) -> str | None:
-    """A column that no feature reads."""
+    """Return a column that no feature reads, or None."""
     return None if given.keys() <= set(known) else next(column for column in given if column not in known)
 
 
 def json_of_row(cells: Cells, row: int, inputs: Inputs) -> bytes:
-    """The object that `row_of` reads as these cells of a reader."""
+    """Return the object that `row_of` reads as these cells of a reader."""
     given: dict[str, Any] = {}
     for place, each in enumerate(inputs.texts):
         if text := cells.text(row, place):
@@ -64,12 +64,12 @@ def json_of_row(cells: Cells, row: int, inputs: Inputs) -> bytes:
 
 
 def cells_of_json(lines: Collection[bytes], inputs: Inputs) -> Cells:
-    """Of lines that `json_of_row` wrote. Raises ValueError for any other."""
+    """Return the cells of lines that `json_of_row` wrote. Raises ValueError for any other line."""
     return cells_of([row_of(orjson.loads(line), inputs) for line in lines], inputs)
 
 
 def text_cell(value: Any, of: TextInput) -> bytes:
-    """A value as a text cell. Raises CellRefused."""
+    """Return a value as a text cell. Raises CellRefused."""
     if not isinstance(value, list):
         return _scalar(value, of.column)
     if not of.separator:
@@ -101,7 +101,7 @@ def _scalar(value: Any, column: str) -> bytes:
             column, Reason.NOT_A_VALUE, f"is {shown(value)}, which has more than 64 bits; write it as text"
         )
     if isinstance(value, float) and abs(value) >= _EXACT:
-        # JSON readers give whole numbers from 2^64 on as float64.
+        # JSON parsers return whole numbers from 2^64 on as float64.
         raise CellRefused(column, Reason.NOT_A_VALUE, f"is {value!r}, too large for a whole number; write it as text")
     if isinstance(value, float):
         raise CellRefused(
@@ -112,7 +112,7 @@ def _scalar(value: Any, column: str) -> bytes:
 
 
 def number_cell(value: Any, column: str, missing: Collection[str] = ()) -> float:
-    """A value as a number cell; null and the words `missing` are missing. Raises CellRefused."""
+    """Return a value as a number cell; null and the words `missing` are missing. Raises CellRefused."""
     if value is None or (isinstance(value, str) and (not value or value in missing)):
         return math.nan
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -127,6 +127,6 @@ def number_cell(value: Any, column: str, missing: Collection[str] = ()) -> float
 
 
 def shown(value: Any) -> str:
-    """A value in a sentence, cut."""
+    """Return a value for a sentence, truncated."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

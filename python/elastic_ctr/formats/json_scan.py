@@ -1,8 +1,8 @@
-"""Rows as JSON objects, in machine code: the everyday ones, straight from their bytes to cells.
+"""Rows as JSON objects, in machine code: everyday rows, straight from their bytes to cells.
 
 An object's columns come in any order, with blanks anywhere. A value is text without a backslash, a number, true, false, null, or a
-list of these for an input with a separator. Whatever else comes, a wrong row above all, is *not read*, and left to `json_rows`, which
-says the same of everything that is read here: it is the oracle of the tests.
+list of these for an input with a separator. Any other row, an invalid one above all, is *not read* here; `json_rows` reads or refuses
+it. `json_rows` returns the same cells for every row that is read here, so it is the oracle of the tests.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _QUOTES, _BACKSLASHES, _SPACES = (_LOWS * np.uint64(byte) for byte in (_QUOTE, _
 
 
 class Columns(NamedTuple):
-    """The inputs of a row, as arrays; and what the last rows were like, which belongs to one thread."""
+    """The inputs of a row, as arrays; and the order of columns in the last rows, so that each thread needs its own."""
 
-    names: Bytes  # of the columns, each with the quote behind it, and eight bytes more
+    names: Bytes  # of the columns, each with the quote after it, and eight bytes more
     ends: Places  # [columns + 1], from 0
-    plain: int  # so many come first whose names JSON has as they are
-    uses: Places  # the cells that a column fills: first the places of texts, then those of numbers
-    starts: Places  # [columns + 1]: where the uses of each begin
+    plain: int  # the number of first columns whose names JSON writes without escapes
+    uses: Places  # the cells that a column fills: first the indices of texts, then those of numbers
+    starts: Places  # [columns + 1]: the start of each column's uses
     separators: Places  # [texts]: the byte, or -1
-    counts: int  # so many numbers come first and may be true or false
-    skips: bool  # whether a column that is not read may stand there
-    guesses: Places  # [columns + 1]: the column that came after each, and first
-    seen: Places  # [columns + 1]: the row that had it last; and the row's own number
+    counts: int  # the number of first numbers that may be true or false
+    skips: bool  # an unknown column is skipped, not an error
+    guesses: Places  # [columns + 1]: the column that came after each in the last rows; in the last entry the first one
+    seen: Places  # [columns + 1]: the last row that had the column; in the last entry the present row's number
 
 
 class CellRoom(NamedTuple):
-    """Cells that rows are read into, and the byte of the data behind what lists have written there."""
+    """Cells that rows are read into, and the offset in the data after the texts that lists have written there."""
 
     begins: Places  # [rows, texts]
     ends: Places
@@ -66,7 +66,7 @@ class CellRoom(NamedTuple):
 
 
 def columns_of(inputs: Inputs, *, counts: tuple[str, ...] = (), skips: bool = False) -> Columns:
-    """Numbers are `counts`, then those of `inputs`."""
+    """Return the columns of these inputs; the numbers are `counts`, then those of `inputs`."""
     numbers = (*counts, *inputs.numbers)
     of_texts = [each.column for each in inputs.texts]
     given = dict.fromkeys([*inputs.columns, *counts])
@@ -99,7 +99,7 @@ def new_cells(rows: int, inputs: Inputs, counts: int = 0) -> CellRoom:
 
 
 class RowScanner:
-    """For one model and one thread: what it reads small bodies into is used again."""
+    """Reads requests for one model in one thread; the arrays for small bodies are reused."""
 
     def __init__(self, inputs: Inputs, max_rows: int, *, skips: bool) -> None:
         self._inputs = inputs
@@ -109,7 +109,7 @@ class RowScanner:
         self._cells = new_cells(0, inputs)
 
     def read(self, body: bytes) -> Cells | None:
-        """The rows of `{"instances": […]}`, to be used before the next are read; None: the body is not an everyday one."""
+        """Return the rows of `{"instances": […]}`, valid until the next call; None if the body is not an everyday one."""
         size = len(body)
         rows = min(body.count(b"{") - 1, self._max_rows)
         if rows < 1:
@@ -141,7 +141,7 @@ def _blanks(data: Any, at: Any, end: Any, line_end: Any) -> Any:
 
 @compiled_inline
 def _sign(data: Any, at: Any, end: Any, line_end: Any, sign: Any) -> Any:
-    """Past the sign and the blanks before it; -1 when something else is there, or before."""
+    """Return the offset after blanks and this sign; -1 if another sign is there, or if `at` is -1 already."""
     if at < 0:
         return at
     at = _blanks(data, at, end, line_end)
@@ -150,7 +150,7 @@ def _sign(data: Any, at: Any, end: Any, line_end: Any, sign: Any) -> Any:
 
 @compiled_inline
 def _word(data: Any, at: Any, end: Any, word: Any) -> Any:
-    """Past the word; -1 when something else is there."""
+    """Return the offset after the word; -1 if another is there."""
     if at + word.size > end:
         return np.int64(NOT_READ)
     for i in range(word.size):
@@ -161,14 +161,14 @@ def _word(data: Any, at: Any, end: Any, word: Any) -> Any:
 
 @compiled
 def _text(data: Any, at: Any, end: Any) -> Any:
-    """Where the quote stands that ends the text that begins there; -1 when it has a backslash, or is none."""
+    """Return the offset of the quote that ends the text at `at`; -1 if the text has a backslash, or is invalid."""
     begin = at
     base = np.uint64(data.ctypes.data)
     above = np.uint64(0)
     while at + 8 <= end:
         word = load_u64(base + np.uint64(at))
         quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
-        # The lowest mark is right, and those above it do not matter.
+        # Only the lowest mark is exact, and no other is used.
         found = ((quotes - _LOWS) & ~quotes | (backslashes - _LOWS) & ~backslashes | (word - _SPACES) & ~word) & _HIGHS
         if found != 0:
             place = trailing_zeros(found) >> np.uint64(3)
@@ -187,7 +187,7 @@ def _text(data: Any, at: Any, end: Any) -> Any:
 
 @compiled_inline
 def _number(data: Any, at: Any, end: Any) -> Any:
-    """(Past a number, what it is, its value); (-1, …) when it is none, or not to be known here."""
+    """Return (the offset after a number, its kind, its value); (-1, …) if it is none, or cannot be decided here."""
     nothing = np.int64(NOT_READ), np.int64(_BIG), 0.0
     negative = at < end and data[at] == _MINUS
     if negative:
@@ -211,7 +211,7 @@ def _number(data: Any, at: Any, end: Any) -> Any:
         while at < end and _ZERO <= data[at] <= _NINE:
             mantissa = mantissa * _TEN + np.uint64(data[at] - np.uint8(_ZERO))
             if mantissa > 0:
-                # Past the nineteenth the mantissa may be zero again, but is not used.
+                # Leading zeros do not count. A number of 20 digits is not read, unless its mantissa overflows to 0 here.
                 digits += 1
             at += 1
         power = begin - at
@@ -241,7 +241,7 @@ def _number(data: Any, at: Any, end: Any) -> Any:
 
 @compiled_inline
 def _scalar(data: Any, at: Any, end: Any) -> Any:
-    """(Past a value, what it is, where its text begins and ends, its number); (-1, …) when it is not read."""
+    """Return (the offset after a value, its kind, begin and end of its text, its number); (-1, …) if it is not read."""
     number = np.nan
     if at >= end:
         return np.int64(NOT_READ), np.int64(_NOTHING), at, at, number
@@ -251,7 +251,7 @@ def _scalar(data: Any, at: Any, end: Any) -> Any:
         return (stop + 1 if stop >= 0 else stop), np.int64(_TEXT), at + 1, stop, number
     if byte == _MINUS or _ZERO <= byte <= _NINE:
         stop, kind, number = _number(data, at, end)
-        # Floats have another zero below zero, whole numbers have none: which one the sentence says is not known here.
+        # -0 is -0.0 as a float and 0 as a whole number, so `json_rows` reads it.
         if kind == _BIG and number == 0:
             stop = np.int64(NOT_READ)
         return stop, kind, at, stop, number
@@ -267,7 +267,7 @@ def _scalar(data: Any, at: Any, end: Any) -> Any:
 
 @compiled_inline
 def _next(data: Any, at: Any, end: Any, line_end: Any, close: Any) -> Any:
-    """After an element: (past the comma or the closing sign, whether it is closed); -1 as above."""
+    """After an element, return (the offset after the comma or closing sign, True if it closes); -1 as above."""
     if at < 0:
         return at, True
     at = _blanks(data, at, end, line_end)
@@ -280,7 +280,7 @@ def _next(data: Any, at: Any, end: Any, line_end: Any, close: Any) -> Any:
 
 @compiled_inline
 def _list(data: Any, at: Any, end: Any, line_end: Any, separator: Any, cells: Any) -> Any:
-    """(Past a list, where its text begins and ends); -1 as above. Without a separator nothing is written."""
+    """Return (the offset after a list, begin and end of its text); -1 as above. Without a separator no text is written."""
     begin = to = cells.written[0]
     at = _blanks(data, at + 1, end, line_end)
     if at < end and data[at] == _CLOSE:
@@ -310,7 +310,7 @@ def _list(data: Any, at: Any, end: Any, line_end: Any, separator: Any, cells: An
 
 @compiled_inline
 def _is_name(data: Any, at: Any, end: Any, columns: Any, column: Any) -> Any:
-    """Whether the column's name and a quote stand there."""
+    """True if the column's name and a quote are at `at`."""
     begin = columns.ends[column]
     size = columns.ends[column + 1] - begin
     if at + size > end:
@@ -334,7 +334,7 @@ def _is_name(data: Any, at: Any, end: Any, columns: Any, column: Any) -> Any:
 
 @compiled_inline
 def _name(data: Any, at: Any, end: Any, columns: Any, last: Any) -> Any:
-    """(Past the name and its quote, the column; -1 for one that is not read), after the column `last`; (-1, 0) as above."""
+    """Return (the offset after a name and its quote, its column or -1 if unknown), after the column `last`; (-1, 0) as above."""
     column = columns.guesses[last]
     if column < columns.plain and _is_name(data, at, end, columns, column):
         return at + columns.ends[column + 1] - columns.ends[column], column
@@ -342,7 +342,7 @@ def _name(data: Any, at: Any, end: Any, columns: Any, last: Any) -> Any:
         if _is_name(data, at, end, columns, column):
             columns.guesses[last] = column
             return at + columns.ends[column + 1] - columns.ends[column], np.int64(column)
-    # A name with escapes may be that of a column.
+    # A name with escapes is not read, because it may be the name of a column.
     stop = _text(data, at, end)
     if stop < 0 or not columns.skips:
         return np.int64(NOT_READ), np.int64(0)
@@ -351,11 +351,11 @@ def _name(data: Any, at: Any, end: Any, columns: Any, last: Any) -> Any:
 
 @compiled_inline
 def _fill(data: Any, at: Any, end: Any, line_end: Any, columns: Any, column: Any, cells: Any, row: Any) -> Any:
-    """Past a column's value, which stands in its cells then; -1 as above."""
+    """Read a column's value into its cells. Return the offset after it; -1 as above."""
     texts = columns.separators.size
     first, last = columns.starts[column], columns.starts[column + 1]
     if at < end and data[at] == _OPEN:
-        # One that is read with two separators would be written twice.
+        # A list of a column with two separators would have to be written twice, so it is not read.
         place = columns.uses[first]
         if last - first != 1 or place >= texts or columns.separators[place] < 0:
             return np.int64(NOT_READ)
@@ -369,7 +369,7 @@ def _fill(data: Any, at: Any, end: Any, line_end: Any, columns: Any, column: Any
     for use in range(first, last):
         place = columns.uses[use]
         if place < texts:
-            # Below -2^63 parsers give float64; and a column that is read as a number, too, has whole numbers below 2^53.
+            # Below -2^63 parsers return float64; and a column that is read as a number, too, must have whole numbers below 2^53.
             if kind == _DECIMAL or (kind == _BIG and (number <= _LEAST or columns.uses[last - 1] >= texts)):
                 return np.int64(NOT_READ)
             cells.begins[row, place] = begin
@@ -388,7 +388,7 @@ def _fill(data: Any, at: Any, end: Any, line_end: Any, columns: Any, column: Any
 
 @compiled_inline
 def _skip(data: Any, at: Any, end: Any, line_end: Any, cells: Any) -> Any:
-    """Past a value that no column needs; -1 as above."""
+    """Return the offset after the value of an unknown column; -1 as above."""
     if at < end and data[at] == _OPEN:
         at, _, _ = _list(data, at, end, line_end, np.int64(-1), cells)
         return at
@@ -398,7 +398,7 @@ def _skip(data: Any, at: Any, end: Any, line_end: Any, cells: Any) -> Any:
 
 @compiled
 def scan_row(data: Any, at: Any, end: Any, line_end: Any, columns: Any, cells: Any, row: Any) -> Any:
-    """Past the object, which stands in the row's cells then; -1 as above. `line_end` is a blank."""
+    """Read an object into the row's cells. Return the offset after it; -1 as above. `line_end` counts as a blank."""
     at = _sign(data, at, end, line_end, _BEGIN)
     if at < 0:
         return at
@@ -424,7 +424,7 @@ def scan_row(data: Any, at: Any, end: Any, line_end: Any, columns: Any, cells: A
             at = _skip(data, at, end, line_end, cells)
         else:
             if columns.seen[column] == number:
-                # Which of its values counts is not said: `json_rows` refuses it.
+                # A column that comes twice is ambiguous, and `json_rows` refuses it.
                 return np.int64(NOT_READ)
             columns.seen[column] = number
             found += 1
@@ -447,9 +447,9 @@ def scan_row(data: Any, at: Any, end: Any, line_end: Any, columns: Any, cells: A
 
 @compiled
 def scan_instances(data: Any, begin: Any, end: Any, columns: Any, cells: Any, first: Any, max_rows: Any) -> Any:
-    """How many rows of `data[begin:end]` stand in the cells from `first` on; -1 when it is not read, or does not fit.
+    """Read the rows of `data[begin:end]` into the cells from `first` on. Return their number; -1 if not read, or without room.
 
-    Lists are written to the data behind `cells.written[0]`, and take no more room than the body does.
+    Lists are written to the data from `cells.written[0]` on, and take at most as many bytes as the body.
     """
     at = _sign(data, begin, end, LF, _BEGIN)
     if at < 0:
@@ -474,24 +474,24 @@ def scan_instances(data: Any, begin: Any, end: Any, columns: Any, cells: Any, fi
 def scan_lines(
     data: Any, begin: Any, end: Any, columns: Any, cells: Any, max_line_bytes: Any, lines: Any, codes: Any
 ) -> Any:
-    """Read the lines of `data[begin:end]` until all are done or there is no room for more; (how many, where the next begins).
+    """Read the lines of `data[begin:end]` until the end or the room. Return (their number, the offset of the next line).
 
     Args:
-        data: u8; lists are written to it as `scan_instances` does.
-        begin: where the first line begins.
-        end: of the last.
-        columns: what is read.
-        cells: get the rows.
+        data: u8; lists are written to it as by `scan_instances`.
+        begin: the offset of the first line.
+        end: the end of the last line.
+        columns: the columns to read.
+        cells: filled with the rows.
         max_line_bytes: a longer line is not read.
-        lines: i64[rows, 2], get where each line begins, and ends without its LF.
-        codes: get 1 for a line that is not read, else 0.
+        lines: i64[rows, 2], filled with begin and end of each line, without its LF.
+        codes: filled with 1 for a line that is not read, else 0.
     """
     at = begin
     row = 0
     while row < codes.size and at < end:
         lines[row, 0] = at
         written = cells.written[0]
-        # A line end is no blank here, and no text has one.
+        # A line end is no blank here, and no text contains one.
         stop = scan_row(data, at, end, _SPACE, columns, cells, row)
         if stop >= 0:
             stop = _blanks(data, stop, end, _SPACE)

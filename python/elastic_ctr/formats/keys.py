@@ -15,7 +15,7 @@ PADDING_KEY = 0
 
 
 def key_of(feasign: int, sparse_dim: int | None) -> int:
-    """The key of a feasign (0 to 2^64-1): itself, or its remainder where the model has a `sparseDim`."""
+    """Return the key of a feasign (0 to 2^64-1): itself, or its remainder if the model has a `sparseDim`."""
     return feasign if sparse_dim is None else feasign % sparse_dim
 
 
@@ -25,10 +25,10 @@ def keys_of(feasigns: Keys, sparse_dim: int | None) -> Keys:
 
 
 def partitions_of(keys: Keys, partitions: int) -> Keys:
-    """The partition of each key: `partitions` is Paddle's `shard_num`, fixed for a model's life."""
+    """Return the partition of each key; `partitions` is Paddle's `shard_num`, fixed for a model's life."""
     return keys % np.uint64(partitions)
 
 
 def shard_of(partition: int, shards: int) -> int:
-    """The shard of a partition; `shards` may change at any time, whole partitions move."""
+    """Return the shard of a partition. `shards` may change at any time; whole partitions move then."""
     return partition % shards

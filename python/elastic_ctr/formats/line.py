@@ -1,6 +1,6 @@
-"""The line `show click feasign:slot …`: what it means, and why one is refused.
+"""The line `show click feasign:slot …`: its rules, and the reasons of refusals.
 
-`elastic-ctr predict` reads lines with it. The compiled converter follows the same rules and asks it for reasons.
+`elastic-ctr predict` reads lines with this module. The compiled converter follows the same rules and gets reasons from here.
 
 A line is printable ASCII; blanks and tabs, one or more, separate its tokens; one CR at its end is dropped. `show` and
 `click` are decimal and below 2^31, a feasign is decimal and below 2^64-1, all without sign; leading zeros are allowed.
@@ -24,12 +24,12 @@ FEASIGN_LIMIT = (1 << 64) - 1
 """The largest number is not a key: a trainer that pulls it alone crashes inside Paddle."""
 
 _ALLOWED = bytes((0x09, *range(0x20, 0x7F)))
-# Python refuses to read more than 4,300 digits; no limit has more than these.
+# Python refuses to parse more than 4,300 digits; no limit has more digits than this.
 _MOST_DIGITS = len(str(FEASIGN_LIMIT))
 
 
 class Reason(str, enum.Enum):
-    """Why a line, or a row of `formats.readers`, is refused; the value is the label in metrics and reports."""
+    """The reason to refuse a line, or a row of `formats.readers`; the value is the label in metrics and reports."""
 
     EMPTY = "empty"
     NO_CLICK = "no_click"
@@ -59,7 +59,7 @@ class Reason(str, enum.Enum):
 
 
 class LineRefused(ValueError):
-    """A line that breaks the rules of this module; `reason` for counting, `detail` names the token."""
+    """A line breaks the rules of this module; `reason` is for counting, `detail` names the token."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason.value}: {detail}")
@@ -69,7 +69,7 @@ class LineRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The keys of a line, one list a slot in the order of the slot list; an empty list is a slot without features."""
+    """The keys of a line, one list per slot in the order of the slot list; an empty list is a slot without features."""
 
     keys: list[list[int]]
     ignored: int
@@ -91,9 +91,9 @@ def parse_line(
     max_line_bytes: int = MAX_LINE_BYTES,
     late_clicks: bool = False,
 ) -> Instance:
-    """Read one training line, without its LF. Raises LineRefused by the rules of the module's text.
+    """Read one training line, without its LF. Raises LineRefused by the rules in the module's docstring.
 
-    With `late_clicks`, show may be 0 where click is not: clicks of impressions that came before.
+    With `late_clicks`, show may be 0 if click is not: clicks of impressions that came before.
     """
     tokens = _tokens(line, max_line_bytes)
     show = _number(tokens[0], "show", COUNT_LIMIT, Reason.COUNT_TOO_LARGE)
@@ -112,7 +112,7 @@ def parse_line(
 
 
 def parse_features(line: bytes, slots: SlotList, sparse_dim: int | None) -> Features:
-    """Read a line to predict, which has no show and click; an empty one has no features. Raises LineRefused."""
+    """Read a line to predict, which has no show and click; an empty line has no features. Raises LineRefused."""
     features = _tokens(line, MAX_LINE_BYTES) if line.strip() else []
     return Features(*_keys(features, slots, sparse_dim))
 

@@ -1,6 +1,6 @@
 r"""Words that stand for an empty cell, such as the `\N` that Hive writes and the `NaN` of pandas.
 
-Readers of files and of requests know the same words, so that training and serving agree. A cell is missing if its whole text is one.
+Readers of files and of requests use the same words, so that training and serving agree. A cell is missing if its whole text is one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _OF_PROGRAMS = ("\\N", "NULL", "null", "NaN", "nan", "None", "N/A", "<NA>", "#N/
 
 
 class MissingWords(NamedTuple):
-    """Of cells that are read as text, and of those that are read as numbers."""
+    """The words for cells that are read as text, and for cells that are read as numbers."""
 
     texts: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()

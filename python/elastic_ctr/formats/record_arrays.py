@@ -1,4 +1,4 @@
-"""The engine's text of a block of lines back to arrays: whatever trainers are given is scored as they are given it."""
+"""The engine's text of a block of lines back to arrays, so that scoring reads exactly the records that trainers get."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLANK = ord(" ")
 
 
 class RecordArrays(NamedTuple):
-    """n records: u64 keys by record, then by slot; i64 [n * slots] how many each has; i64 [n] shows and clicks.
+    """n records: u64 keys by record, then by slot; i64 [n * slots] the number of keys of each; i64 [n] shows and clicks.
 
     A slot without keys has the padding key.
     """
@@ -29,8 +29,8 @@ class RecordArrays(NamedTuple):
 
 
 def record_arrays(text: bytes, records: int, slots: int, *, numbers: bool = False) -> RecordArrays:
-    """The arrays of `records` lines `1 show 1 click n key … n key …`, as `Converter` writes them. `numbers`: a group of numbers, which
-    is passed over, stands before the keys, as record_text.py writes it.
+    """Return the arrays of `records` lines `1 show 1 click n key … n key …`, as `Converter` writes them. `numbers`: skip a group of
+    numbers before the keys, as record_text.py writes it.
     """
     keys = np.empty(len(text) // 2 + 1, np.uint64)
     lengths, counts = np.empty(records * slots, np.int64), np.empty((2, records), np.int64)
@@ -40,7 +40,7 @@ def record_arrays(text: bytes, records: int, slots: int, *, numbers: bool = Fals
 
 @compiled_inline
 def _number(text: Any, at: Any) -> Any:
-    """A number, and the place behind the sign that ends it."""
+    """Return a number, and the offset after the sign that ends it."""
     found = np.uint64(0)
     while at < text.size:
         digit = text[at]
@@ -53,7 +53,7 @@ def _number(text: Any, at: Any) -> Any:
 
 @compiled
 def _read(text: Any, slots: Any, numbers: Any, keys: Any, lengths: Any, counts: Any) -> Any:
-    """How many keys there are."""
+    """Fill the arrays. Return the number of keys."""
     at = np.int64(0)
     key = np.int64(0)
     for record in range(counts.shape[1]):

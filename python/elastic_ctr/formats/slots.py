@@ -1,4 +1,4 @@
-"""The slot list: which features of a line are read, and in which order the network sees them."""
+"""The slot list: the features of a line that are read, in the order of the network's input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-# A line is printable ASCII, its tokens are cut at blanks and its feasigns at the colon: no other name can occur in it.
+# A line is printable ASCII, its tokens are separated by blanks and its feasigns end at the colon, so no other name can occur.
 _NAME = re.compile(r"[!-9;-~]+")
 
 
@@ -17,7 +17,7 @@ class SlotList:
     """Slot names in order; training and serving must use the same list in the same order.
 
     Raises:
-        ValueError: the list is empty, a name is there twice, or a name cannot stand in a line.
+        ValueError: the list is empty, a name occurs twice, or a name cannot occur in a line.
     """
 
     names: tuple[str, ...]
@@ -38,7 +38,7 @@ class SlotList:
 
     @classmethod
     def parse(cls, source: Sequence[int | str] | str) -> SlotList:
-        """From a list of names or numbers, or from the text of a slot.conf (one a line, blank lines and CR allowed)."""
+        """Parse a list of names or numbers, or the text of a slot.conf (one per line, blank lines and CR allowed)."""
         if isinstance(source, str):
             return cls(tuple(name for line in source.split("\n") if (name := line.strip())))
         strange = [name for name in source if isinstance(name, bool) or not isinstance(name, (int, str))]
@@ -47,15 +47,15 @@ class SlotList:
         return cls(tuple(str(name) for name in source))
 
     def index(self, name: str) -> int:
-        """Place of a slot in the list, counted from 0. Raises KeyError when it is not in the list."""
+        """Return the index of a slot in the list. Raises KeyError if it is not in the list."""
         return self._index[name]
 
     def text(self) -> str:
-        """The slot.conf that gives this list."""
+        """Return the text of the slot.conf of this list."""
         return "".join(f"{name}\n" for name in self.names)
 
     def check(self) -> int:
-        """CRC-32 of the slot.conf that gives this list: names and their order."""
+        """Return the CRC-32 of the slot.conf of this list, which covers names and their order."""
         return zlib.crc32(self.text().encode("ascii"))
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """The compiled loop of the converter: lines in, MultiSlot text out.
 
-It follows the rules of `formats.line` and only tells valid lines from invalid ones; `formats.line` finds the reason.
-Every index is bounded by the block, the line's end or the room that the caller gave.
+It follows the rules of `formats.line` and only separates valid lines from invalid ones; `formats.line` finds the reason.
+Every index is bounded by the block, the line's end or the length of the caller's arrays.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
-# Where the loop leaves its sums.
+# Indices of the loop's sums.
 RECORDS, SHOWS, CLICKS, REFUSED, IGNORED, PADDING, TEXT_BYTES = range(7)
 SUMS = 7
 
-# Room for one line of text: show, click and the LF; then for each slot its count or ` 1 0`. A key takes no more
-# bytes than its token did: neither dropping leading zeros nor the modulus makes a number longer.
+# Bytes of one line of text: show, click and the LF; then for each slot its count or ` 1 0`. A key takes at most as many
+# bytes as its token: neither dropping leading zeros nor the modulus makes a number longer.
 LINE_ROOM = 28
 SLOT_ROOM = 12
 
@@ -44,7 +44,7 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
 class SlotTable(NamedTuple):
-    """A hash table of slot names. Name i is `names[starts[i]:starts[i + 1]]`; `table` has its index, -1 where it is free."""
+    """A hash table of slot names. Name i is `names[starts[i]:starts[i + 1]]`; `table` has its index, -1 in a free entry."""
 
     names: Bytes
     starts: Longs
@@ -54,8 +54,8 @@ class SlotTable(NamedTuple):
 class Chains(NamedTuple):
     """The keys of one line, chained to their slots: `first[slot]`, then `after[key]`; -1 ends a chain.
 
-    Without a modulus a key is kept as the place of its digits: begin and end, half of the u64 each. `sums` holds show,
-    click, ignored, padding.
+    Without a modulus a key is kept as the offsets of its digits, begin and end in 32 bits each. `sums` has show, click,
+    ignored, padding.
     """
 
     keys: Keys
@@ -67,8 +67,8 @@ class Chains(NamedTuple):
 
 
 class Output(NamedTuple):
-    """`text` is filled from `sums[TEXT_BYTES]` on; `offsets` gets where each accepted line begins, `bad` the number of each
-    refused line. Both are as long as the block has lines. `sums`: see `RECORDS` and its neighbours.
+    """`text` is filled from `sums[TEXT_BYTES]` on, `offsets` with the offset of each accepted line, `bad` with the number of
+    each refused line. Both have as many entries as the block has lines. `sums`: see `RECORDS` and its neighbours.
     """
 
     text: Bytes
@@ -100,7 +100,7 @@ def fill(slots: SlotTable) -> None:
 
 @njit(nogil=True, cache=True, inline="always")
 def _write_number(out: Bytes, at: int, value: np.uint64) -> int:
-    """Decimal digits of a u64 at out[at:]; returns the end."""
+    """Write the decimal digits of a u64 to out[at:]. Return the end."""
     digits = 1
     while digits < _MOST_DIGITS and value >= _POWERS[digits]:
         digits += 1
@@ -123,7 +123,7 @@ def _write_number(out: Bytes, at: int, value: np.uint64) -> int:
 
 @njit(nogil=True, cache=True, inline="always")
 def _find_number(block: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Where the digits at block[at:stop] begin, leading zeros left out, and end.
+    """Return begin, after leading zeros, and end of the digits at block[at:stop].
 
     The end is `at` if there are none or the number is not below FEASIGN_LIMIT; a zero has no digits left.
     """
@@ -163,7 +163,7 @@ def _skip_blanks(block: Bytes, at: int, stop: int) -> int:
 def _read_line(
     block: Bytes, start: int, stop: int, sparse_dim: np.uint64, slots: SlotTable, late_clicks: bool, line: Chains
 ) -> bool:
-    """Chain the keys of a line to their slots; False if the line is invalid."""
+    """Chain the keys of a line to their slots. Return False if the line is invalid."""
     names, starts, table = slots.names, slots.starts, slots.table
     keys, after, first, last, count = line.keys, line.after, line.first, line.last, line.counts
     at = _skip_blanks(block, start, stop)
@@ -259,18 +259,18 @@ def convert_lines(
     max_keys: int,
     output: Output,
 ) -> int:
-    """Convert lines until all are done or the next may not fit into the output; returns the line it stopped at.
+    """Convert lines until the end or until the next may not fit into the output. Return the number of the next line.
 
     Args:
         block: the lines.
-        ends: where each line's LF is, or the block's end.
+        ends: the offset of each line's LF, or the block's end.
         line: the line to begin with.
         sparse_dim: 0 for none.
-        slot_table: filled.
+        slot_table: a filled table.
         max_line_bytes: a longer line is refused.
-        late_clicks: as of `line.parse_line`.
-        max_keys: above the number of features that any line can hold.
-        output: of all lines of the block.
+        late_clicks: as in `line.parse_line`.
+        max_keys: more than the features of any line.
+        output: the output for all lines of the block.
     """
     out, offsets, bad, sums = output.text, output.offsets, output.bad, output.sums
     slots = slot_table.starts.size - 1

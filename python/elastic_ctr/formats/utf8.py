@@ -14,7 +14,7 @@ def _continues(data: Any, at: Any, end: Any, low: Any, high: Any) -> Any:
 
 @compiled
 def is_utf8(data: Any, at: Any, end: Any) -> Any:
-    """By table 3-7 of the Unicode Standard: nothing overlong, no surrogate, nothing above U+10FFFF."""
+    """True for UTF-8 by table 3-7 of the Unicode Standard: nothing overlong, no surrogate, nothing above U+10FFFF."""
     while at < end:
         byte = data[at]
         at += 1

@@ -1,4 +1,4 @@
-"""The names of the kinds of values. Apart from the arithmetic: settings are read by commands that must start without numpy."""
+"""The names of the kinds of values, separate from the arithmetic, because commands that read settings must start without numpy."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ VALUE_KINDS: tuple[ValueKind, ...] = ("float32", "float16", "int8")
 
 
 def kind_of(name: str) -> ValueKind:
-    """The kind of that name in a message; "" is float32, which is all that earlier releases know. Raises ValueError."""
+    """Return the kind of that name in a message; "" is float32, the only kind of earlier releases. Raises ValueError."""
     for kind in VALUE_KINDS:
         if kind == (name or "float32"):
             return kind

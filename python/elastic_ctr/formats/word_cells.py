@@ -12,7 +12,7 @@ from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 
 
 class WordTable(NamedTuple):
-    """Words as arrays: word i is `data[ends[i]:ends[i + 1]]`, and none has more than `longest` bytes."""
+    """Words as arrays: word i is `data[ends[i]:ends[i + 1]]`, with at most `longest` bytes."""
 
     data: npt.NDArray[np.uint8]
     ends: npt.NDArray[np.int64]
@@ -57,10 +57,10 @@ def accept_numbers(data: Any, spans: Any, cells: Any, words: Any, bad: Any, fine
 
     Args:
         data: u8
-        spans: i64[rows, numbers, 2], begin and end of each in data.
+        spans: i64[rows, numbers, 2], begin and end of each text in data.
         cells: u8[rows, numbers], their codes.
         words: a WordTable.
-        bad: the code of what is no number.
+        bad: the code of a text that is no number.
         fine: the code of a number, and of a missing one.
     """
     for row in range(cells.shape[0]):

@@ -1,1 +1,1 @@
-"""Work over hours that exist already: scores by a version in the store, and the search for better settings."""
+"""Batch work over existing hours: scores by a version in the store, and the search for better settings."""

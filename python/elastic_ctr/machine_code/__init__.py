@@ -1,1 +1,1 @@
-"""Machine code from Python: numba behind one door, and what numba has no word for."""
+"""Machine code from Python: the settings of numba, LLVM intrinsics that it lacks, and compiled code that packages share."""

@@ -10,20 +10,20 @@ _compiled: list[Any] = []
 
 
 def bounds_checked() -> bool:
-    """Whether compiled code checks its own addresses (`NUMBA_BOUNDSCHECK=1`): for tests, it costs speed."""
+    """True if compiled code checks its own addresses (`NUMBA_BOUNDSCHECK=1`), which is slow and meant for tests."""
     from numba import config
 
     return bool(getattr(config, "BOUNDSCHECK", False))
 
 
 def compiled(function: Function) -> Function:
-    """Compile on first call, without the GIL, and keep the machine code on disk where a folder can be written.
+    """Compile on first call, run without the GIL, and cache the machine code on disk if a folder is writable.
 
-    The function and those it calls must not make or return arrays, not even a view in a tuple: then numba needs no
+    The function and its callees must not make or return arrays, not even a view in a tuple: then numba needs no
     reference counts, which cost two locked instructions for each array at each access to a named tuple.
 
-    The cache is keyed by the file of the function alone: a module whose compiled functions call those of another
-    module is recompiled when the package is installed anew, because its files then are new.
+    The cache is keyed by the file of the function alone. A module whose compiled functions call those of another
+    module is recompiled after an installation of the package, because all its files are new then.
     """
     return _compiled_with(function, _nrt=False)
 
@@ -34,7 +34,7 @@ def compiled_making_arrays(function: Function) -> Function:
 
 
 def compiled_inline(function: Function) -> Function:
-    """As `compiled`, for a hot helper: LLVM puts it into its callers. A call of its own passes every array of a named tuple as
+    """As `compiled`, for a hot helper that LLVM inlines into its callers. A real call passes every array of a named tuple as
     seven words.
     """
     return _compiled_with(function, _nrt=False, forceinline=True)
@@ -46,16 +46,16 @@ def _compiled_with(function: Function, **options: Any) -> Function:
     try:
         found = njit(nogil=True, cache=True, error_model="numpy", **options)(function)
     except RuntimeError:
-        # No folder for a cache can be written (read-only image without NUMBA_CACHE_DIR): compile at every start.
+        # No cache folder is writable (read-only image without NUMBA_CACHE_DIR), so every start compiles.
         found = njit(nogil=True, cache=False, error_model="numpy", **options)(function)
     _compiled.append(found)
     return cast("Function", found)
 
 
 def anew_if_stale(make: Callable[[], Made]) -> Made:
-    """The result of `make`. A cache of another release that cannot be read is cleared and filled again.
+    """Return the result of `make`, and clear an unreadable cache of another release before a second attempt.
 
-    numba pickles the types of arguments by the module they stand in, and fails where that is no more.
+    numba pickles argument types by the name of their module, and fails if the module no longer exists.
     """
     try:
         return make()
@@ -66,7 +66,7 @@ def anew_if_stale(make: Callable[[], Made]) -> Made:
 
 
 def inlined(function: Function) -> Function:
-    """Compiled into each caller, so that what is a constant there is a constant here."""
+    """Inline the function into each caller before compilation, so that the caller's constants are constants here too."""
     from numba import njit
 
     return cast("Function", njit(nogil=True, inline="always", error_model="numpy")(function))

@@ -10,7 +10,7 @@ from typing import Any
 from llvmlite import ir
 from numba import extending, types
 
-# Of a function that emits LLVM instructions itself; it is called without its first parameter.
+# Decorates a function that returns a signature and an emitter of LLVM instructions; callers omit its first parameter.
 intrinsic: Callable[[Callable[..., Any]], Callable[..., Any]] = extending.intrinsic(prefer_literal=True)
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
@@ -62,7 +62,7 @@ def float_of_bits(typing: Any, word: Any) -> Any:
 
 @intrinsic
 def prefetch(typing: Any, address: Any) -> Any:
-    """Ask for the cache line at a u64 address; never faults."""
+    """Prefetch the cache line at a u64 address; never faults."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         arguments = [builder.inttoptr(args[0], _BYTES), _I32(0), _I32(3), _I32(1)]
@@ -116,7 +116,7 @@ load_i32 = _load(types.int32, _I32)
 
 @intrinsic
 def equal_bytes(typing: Any, address: Any, byte: Any) -> Any:
-    """A u64 with a bit for each of the 64 bytes at a u64 address, the first one lowest: whether it is that u8."""
+    """Return a u64 with a bit for each of the 64 bytes at a u64 address, the first one lowest: 1 where the byte is that u8."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         bytes_64 = ir.VectorType(_BYTE, 64)
@@ -131,7 +131,7 @@ def equal_bytes(typing: Any, address: Any, byte: Any) -> Any:
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:
-    """(start, length) of the vectors that count numbers are taken in: powers of two, none longer than two cache lines of f32."""
+    """Split count numbers into vectors, (start, length) each: powers of two, none longer than two cache lines of f32."""
     start = 0
     while start < count:
         length = min(32, 1 << ((count - start).bit_length() - 1))
@@ -157,7 +157,7 @@ def _put_floats(builder: Any, target: Any, start: int, floats: Any, length: int,
 
 
 def _floats_of_halves(builder: Any, halves: Any, length: int) -> Any:
-    """A vector of f32 from one of IEEE halves (u16). In integers: not every processor has an instruction for it."""
+    """Convert a vector of IEEE halves (u16) to f32, by integer arithmetic: not every processor has an instruction for it."""
 
     def constants(value: int) -> Any:
         return _constants(_I32, length, value)
@@ -166,12 +166,12 @@ def _floats_of_halves(builder: Any, halves: Any, length: int) -> Any:
     bits = builder.zext(halves, ir.VectorType(_I32, length))
     sign = builder.shl(builder.and_(bits, constants(0x8000)), constants(16))
     rest = builder.and_(bits, constants(0x7FFF))
-    # The exponent counts from another zero; that of NaN and infinity is all ones in both.
+    # The two formats differ in their exponent bias; the exponent of NaN and infinity is all ones in both.
     offset = builder.select(
         builder.icmp_unsigned(">=", rest, constants(0x7C00)), constants(2 * (112 << 23)), constants(112 << 23)
     )
     normal = builder.add(builder.shl(rest, constants(13)), offset)
-    # Below the smallest exponent a half is a whole number of 2^-24.
+    # A subnormal half is a whole multiple of 2^-24.
     small = builder.fmul(builder.sitofp(rest, floats), _constants(ir.FloatType(), length, 2.0**-24))
     is_small = builder.icmp_unsigned("<", rest, constants(0x400))
     found = builder.select(is_small, builder.bitcast(small, normal.type), normal)
@@ -179,8 +179,8 @@ def _floats_of_halves(builder: Any, halves: Any, length: int) -> Any:
 
 
 def _rows_of(read: Callable[[Any, Any, int], Iterator[tuple[int, Any, int]]]) -> tuple[Any, Any]:
-    """(copy, add) of a row: copy(target u64, source u64, count) writes f32[count], a number known when compiling, and add adds it
-    to what is there. `read` yields (start, vector of f32, its length).
+    """Return (copy, add) of a row: copy(target u64, source u64, count) writes f32[count], add adds to the f32[count] at target.
+    count is a compile-time constant. `read` yields (start, vector of f32, its length).
     """
 
     def typed(add: bool) -> Any:
@@ -208,7 +208,7 @@ def _read_halves(builder: Any, source: Any, count: int) -> Iterator[tuple[int, A
 
 
 def _read_scaled(builder: Any, source: Any, count: int) -> Iterator[tuple[int, Any, int]]:
-    """Of a row of scale f32, one half, and count - 1 signed bytes: the half, and each byte times the scale."""
+    """Read a row of scale f32, one half, and count - 1 signed bytes: yield the half, then each byte times the scale."""
     scale = builder.load(_pointer(builder, source, ir.FloatType()), align=1)
     half = builder.load(_at(builder, source, 4, ir.IntType(16), 1), align=1)
     yield 0, _floats_of_halves(builder, half, 1), 1
@@ -233,7 +233,7 @@ def _call(builder: Any, name: str, parameters: list[Any], arguments: list[Any]) 
 
 @intrinsic
 def copy_bytes(typing: Any, target: Any, source: Any, length: Any) -> Any:
-    """Copy a u64 number of bytes; the two may overlap. A number known when compiling becomes a few vector moves."""
+    """Copy a u64 number of bytes between ranges that may overlap. A compile-time constant becomes a few vector moves."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointers = [_pointer(builder, args[0], _BYTE), _pointer(builder, args[1], _BYTE)]

@@ -1,7 +1,7 @@
-"""The size of a JSON document in memory, told from its bytes: parsers make an object of every few bytes, and may be asked only then.
+"""A bound on the memory that a JSON document takes once parsed, counted in its bytes before a parser makes an object every few bytes.
 
-A value costs 16 to 100 bytes as an object of Python, however short its text is. Each value but the outermost stands behind one of the
-marks `{ [ , :`, so a bound of marks is one of values. Bytes that are no JSON are counted, too; the parser refuses them.
+A value costs 16 to 100 bytes as a Python object, however short its text is. Each value but the outermost follows one of the
+marks `{ [ , :`, so a bound on marks bounds the values. Invalid JSON is counted too; the parser rejects it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _QUOTE, _BACKSLASH, _BEGIN, _OPEN, _COMMA, _COLON = (ord(sign) for sign in '"\\{
 
 
 class Marks(NamedTuple):
-    """Marks outside of texts, and those of them that stand behind a name."""
+    """The number of marks outside of strings, and the number of names, which are the marks `:`."""
 
     all: int
     names: int
 
 
 class TooManyValues(ValueError):
-    """The document would become more objects than its reader takes: a sentence."""
+    """The document would become more objects than its reader accepts; the text is a sentence for the sender."""
 
 
 def marks_of(document: bytes, most: int) -> Marks:
-    """The caller parses the document next. Raises TooManyValues above `most` marks."""
+    """Count the marks before the caller parses the document. Raises TooManyValues above `most` marks."""
     found, names = _count(np.frombuffer(document, np.uint8))
     if found > most:
         raise TooManyValues(
@@ -40,9 +40,9 @@ def marks_of(document: bytes, most: int) -> Marks:
 
 
 def repeated_name(document: bytes, parsed: object, names: int, known: Collection[str] | None = None) -> str | None:
-    """A name that one object of a valid document has twice, of which parsers keep the last value alone; of `known` names if they are given.
+    """Return a name that one object of a valid document has twice, as parsers keep only its last value; None without one.
 
-    `parsed` is the document, and `names` those that `marks_of` has found in it.
+    If `known` is given, other names are ignored. `parsed` is the document, `names` the count that `marks_of` found in it.
     """
     if _names_in(parsed) == names:
         return None
@@ -56,7 +56,7 @@ def repeated_name(document: bytes, parsed: object, names: int, known: Collection
             seen[name] = value
         return seen
 
-    # Of nesting that deep no reader takes a value.
+    # No reader accepts a value from a document that is nested so deeply.
     with suppress(RecursionError):
         json.loads(document, object_pairs_hook=note)
     return found[0] if found else None

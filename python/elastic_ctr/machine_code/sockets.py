@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_i32, store_u32, zero_bytes
 
-# A connection's row, i64: bytes in the input buffer, bytes to pass over before the next frame, what of the output
-# buffer waits, whether it ends when that is sent, and which buffers have had more than `LARGE` bytes in them.
+# A connection's row, i64: its state, bytes in the input buffer, bytes to skip before the next frame, start and end of the
+# waiting output, 1 if the connection closes once that is sent, and 1 for a buffer that has had more than `LARGE` bytes.
 (STATE, INPUT, SKIP, OUT_AT, OUT_END, CLOSING, LARGE_INPUT, LARGE_OUTPUT) = range(8)
 WIDTH = 8
 CLOSED, HELLO, OPEN = range(3)
 
-# Results of `receive` and the senders besides a number of bytes.
+# Results of `receive` and the send functions other than a number of bytes.
 NOTHING, BROKEN, ENDED = -1, -2, -3
 EXHAUSTED = -4  # of `accept`: no descriptor is free
 
@@ -35,7 +35,7 @@ NEVER = -1  # of `wait`: however long it takes
 
 EVENTS = 256
 LARGE = 64 << 10
-# Connections are found by their descriptor, and some descriptors are other things.
+# Connections are indexed by descriptor, and some descriptors of the process are no connections.
 OTHER_DESCRIPTORS = 64
 
 _PACKED = platform.machine() in {"x86_64", "AMD64"}
@@ -78,9 +78,9 @@ _0 = np.uint64(0)
 
 
 class Sockets(NamedTuple):
-    """All connections of a door. The byte arrays may be larger than memory: pages come when touched."""
+    """All connections of one server. The byte arrays may be larger than memory: pages are allocated when touched."""
 
-    connections: NDArray[np.int64]  # [descriptors, WIDTH and the door's own]
+    connections: NDArray[np.int64]  # [descriptors, WIDTH + the server's own columns]
     inputs: NDArray[np.uint8]  # descriptors x input_bytes
     outputs: NDArray[np.uint8]  # descriptors x output_bytes
     events: NDArray[np.uint8]
@@ -94,11 +94,11 @@ class Sockets(NamedTuple):
 
 
 def new_sockets(descriptors: int, width: int, input_bytes: int, output_bytes: int, epoll: int) -> Sockets:
-    """No connection, and no listener yet. Rows have `width` columns; the buffers are whole pages of at least so much."""
+    """Return sockets without connections and listener. Rows have `width` columns; buffer sizes are rounded up to pages."""
     input_bytes, output_bytes = pages(input_bytes), pages(output_bytes)
     return Sockets(
         connections=np.zeros((descriptors, width), np.int64),
-        # A page more, because a copy may read behind a short frame.
+        # One page more, because a copy may read past the end of a short frame.
         inputs=reserve(descriptors * input_bytes + _PAGE),
         outputs=reserve(descriptors * output_bytes),
         events=np.zeros(EVENTS * EVENT_BYTES, np.uint8),
@@ -117,12 +117,12 @@ def open_descriptors(s: Sockets) -> list[int]:
 
 
 def pages(size: int) -> int:
-    """Bytes of the whole pages that so many bytes take."""
+    """Return `size` rounded up to whole pages, in bytes."""
     return -(-size // _PAGE) * _PAGE
 
 
 def reserve(size: int) -> NDArray[np.uint8]:
-    """Zeros that take memory only where they are touched."""
+    """Return u8[size] of zeros that take memory only where they are touched."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
     return np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
 
@@ -148,7 +148,7 @@ def _would_block() -> Any:
 
 @compiled
 def watch(s: Any, fd: Any, operation: Any, mask: Any) -> None:
-    """Have `wait` report the connection when an event of the mask occurs."""
+    """Add, modify or remove the connection in epoll, so that `wait` reports events of the mask."""
     at = np.uint64(s.one_event.ctypes.data)
     zero_bytes(at, np.uint64(EVENT_BYTES))
     store_u32(at, np.uint32(mask))
@@ -158,14 +158,14 @@ def watch(s: Any, fd: Any, operation: Any, mask: Any) -> None:
 
 @compiled
 def wait(s: Any, milliseconds: Any) -> Any:
-    """The number of ready descriptors; their events are in s.events."""
+    """Return the number of ready descriptors; their events are in s.events."""
     events = np.uint64(s.events.ctypes.data)
     return np.int64(_epoll_wait(np.int32(s.epoll), events, np.int32(EVENTS), np.int32(milliseconds)))
 
 
 @compiled
 def now(clock: Any) -> Any:
-    """Nanoseconds of a clock that only goes forward, read into the i64[2]."""
+    """Return the nanoseconds of the monotonic clock, which is read into the i64[2]."""
     _clock_gettime(_CLOCK_MONOTONIC, np.uint64(clock.ctypes.data))
     return clock[0] * 1_000_000_000 + clock[1]
 
@@ -178,13 +178,13 @@ def sched_yield() -> None:
 
 @compiled
 def busy_poll(s: Any, milliseconds: Any, polling: Any, longest: Any) -> Any:
-    """As `wait`, but ask again and again for the first `polling` nanoseconds.
+    """As `wait`, but poll without sleeping for the first `polling` nanoseconds.
 
     A sleeping core wakes slowly, the more so a virtual one: a request waits 20 microseconds. So a wait that ended within
-    `longest` nanoseconds is followed by a poll of as long, and any other by none. Between two polls, other threads that are
-    ready to run on this core go first. KVM does the same for virtual processors (halt polling).
+    `longest` nanoseconds is followed by a poll of that length, any other wait by none. Between two polls the thread yields
+    to others that are ready on this core. KVM does the same for virtual processors (halt polling).
 
-    How many descriptors have something, and for how long to poll next time.
+    Return the number of ready descriptors, and the nanoseconds to poll next time.
     """
     began = now(s.clock)
     while polling > 0 and now(s.clock) - began < polling:
@@ -198,8 +198,8 @@ def busy_poll(s: Any, milliseconds: Any, polling: Any, longest: Any) -> Any:
 
 @compiled
 def accept(s: Any) -> Any:
-    """Accept a connection, which then waits for a hello and is watched; else NOTHING or EXHAUSTED. A connection without
-    a row is the caller's to `turn_away`.
+    """Accept a connection, watch it and let it wait for a hello. Return its descriptor, NOTHING or EXHAUSTED. If the
+    descriptor is above the last row, the caller must `replace` another connection by it or `turn_away` it.
     """
     fd = np.int64(_accept4(np.int32(s.listener), _0, _0, _NON_BLOCKING))
     if fd < 0:
@@ -219,7 +219,7 @@ def turn_away(fd: Any) -> None:
 
 @compiled
 def replace(s: Any, old: Any, fd: Any) -> None:
-    """Close the connection `old` and give its place to an accepted one that had none; it waits for a hello."""
+    """Close the connection `old` and move the accepted `fd`, which has no row, to its descriptor, to wait for a hello."""
     _forget(s, old)
     _dup3(np.int32(fd), np.int32(old), _CLOSE_ON_EXEC)
     _close(np.int32(fd))
@@ -236,7 +236,7 @@ def close(s: Any, fd: Any) -> None:
 
 @compiled
 def let_go(s: Any, fd: Any) -> None:
-    """Forget the connection and leave its descriptor open, for another owner."""
+    """Stop watching the connection and clear its row; its descriptor stays open for another owner."""
     watch(s, fd, REMOVE, 0)
     _forget(s, fd)
 
@@ -244,7 +244,7 @@ def let_go(s: Any, fd: Any) -> None:
 @compiled
 def _forget(s: Any, fd: Any) -> None:
     row = s.connections[fd]
-    # The pages of a large frame go back; the small ones stay for the next connection.
+    # Release the pages of a large frame; a small buffer stays mapped for the next connection.
     if row[LARGE_INPUT] != 0:
         _madvise(input_of(s, fd), np.uint64(s.input_bytes), _MADV_DONTNEED)
     if row[LARGE_OUTPUT] != 0:
@@ -254,7 +254,7 @@ def _forget(s: Any, fd: Any) -> None:
 
 @compiled
 def give_back(s: Any, fd: Any) -> None:
-    """The pages of a large frame, once it is gone from the input buffer."""
+    """Release the pages that a large frame took, once the input buffer no longer has it."""
     small = np.uint64(LARGE)
     _madvise(input_of(s, fd) + small, np.uint64(s.input_bytes) - small, _MADV_DONTNEED)
     s.connections[fd, LARGE_INPUT] = 0
@@ -262,7 +262,7 @@ def give_back(s: Any, fd: Any) -> None:
 
 @compiled
 def receive_at_once(fd: Any, to: Any, most: Any) -> Any:
-    """Read once what there is, without waiting. How many bytes came; NOTHING, ENDED when the peer says no more, BROKEN."""
+    """Read once, without waiting. Return the bytes read; NOTHING if none are there, ENDED at end of file, BROKEN on an error."""
     got = np.int64(_recv(np.int32(fd), to, np.uint64(most), _RECV_FLAGS))
     if got < 0:
         return np.int64(NOTHING if _would_block() else BROKEN)
@@ -271,7 +271,7 @@ def receive_at_once(fd: Any, to: Any, most: Any) -> Any:
 
 @compiled
 def send_at_once(fd: Any, from_: Any, size: Any) -> Any:
-    """Send what the socket takes, without waiting. How many bytes went; NOTHING, BROKEN."""
+    """Send what the socket accepts, without waiting. Return the bytes sent; NOTHING if it accepts none, BROKEN on an error."""
     sent = np.int64(_send(np.int32(fd), from_, np.uint64(size), _SEND_FLAGS))
     if sent < 0:
         return np.int64(NOTHING if _would_block() else BROKEN)
@@ -280,9 +280,9 @@ def send_at_once(fd: Any, from_: Any, size: Any) -> Any:
 
 @compiled
 def receive(s: Any, fd: Any, most: Any) -> Any:
-    """Read once what there is, until the input buffer has `most` bytes.
+    """Read once into the input buffer, up to `most` bytes in all.
 
-    How many came; NOTHING, ENDED when the peer says no more, BROKEN.
+    Return the bytes read; NOTHING, ENDED or BROKEN as `receive_at_once`.
     """
     row = s.connections[fd]
     have = row[INPUT]
@@ -299,7 +299,7 @@ def receive(s: Any, fd: Any, most: Any) -> Any:
 
 @compiled
 def skipped(row: Any, left: Any) -> Any:
-    """How many of the `left` bytes that came are to be passed over; the row's SKIP is what is still to come of them."""
+    """Return how many of the `left` bytes received are to be skipped; the row's SKIP keeps the number still to come."""
     size = min(row[SKIP], left)
     row[SKIP] -= size
     return size
@@ -307,7 +307,7 @@ def skipped(row: Any, left: Any) -> Any:
 
 @compiled
 def taken(s: Any, fd: Any, size: Any) -> None:
-    """Drop the first bytes of the input; all of them when the connection ends."""
+    """Drop the first `size` bytes of the input; all of it if the connection is closing."""
     row = s.connections[fd]
     have = row[INPUT]
     if row[CLOSING] != 0:
@@ -320,9 +320,9 @@ def taken(s: Any, fd: Any, size: Any) -> None:
 
 @compiled
 def send(s: Any, fd: Any, from_: Any, size: Any) -> Any:
-    """Send, behind what waits already; what the socket does not take is kept to wait.
+    """Send after the output that already waits; what the socket does not accept waits in the output buffer.
 
-    How many bytes went; BROKEN, also when more would wait than there is room for.
+    Return the bytes sent; BROKEN on an error, or if the output buffer has no room for the rest.
     """
     row = s.connections[fd]
     sent = np.int64(0)
@@ -357,7 +357,7 @@ def _keep(s: Any, fd: Any, from_: Any, size: Any) -> None:
 
 @compiled
 def send_waiting(s: Any, fd: Any) -> Any:
-    """Go on with output that waits; when all of it went, OUT_END is 0. How many bytes went; NOTHING, BROKEN."""
+    """Send waiting output; once all is sent, OUT_END is 0. Return the bytes sent; NOTHING, BROKEN as `send_at_once`."""
     row = s.connections[fd]
     from_ = output_of(s, fd) + np.uint64(row[OUT_AT])
     sent = send_at_once(fd, from_, row[OUT_END] - row[OUT_AT])

@@ -34,7 +34,7 @@ REPORT_SECONDS = 1.0
 
 
 class ServingProcess:
-    """Wires the parts. The constructor takes all ports. `tokens` go with the reports to transfer. Raises PortInUse, OSError."""
+    """Wires the parts. The constructor binds all ports. Reports to cube-transfer carry `tokens`. Raises PortInUse, OSError."""
 
     def __init__(self, config: ServingFile, store: Store, pod: str, tokens: Tokens | None = None) -> None:
         self.config = config
@@ -43,7 +43,7 @@ class ServingProcess:
         self._reserved = [reserve(config.host, port) for port in (serving.port, serving.grpc_port) if port]
         scratch = Path(serving.scratch_dir)
         scratch.mkdir(parents=True, exist_ok=True)
-        # Files of an earlier process may be incomplete. The folder itself may be a mount.
+        # Files of an earlier process may be incomplete. The folder itself stays, because it may be a mount.
         for old in (*scratch.glob("version-*"), *scratch.glob("worker-*")):
             shutil.rmtree(old, ignore_errors=True)
         self.workers = WorkerPool(config, self._on_not_held)
@@ -58,7 +58,7 @@ class ServingProcess:
         self._refreshing: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set; then answer the requests that have come, and return."""
+        """Serve until `stop` is set; then answer the requests that have arrived, and return."""
         await self._admin.start()
         self.workers.start()
         tasks = [
@@ -71,7 +71,7 @@ class ServingProcess:
             self.config.host, serving.port, serving.grpc_port or "no port", serving.admin_port,
         )  # fmt: skip
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        # Following and reporting go on until the last answer: its version's holders may change, and transfer must keep it.
+        # Follow the document and report until the last answer: holders may change, and cube-transfer must keep the version.
         await self.workers.finish(self.config.grace_seconds)
         for task in tasks:
             task.cancel()
@@ -81,23 +81,23 @@ class ServingProcess:
         for reserved in self._reserved:
             reserved.close()
         for task in done:
-            # Only stop ends without an error.
+            # Every task but `stop` ends only by an error, which is raised here.
             task.result()
 
     def _on_not_held(self, worker: Worker) -> None:
-        """Cube no longer holds the worker's version."""
+        """Send a worker the newest document, because cube has unloaded its version."""
         task = asyncio.create_task(self._refresh(worker))
         self._refreshing.add(task)
         task.add_done_callback(self._refreshing.discard)
 
     async def _refresh(self, worker: Worker) -> None:
-        """Give a worker the newest document, also an unchanged one."""
+        """Send a worker the newest document, even if it is unchanged."""
         await self.release_client.refresh()
         if self.rollout.document is not None:
             send_document(worker, self.rollout.document)
 
     async def _report(self) -> None:
-        """Every second, and at once when something has changed."""
+        """Report every REPORT_SECONDS, and at once after a change."""
         changed = self.rollout.on_change
         while True:
             changed.clear()
@@ -129,7 +129,7 @@ class ServingProcess:
             "canary": rollout.canary,
             "eventTimeMax": self.event_time_max(),
             "freshnessSeconds": self.freshness_seconds(),
-            # Of the records of a stream, over the last five minutes.
+            # Quantiles over a stream's records of the last five minutes.
             "clickFreshness": self.click_freshness.recent(time.time()),
             "validated": {str(version): difference for version, difference in sorted(rollout.validated.items())},
             "refused": {str(version): why for version, why in sorted(rollout.refused.items())},
@@ -137,7 +137,7 @@ class ServingProcess:
             "transfer": {"url": self.release_client.url, "error": self.release_client.error},
             "requests": sum(counted.requests.values()),
             "rows": counted.totals["rows"],
-            # Upper bounds of the histogram's buckets.
+            # These are upper bounds of the histogram's buckets.
             "p50Seconds": seconds.quantile(0.5),
             "p99Seconds": seconds.quantile(0.99),
             "workers": [
@@ -158,7 +158,7 @@ class ServingProcess:
         return None if newest is None else freshness_seconds(newest, time.time())
 
     def _metrics(self) -> Iterable[Metric]:
-        """Sums over workers, at the moment they are asked for."""
+        """Yield sums over all workers, computed at each scrape."""
         counted = self.workers.counted()
         counted.totals["worker_restarts"] = self.workers.restarts
         requests = CounterMetricFamily(
@@ -221,7 +221,7 @@ _SUMS = {
 
 
 def run_serving(config: ServingFile, store: Store, pod: str, tokens: Tokens | None) -> None:
-    """The role, until SIGTERM or SIGINT. Raises PortInUse, OSError."""
+    """Run the role until SIGTERM or SIGINT. Raises PortInUse, OSError."""
 
     async def until_stopped() -> None:
         with stop_on_signal_async() as stop:

@@ -12,14 +12,14 @@ from elastic_ctr.store.versions.manifest import VersionManifest
 
 BOUNDS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)  # fmt: skip
 RECENT_SECONDS = 300.0
-# Of the records of one arrival, which came evenly between its first and its last second.
+# The records of an arrival are counted in this many parts, because they came evenly between its first and its last second.
 _PARTS = 4
 
 
 class ClickFreshness:
     """Counts each record of a stream once, when all workers of this pod answer with a version that has learned from it.
 
-    What the first version of this pod has learned was answered by others before, and is not counted.
+    Records that the first version of this pod has learned are not counted, because other pods answered with them before.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class ClickFreshness:
         self._recent: deque[tuple[float, float, int]] = deque()
 
     def answers(self, version: VersionManifest, now: float) -> None:
-        """From `now`, unix seconds, on this pod answers with it."""
+        """Count the records that are new in a version with which this pod answers from `now`, unix seconds, on."""
         newest = max((each.ordinal for each in version.arrivals), default=None)
         if newest is None:
             return
@@ -37,7 +37,7 @@ class ClickFreshness:
                 if each.ordinal > self._known:
                     self._count(now, now - each.last, now - each.first, each.records)
         self._forget(now)
-        # After a rollback, what an older version knows was answered already.
+        # After a rollback, the records of the older version have been counted already.
         self._known = max(newest, self._known or 0)
 
     def _count(self, now: float, least: float, most: float, records: int) -> None:
@@ -49,7 +49,7 @@ class ClickFreshness:
                 self._recent.append((now, age, times))
 
     def recent(self, now: float) -> dict[str, Any] | None:
-        """Quantiles in seconds over the records of the last five minutes; None without any."""
+        """Return quantiles in seconds over the records of the last five minutes; None without records."""
         self._forget(now)
         if not self._recent:
             return None
@@ -61,6 +61,6 @@ class ClickFreshness:
         return {**found, "records": int(seen[-1])}
 
     def _forget(self, now: float) -> None:
-        """With each version, too: nobody may ever ask for the recent ones."""
+        """Drop records older than five minutes. Each version calls this, because `recent` may never be called."""
         while self._recent and self._recent[0][0] < now - RECENT_SECONDS:
             self._recent.popleft()

@@ -4,13 +4,13 @@
         prediction = client.predict_rows([{"user": "u7", "price": 12.5, "tags": ["sport", "news"]}])
         prediction.probabilities, prediction.version
 
-A model of feasigns is asked in the Open Inference Protocol's binary tensors, the fastest way:
+For a model of feasigns, the client sends the Open Inference Protocol's binary tensors, the fastest way:
 
     feasigns, lengths = client.encode([{"0": [17241709254077376921], "7": [5, 6]}])
     prediction = client.predict(feasigns, lengths)
 
-A connection that was lost is made again at the next request. A request whose connection is lost, or whose server cannot answer now
-(503), is asked again, of another address where there are several: predictions change nothing.
+A lost connection is made again at the next request. A request whose connection is lost, or whose server cannot answer now (503), is
+sent again, to another address if there are several: predictions change nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 
 
 class _Asker(Generic[C]):
-    """What both clients share: addresses, paths, settings, and the inputs of the model once they are known."""
+    """The common part of both clients: addresses, paths, settings, and the inputs of the model once they are known."""
 
     def __init__(
         self, address: str | Sequence[str], *, model: str = "ctr", timeout_seconds: float = 10.0, retries: int = 2
@@ -82,13 +82,13 @@ class _Asker(Generic[C]):
         """Nothing is sent before the first request.
 
         Args:
-            address: host:port of the HTTP frontend; several of them take turns, and stand in for one another.
+            address: host:port of the HTTP frontend; several of them take turns, and replace one another after a failure.
             model: the name that serving gives its model.
             timeout_seconds: the longest that a call takes, its retries included.
-            retries: of one call, at most. Of all calls at most a tenth is asked again, once ten were.
+            retries: the most retries of one call. After the first ten retries, at most a tenth of the calls is retried.
 
         Raises:
-            ServingUnavailable: an address is none.
+            ServingUnavailable: an address is invalid.
         """
         self._addresses = Addresses([address] if isinstance(address, str) else list(address))
         self._model = f"/v2/models/{model}"
@@ -99,7 +99,7 @@ class _Asker(Generic[C]):
         self._idle: dict[Address, list[C]] = {each: [] for each in self._addresses.all}
 
     def forget_slots(self) -> None:
-        """Ask for the inputs of the model again at the next request, as after a refusal with status 409."""
+        """Request the inputs of the model anew before the next prediction, as after a refusal with status 409."""
         self._inputs = None
 
     def _question(self) -> Question:
@@ -111,7 +111,7 @@ class _Asker(Generic[C]):
                 idle.pop().close()
 
     def _keep(self, address: Address, connection: C, method: str) -> None:
-        """For the next request. The native frontend leaves a connection that asks for anything but predictions to the slower one."""
+        """Keep a connection for the next request. Only predictions: other requests move a connection to serving's slower frontend."""
         if method == "GET":
             connection.close()
         elif connection.is_open:
@@ -153,31 +153,31 @@ class ServingClient(_Asker[Connection]):
         self._close_idle()
 
     def slots(self) -> SlotList:
-        """The slot list of the live version, asked for once. Raises PredictionRefused where there is none: of a model of columns,
-        and before the first version is live.
+        """Return the slot list of the live version, which is requested once. Raises PredictionRefused for a model of columns, and
+        before the first version is live.
         """
         return self._slots(self._known())
 
     def columns(self) -> dict[str, str]:
-        """The columns that a model of columns reads, with the datatype of each; empty of a model of feasigns."""
+        """Return the columns of a model of columns, with the datatype of each; empty for a model of feasigns."""
         return dict(self._known().columns)
 
     def encode(self, instances: Sequence[Instance]) -> tuple[Keys, npt.NDArray[np.int64]]:
-        """(feasigns u64[n], lengths i64[rows, slots]) of instances given as slot name to feasigns.
+        """Return (feasigns u64[n], lengths i64[rows, slots]) of instances given as slot name to feasigns.
 
-        Raises ValueError for a slot that the model does not have, or a feasign outside 0 … 2^64-1; what `slots` raises.
+        Raises ValueError for a slot that the model does not have, or a feasign outside 0 … 2^64-1; and the errors of `slots`.
         """
         return encoded(instances, self.slots())
 
     def predict(self, feasigns: Keys, lengths: Lengths) -> Prediction:
-        """Ask and wait.
+        """Return the prediction of a model of feasigns.
 
         Args:
             feasigns: u64[n], by row, then by slot in the order of `slots()`.
-            lengths: whole numbers [rows, slots]: how many of them belong to each.
+            lengths: whole numbers [rows, slots], the number of feasigns in each slot of each row.
 
         Raises:
-            PredictionRefused: serving says why; after status 409 the slot list is asked for again.
+            PredictionRefused: serving refuses with a reason; after status 409 the next call requests the slot list anew.
             ServingUnavailable: see there.
             ValueError: the two do not fit together.
         """
@@ -191,19 +191,19 @@ class ServingClient(_Asker[Connection]):
         return _read(address, found, _prediction_of)
 
     def predict_rows(self, rows: Sequence[Row]) -> Prediction:
-        """Ask a model of columns, and wait.
+        """Return the prediction of a model of columns.
 
         Args:
-            rows: each a value by column: text, a number of any size, True or False, or a list of these. A column that is absent or
-                None is missing.
+            rows: a value by column for each row: text, a number of any size, True or False, or a list of these. A column that is
+                absent or None is missing.
 
         Raises:
-            PredictionRefused: serving says why, naming row and column.
+            PredictionRefused: serving refuses with a reason that names row and column.
             ServingUnavailable: see there.
-            ValueError: a value can stand in no request, such as NaN.
+            ValueError: a value cannot be sent, such as NaN.
         """
         rows = checked(rows)
-        # The columns are asked for where it matters: most rows have no such number.
+        # The columns are requested only for rows with a large number, which are rare.
         body = rows_request(as_text(rows, self.columns()) if has_large_numbers(rows) else rows)
         try:
             address, found = self._ask("POST", self._rows, body, _JSON)
@@ -218,7 +218,7 @@ class ServingClient(_Asker[Connection]):
             address, found = self._ask("GET", self._model)
             self._inputs = _read(address, found, _inputs_of, "metadata")
             if self._inputs is None:
-                # Refused with the stage that training has reached, unless a version went live just now.
+                # Serving refuses this with the stage that it has reached, unless a version went live just now.
                 self._ask("GET", f"{self._model}/ready")
         return self._inputs
 
@@ -245,7 +245,7 @@ class ServingClient(_Asker[Connection]):
 
 
 class AsyncServingClient(_Asker[AsyncConnection]):
-    """The same with asyncio, for any number of calls at once in one event loop: each has a connection of its own meanwhile."""
+    """The same client with asyncio, for any number of concurrent calls in one event loop; each call has its own connection."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -257,7 +257,7 @@ class AsyncServingClient(_Asker[AsyncConnection]):
 
     async def close(self) -> None:
         self._close_idle()
-        # Transports close at the next turn of the loop.
+        # Transports close at the next turn of the event loop.
         await asyncio.sleep(0)
 
     async def slots(self) -> SlotList:

@@ -1,4 +1,4 @@
-"""The attempts of the Python client: which address is asked next, how long, and whether once more."""
+"""The attempts of the Python client: the address and the timeout of each, and the rule for retries."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NamedTuple
 from elastic_ctr.serving.client_connections import Address, Response
 from elastic_ctr.serving.client_messages import sentence_of
 
-# Answers of a server, or of a proxy before it, that cannot answer now.
+# Statuses of a server, or of a proxy before it, that cannot answer now.
 _PASSING = (http.HTTPStatus.BAD_GATEWAY, http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.GATEWAY_TIMEOUT)
-# A client whose servers are all in trouble asks at most a tenth more than without retries, so it does not make the trouble worse.
+# If all servers are in trouble, the retries add at most a tenth to a client's requests, so they do not make the trouble worse.
 _TOKENS_OF_A_REQUEST, _MOST_TOKENS = 0.1, 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _FIRST_REST, _LONGEST_REST = 0.5, 10.0
@@ -32,7 +32,7 @@ class PredictionRefused(ValueError):
 
 
 class Attempt(NamedTuple):
-    """Ask `address` after `pause` seconds, and wait for the answer until that moment of the monotonic clock."""
+    """Send to `address` after `pause` seconds, and wait for the answer until the time `until` of the monotonic clock."""
 
     address: Address
     pause: float
@@ -40,7 +40,7 @@ class Attempt(NamedTuple):
 
 
 class Addresses:
-    """The addresses of one client: they take turns, and one that failed rests while another is well."""
+    """The addresses of one client: they take turns, and an address that failed is avoided for a while if there is another."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         """Raises ServingUnavailable."""
@@ -50,14 +50,14 @@ class Addresses:
             raise ServingUnavailable(str(wrong)) from None
         if not self.all:
             raise ServingUnavailable("there is no address: give host:port of at least one")
-        # Clients that are started together do not all begin with the first one.
+        # A random start, so that clients that start together do not all begin with the first address.
         self._turn = random.randrange(len(self.all))  # noqa: S311 (no secret)
         self._failures: dict[Address, int] = {}
         self._rests_until: dict[Address, float] = {}
         self.tokens = _MOST_TOKENS
 
     def pick(self, tried: Sequence[Address], now: float) -> Address:
-        """The next one in turn: rather one that was not tried for this request, and one that does not rest."""
+        """Return the next address in turn; first those tried least for this request, then those that did not fail lately."""
         self._turn += 1
         in_turn = [self.all[(self._turn + at) % len(self.all)] for at in range(len(self.all))]
         return min(in_turn, key=lambda each: (tried.count(each), max(0.0, self._rests_until.get(each, 0.0) - now)))
@@ -72,7 +72,7 @@ class Addresses:
 
 
 class Question:
-    """One request until it is answered or given up. Predictions change nothing, so each may be asked again."""
+    """One request until it is answered or given up. Predictions change nothing, so each may be sent again."""
 
     def __init__(
         self, addresses: Addresses, timeout_seconds: float, retries: int, clock: Callable[[], float] = time.monotonic
@@ -92,14 +92,14 @@ class Question:
         self._tried.append(address)
         pause, self._pause = min(self._pause, max(0.0, self._until - now)), 0.0
         left = self._until - now - pause
-        # A server that hangs leaves time to ask another one.
+        # A server that hangs must leave time for an attempt at another one.
         share = 2 if self._retries_left and len(self._addresses.all) > 1 else 1
         return Attempt(address, pause, now + pause + left / share)
 
     def failed(self, attempt: Attempt, failure: Exception, *, reused: bool) -> None:
-        """Returns where another attempt is due; raises ServingUnavailable where none is.
+        """Return if another attempt is due, else raise ServingUnavailable.
 
-        `reused`: the connection was used before, so the server may just have closed it after a while without requests.
+        `reused`: the connection was used before, so the server may just have closed it for being idle.
         """
         if reused and not self._lost_stale and not isinstance(failure, TimeoutError):
             self._lost_stale = True
@@ -110,7 +110,7 @@ class Question:
             raise ServingUnavailable(f"{attempt.address.text}: {str(failure) or type(failure).__name__}") from failure
 
     def settled(self, attempt: Attempt, response: Response, what: str) -> bool:
-        """Whether it is the answer; False where another attempt is due. Raises PredictionRefused."""
+        """True if the response is the answer, False if another attempt is due. Raises PredictionRefused."""
         if response.status == http.HTTPStatus.OK:
             self._addresses.answered(attempt.address)
             return True
@@ -130,7 +130,7 @@ class Question:
         self._addresses.tokens -= 1
         rounds = len(self._tried) // len(self._addresses.all)
         if rounds:
-            # All were asked: give them a moment, each client another one.
+            # Every address was tried: pause, for a random time so that clients do not retry together.
             longest = min(_FIRST_PAUSE * 2 ** min(rounds - 1, 10), _LONGEST_PAUSE)
             self._pause = longest * random.uniform(0.5, 1)  # noqa: S311 (no secret)
         return self._clock() + self._pause < self._until

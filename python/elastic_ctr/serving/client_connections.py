@@ -14,11 +14,11 @@ _BODILESS = (204, 304)
 
 
 class AnswerBroken(ValueError):
-    """Bytes that are no response of HTTP/1.1."""
+    """The bytes are no response of HTTP/1.1."""
 
 
 class Response(NamedTuple):
-    """`headers` have small names. `keep`: whether the connection may be used again."""
+    """`headers` have lower-case names. `keep`: the connection may be used again."""
 
     status: int
     headers: Mapping[str, str]
@@ -33,7 +33,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Of host:port. Raises ValueError."""
+        """Parse host:port. Raises ValueError."""
         host, _, port = text.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16 or "/" in host:
             raise ValueError(f"{text!r} is no address: write host:port")
@@ -52,7 +52,7 @@ def request_bytes(method: str, address: Address, path: str, body: bytes, headers
 
 
 class ResponseReader:
-    """Reads one response out of the bytes of a connection, in whatever pieces they come."""
+    """Reads one response from the bytes of a connection, in pieces of any size."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -61,7 +61,7 @@ class ResponseReader:
         self._last_chunk = False
 
     def feed(self, data: bytes) -> Response | None:
-        """The response once it is whole; no data is the end of the connection. Raises AnswerBroken."""
+        """Return the response once it is whole, else None; empty data is the end of the connection. Raises AnswerBroken."""
         self._data += data
         while self._head is None:
             end = self._data.find(b"\r\n\r\n")
@@ -71,7 +71,7 @@ class ResponseReader:
                 return None
             head = _head(bytes(self._data[:end]))
             del self._data[: end + 4]
-            # Status 1xx comes before the answer itself.
+            # An interim response (status 1xx) comes before the final one.
             self._head = head if head[0] >= 200 else None
         status, headers, keep = self._head
         if status in _BODILESS:
@@ -85,7 +85,7 @@ class ResponseReader:
             if done:
                 self._body = self._data[: int(length)]
         else:
-            # The end of the connection is that of the body.
+            # The end of the connection ends the body.
             done, keep = not data, False
             if done:
                 self._body = self._data
@@ -96,7 +96,7 @@ class ResponseReader:
         return None
 
     def _unchunk(self) -> bool:
-        """Take the chunks that are whole; True behind the last one and its trailers. Raises AnswerBroken."""
+        """Take the chunks that are whole. Return True after the last one and its trailers. Raises AnswerBroken."""
         while (end := self._data.find(b"\r\n")) >= 0:
             if self._last_chunk:
                 del self._data[: end + 2]
@@ -130,7 +130,7 @@ def _head(data: bytes) -> tuple[int, dict[str, str], bool]:
 
 
 class Connection:
-    """A blocking connection; it is made at the first request, and again once it was lost."""
+    """A blocking connection, which is opened at the first request and again after a loss."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -146,7 +146,7 @@ class Connection:
             self._socket = None
 
     def exchange(self, request: bytes, until: float) -> Response:
-        """Raises OSError, AnswerBroken; TimeoutError at `until` of the monotonic clock."""
+        """Send a request and return the response. Raises OSError, AnswerBroken; TimeoutError at `until` of the monotonic clock."""
         try:
             if self._socket is None:
                 self._socket = socket.create_connection(self._address[:2], _left(until))
@@ -166,7 +166,7 @@ class Connection:
 
 
 class AsyncConnection:
-    """The same with asyncio. One exchange at a time."""
+    """The same connection with asyncio, for one exchange at a time."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -182,12 +182,12 @@ class AsyncConnection:
             self._streams = None
 
     async def exchange(self, request: bytes, until: float) -> Response:
-        """As that of a blocking one."""
+        """As `Connection.exchange`."""
         try:
             response = await asyncio.wait_for(self._exchange(request), _left(until))
         except asyncio.TimeoutError:
             self.close()
-            # Not a class of its own before Python 3.11.
+            # Before Python 3.11, asyncio.TimeoutError is another class.
             raise TimeoutError("timed out") from None
         except BaseException:
             self.close()
@@ -209,7 +209,7 @@ class AsyncConnection:
 
 
 def _left(until: float) -> float:
-    """Raises TimeoutError."""
+    """Return the seconds left. Raises TimeoutError."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")

@@ -22,14 +22,14 @@ JSON_LENGTH = "Inference-Header-Content-Length"
 
 
 class Prediction(NamedTuple):
-    """Probabilities f32 [rows] of a click, and the model version that they are of."""
+    """Probabilities f32 [rows] of a click, and the model version that computed them."""
 
     probabilities: npt.NDArray[np.float32]
     version: int
 
 
 class ModelInputs(NamedTuple):
-    """What requests of a model hold: feasigns of `slots` or, where that is None, `columns` with their datatypes."""
+    """The inputs of a model: feasigns of `slots` or, if that is None, `columns` with their datatypes."""
 
     version: int
     slots: SlotList | None
@@ -44,7 +44,7 @@ class ModelInputs(NamedTuple):
 
 
 def tensor_request(feasigns: Keys, lengths: Lengths, slots: SlotList) -> tuple[bytes, int]:
-    """The body of a prediction, and the length of the JSON in it. Raises ValueError when the two do not fit together."""
+    """Return the body of a prediction, and the length of the JSON in it. Raises ValueError if the arrays do not fit together."""
     if feasigns.ndim != 1 or feasigns.dtype != np.uint64 or lengths.shape[1:] != (len(slots),):
         raise ValueError(
             f"feasigns are {feasigns.dtype}{list(feasigns.shape)} and lengths {list(lengths.shape)}; uint64[n] and whole "
@@ -71,7 +71,7 @@ def tensor_request(feasigns: Keys, lengths: Lengths, slots: SlotList) -> tuple[b
 
 
 def prediction_of(body: bytes, json_length: int) -> Prediction:
-    """The answer to such a body. Raises ValueError, KeyError, TypeError of any other."""
+    """Read the answer to such a body. Raises ValueError, KeyError, TypeError for any other body."""
     answer = json.loads(body[:json_length])
     [output] = answer["outputs"]
     [rows] = output["shape"]
@@ -80,7 +80,7 @@ def prediction_of(body: bytes, json_length: int) -> Prediction:
 
 
 def encoded(instances: Sequence[Instance], slots: SlotList) -> tuple[Keys, npt.NDArray[np.int64]]:
-    """(feasigns u64[n], lengths i64[rows, slots]) of instances given as slot name to feasigns.
+    """Return (feasigns u64[n], lengths i64[rows, slots]) of instances given as slot name to feasigns.
 
     Raises ValueError for a slot that the model does not have, or a feasign outside 0 … 2^64-1.
     """
@@ -100,12 +100,12 @@ def encoded(instances: Sequence[Instance], slots: SlotList) -> tuple[Keys, npt.N
         raise ValueError("a feasign is not below 2^64, or is negative") from wrong
 
 
-# JSON programs, serving among them, round whole numbers from here on or refuse them.
+# From here on, programs that read JSON, serving among them, round or refuse whole numbers.
 _EXACT = 2**53
 
 
 def has_large_numbers(rows: Sequence[Row]) -> bool:
-    """Whether a row has a whole number that JSON may not hold exactly: it is written as text where its column takes text."""
+    """True if a row has a whole number that JSON may not represent exactly; in a text column it is sent as text."""
     return any(_is_large(value) for row in rows for value in row.values())
 
 
@@ -116,7 +116,7 @@ def _is_large(value: object) -> bool:
 
 
 def as_text(rows: Sequence[Row], columns: Mapping[str, str]) -> list[dict[str, Cell]]:
-    """The rows with such numbers of text columns as text, which is the same category."""
+    """Return rows in which such numbers of text columns are text, which is the same category."""
     texts = {name for name, datatype in columns.items() if datatype == "BYTES"}
     return [{name: _as_text(value) if name in texts else value for name, value in row.items()} for row in rows]
 
@@ -130,19 +130,19 @@ def _as_text(value: Cell) -> Cell:
 
 
 def rows_request(rows: Sequence[Row]) -> bytes:
-    """The body of a prediction of rows. Raises ValueError naming the row and the column."""
+    """Return the body of a prediction of rows. Raises ValueError naming the row and the column."""
     given = checked(rows)
     try:
         document = {"instances": given}
         return json.dumps(document, default=_plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (ValueError, TypeError) as wrong:
-        # Rare: only now it is worth to look which one it is.
+        # The value is searched only here, because failures are rare.
         reasons = (_refusal(value, f"rows[{n}].{name}") for n, row in enumerate(given) for name, value in row.items())
         raise ValueError(next(filter(None, reasons), f"the rows cannot be written as JSON: {wrong}")) from None
 
 
 def checked(rows: Sequence[Row]) -> list[Row]:
-    """Raises ValueError where they are no rows."""
+    """Return rows as a list. Raises ValueError if they are no rows."""
     if isinstance(rows, Mapping):
         raise ValueError("rows are a list of rows; give [row] for one")  # noqa: TRY004 (as for any other rows)
     for number, row in enumerate(given := list(rows)):
@@ -152,7 +152,7 @@ def checked(rows: Sequence[Row]) -> list[Row]:
 
 
 def _plain(value: object) -> object:
-    """What numpy holds, and rows that are not dicts, as JSON has them. Raises TypeError for anything else."""
+    """Convert numpy values, and rows that are not dicts, for JSON. Raises TypeError for anything else."""
     if isinstance(value, (np.generic, np.ndarray)):
         plain: object = value.tolist()
         if type(plain) is not type(value):
@@ -163,7 +163,7 @@ def _plain(value: object) -> object:
 
 
 def _refusal(value: object, where: str) -> str | None:
-    """Why a value cannot stand in a request; None where it can."""
+    """Return why a value cannot be sent in a request, or None."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
@@ -186,7 +186,7 @@ def _shown(value: object) -> str:
 
 
 def rows_prediction_of(body: bytes, rows: int) -> Prediction:
-    """The answer to a body of so many rows. Raises ValueError, KeyError, TypeError of any other."""
+    """Read the answer to a body of `rows` rows. Raises ValueError, KeyError, TypeError for any other body."""
     answer = json.loads(body)
     found = answer["predictions"]
     if len(found) != rows:
@@ -195,13 +195,13 @@ def rows_prediction_of(body: bytes, rows: int) -> Prediction:
 
 
 def inputs_of(body: bytes) -> ModelInputs | None:
-    """From the metadata of a model; None while no version is live. Raises ValueError, KeyError, TypeError of any other answer."""
+    """Read the metadata of a model; None while no version is live. Raises ValueError, KeyError, TypeError for any other answer."""
     document = json.loads(body)
     if not document["versions"]:
         return None
     version = int(document["versions"][0])
     kinds = {str(each["name"]): str(each["datatype"]) for each in document["inputs"]}
-    # A model of feasigns has `line`, then each slot and its lengths. No column is described as UINT64.
+    # The metadata of a model of feasigns list `line`, then each slot and its lengths. No column has the datatype UINT64.
     slots = tuple(name for name, kind in kinds.items() if kind == "UINT64")
     if not slots and kinds.keys() <= {"line"}:
         raise ValueError("it names no slot and no column")
@@ -209,7 +209,7 @@ def inputs_of(body: bytes) -> ModelInputs | None:
 
 
 def sentence_of(body: bytes) -> str | None:
-    """Serving's own sentence in a refusal."""
+    """Return serving's own sentence in a refusal, or None."""
     try:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):

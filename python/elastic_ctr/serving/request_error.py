@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class RequestError(Exception):
-    """The request is answered with `status` (HTTP) and `sentence`; the server goes on."""
+    """The request is answered with the HTTP status `status` and `sentence`; the server continues."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -31,7 +31,7 @@ class BadRequest(RequestError):
 
 
 class NoProbability(RequestError):
-    """500: the network's answer to instance `row` of the request is no number."""
+    """500: the network's answer to instance `row` of the request is NaN."""
 
     def __init__(self, row: int, version: int) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ def answer_or_refusal(probabilities: Floats, version: int) -> Floats | NoProbabi
 
 
 def short_repr(value: object) -> str:
-    """A value from a request as it may stand in a sentence: short, and of one line."""
+    """Return a value from a request for a sentence: short, and on one line."""
     if isinstance(value, str):
         return repr(value[:40] + "…" if len(value) > 40 else value)
     if isinstance(value, (dict, list)):
@@ -60,11 +60,11 @@ def short_repr(value: object) -> str:
 
 
 def request_error_of(error: Exception) -> RequestError:
-    """The answer to a request that ended in this error."""
+    """Return the answer to a request that ended in this error."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, VersionNotHeld | CubeUnavailable):
         return RequestError(503, f"the embeddings cannot be looked up: {error}")
-    # Details may hold addresses or paths: they are for the log.
+    # Details may contain addresses or paths, so only the log has them.
     log.error("a prediction failed", exc_info=error)
     return RequestError(500, f"the prediction failed ({type(error).__name__}); the log says why")

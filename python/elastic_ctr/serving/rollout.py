@@ -1,8 +1,8 @@
-"""Which version this pod answers with: fetched, checked in a process of its own, loaded and switched to by every worker.
+"""The version that this pod answers with: it is fetched, checked in a process of its own, loaded, and then pinned by every worker.
 
-The rule: workers answer only with a version that this pod has passed. The live one is wanted; until it has passed, the
-one that was answered with stays. A refusal is final for its version. A check that exceeds its deadline is killed and
-refuses nothing: the store, cube or this node's disk may hang. It is tried again after the checks of other versions.
+The rule: workers answer only with a version that this pod has validated. The target is the live version; until it is validated,
+the present one stays. A refusal is final for its version. A check that exceeds its deadline is killed and refuses nothing,
+because the store, cube or this node's disk may hang. It is tried again after the checks of other versions.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from elastic_ctr.store.versions.manifest import (
 
 log = logging.getLogger(__name__)
 
-# A file may have been damaged on its way.
+# Fetches of a version's files before it is refused: a file may be damaged on its way.
 _TRIES = 2
-# An operator may have killed the process; the third time it was the version.
+# Checker processes that a version may end before it is refused: an operator may have killed one.
 _LOSSES = 3
 _AGAIN_SECONDS = 0.5
-# A check takes a second; the process may have to start first, and import Paddle on a busy machine.
+# A check takes a second, but the process may first have to start and to import Paddle on a busy machine.
 _CHECK_SECONDS = 120.0
 
 
 class NotYet(Exception):
-    """A check has come to no verdict: why."""
+    """A check has no verdict yet; the text has the reason."""
 
 
 class Rollout:
-    """Brings the workers to the state that the release document names. The event loop owns the state."""
+    """Brings the workers to the state in the release document. The event loop owns the state."""
 
     def __init__(self, store: Store, scratch: Path, workers: WorkerPool) -> None:
         self.document: ReleaseDocument | None = None
@@ -68,7 +68,7 @@ class Rollout:
         self._document_came = asyncio.Event()
         self._fetches: dict[int, asyncio.Task[VersionManifest]] = {}
         self._check: tuple[int, asyncio.Task[None]] | None = None
-        # Of versions that are wanted: checks without a verdict, unusable files, processes that ended over it.
+        # By wanted version: checks without a verdict, fetches of unusable files, checker processes that it ended.
         self._attempts: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
         self._losses: Counter[int] = Counter()
@@ -76,7 +76,7 @@ class Rollout:
     # -- events
 
     def on_document(self, document: ReleaseDocument) -> None:
-        """A newer document: the workers get its holders at once, the rest follows."""
+        """Send a newer document to the workers at once, for its holders; the rest is reconciled later."""
         self.document = document
         for worker in self._workers.all():
             send_document(worker, document)
@@ -91,12 +91,12 @@ class Rollout:
 
     @property
     def canary(self) -> int | None:
-        """The candidate, while a worker answers its share of the requests with it."""
+        """The candidate, while a worker answers its share of the requests with it; else None."""
         answering = {worker.canary for worker in self._workers.in_order() if worker.listening} - {None}
         return max((version for version in answering if version is not None), default=None)
 
     def ready(self) -> tuple[bool, str]:
-        """Before any version has been live: runs. Afterwards: answers with the live version."""
+        """Return (ready, reason): a worker answers with the live version, or accepts requests before any version has been live."""
         document = self.document
         answering = [worker for worker in self._workers.in_order() if worker.answering]
         if document is None:
@@ -112,7 +112,7 @@ class Rollout:
     # -- reconciling
 
     async def run(self) -> None:
-        """Until cancelled. Raises what else ended the keeping of workers: a pod does not go on with one less for ever."""
+        """Reconcile until cancelled. Raises an error of the worker pool, because a pod must not run with fewer workers forever."""
         tasks = [asyncio.create_task(each) for each in (self._follow(), self._workers.kept())]
         try:
             await asyncio.gather(*tasks)
@@ -147,18 +147,18 @@ class Rollout:
     # -- checks, one at a time
 
     def _wanted(self, document: ReleaseDocument) -> list[int]:
-        """Versions to check, most urgent first."""
+        """Return the versions to check, the most urgent first."""
         wanted = [document.live]
         if document.live not in self.validated:
-            # Without the live one the one before it serves, also in a process that has just been started.
+            # Until the live version is validated the one before it answers, even in a process that has just started.
             wanted += [self.serving, document.previous]
         wanted.append(document.candidate)
         return [each for each in dict.fromkeys(wanted) if each is not None and each not in self.refused]
 
     def _choose_check(self, document: ReleaseDocument) -> None:
-        """Begin the most urgent check; one under way that is less urgent, or of no use any more, is ended for it."""
+        """Begin the most urgent check, and end a check under way that is less urgent or no longer needed."""
         waiting = [version for version in self._wanted(document) if version not in self.validated]
-        # One without a verdict goes behind the others: what keeps it may last.
+        # A version whose checks had no verdict comes after the others, because the reason may last.
         version = min(waiting, key=lambda each: self._attempts[each], default=None)
         if self._check is not None:
             checked, task = self._check
@@ -173,7 +173,7 @@ class Rollout:
             self._check = version, asyncio.create_task(self._run_check(version))
 
     async def _run_check(self, version: int) -> None:
-        """Check it, within the deadline; where there is no verdict, another version has its turn after a moment."""
+        """Check a version within the deadline. After a check without a verdict, another version is next after a pause."""
         try:
             await asyncio.wait_for(self._verdict(version), _CHECK_SECONDS)
         except asyncio.TimeoutError:
@@ -191,12 +191,12 @@ class Rollout:
         await wait_event(self._document_came, _AGAIN_SECONDS)
 
     async def _verdict(self, version: int) -> None:
-        """Raises NotYet, OSError where there is none."""
+        """Validate or refuse a version. Raises NotYet, OSError if there is no verdict."""
         try:
             manifest = await self._fetched(version)
         except (ManifestDamaged, NotInStore) as unusable:
             if isinstance(unusable, NotInStore) and not await asyncio.to_thread(self._store_is_there):
-                # A store that is away says nothing about the version.
+                # An unreachable store is no evidence against the version.
                 raise NotYet(str(unusable)) from unusable
             self._failures[version] += 1
             if self._failures[version] < _TRIES:
@@ -214,11 +214,11 @@ class Rollout:
         try:
             outcome = await checker.send("check", version=version, folder=str(self._folder(version)))
         except asyncio.CancelledError:
-            # It may hang, and would keep the next check waiting.
+            # The checker may hang, and would delay the next check.
             checker.kill()
             raise
         except WorkerHung as hung:
-            # Of the version that says nothing: this node's disk or processor may have stood still.
+            # A hung checker is no evidence against the version: this node's disk or processor may have stood still.
             raise NotYet(str(hung)) from hung
         except WorkerLost as lost:
             self._losses[version] += 1
@@ -241,16 +241,16 @@ class Rollout:
             return False
 
     def _folder(self, version: int) -> Path:
-        """With the network, the samples and the manifest of a fetched version."""
+        """Return the folder of a fetched version's network, samples and manifest."""
         return self._scratch / f"version-{version}"
 
     async def _fetched(self, version: int) -> VersionManifest:
-        """Its files are in its folder. Raises what reading the store raises."""
+        """Fetch the files of a version into its folder, once. Raises the errors of reading the store."""
         fetching = self._fetches.get(version)
         if fetching is None or (fetching.done() and fetching.exception() is not None):
             fetching = asyncio.create_task(asyncio.to_thread(self._fetch, version))
             self._fetches[version] = fetching
-        # It goes on when this check is given up: a reading thread cannot be ended.
+        # The fetch continues if this check is cancelled, because a reading thread cannot be ended.
         manifest = self.manifests[version] = await asyncio.shield(fetching)
         return manifest
 
@@ -267,10 +267,10 @@ class Rollout:
         (self._folder(version) / MANIFEST_FILE).write_bytes(manifest.to_json())
         return manifest
 
-    # -- workers, each by itself: one that hangs keeps no other
+    # -- workers, each with its own task, so that a hung worker delays no other
 
     async def _update(self, worker: Worker) -> None:
-        """Give it orders until it has loaded, answers with and listens with the wanted versions."""
+        """Order a worker step by step until it has loaded the wanted versions, answers with the best one, and listens."""
         obeyed = False
         with contextlib.suppress(WorkerLost):
             while await self._step(worker):
@@ -281,12 +281,12 @@ class Rollout:
             asyncio.get_running_loop().call_soon(self.changed.set)
 
     async def _step(self, worker: Worker) -> bool:
-        """The next order; whether it was obeyed. False when there is none. Raises WorkerLost."""
+        """Send the next order. Return True if the worker carried it out, False also if there is none. Raises WorkerLost."""
         document = self.document
         assert document is not None
         order = (self.serving,) if document.live is None else (document.live, self.serving, document.previous)
         best = next((version for version in order if version in self.validated), None)
-        # A candidate is loaded ahead, so that switching to it is no work.
+        # A validated candidate is loaded ahead, so that switching to it takes no time.
         ahead = document.candidate if document.candidate in self.validated else None
         if best is not None and worker.pinned != best:
             if best not in worker.loaded:
@@ -316,7 +316,7 @@ class Rollout:
         return obeyed
 
     def _check_answer(self, outcome: dict[str, Any], worker: Worker) -> bool:
-        """Whether it was done; otherwise it is ordered again after a moment."""
+        """True if the worker carried out the order; otherwise schedule it again after a pause."""
         if "error" in outcome:
             self._set_stage(f"worker {worker.index}: {outcome['error']}")
             asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.changed.set)
@@ -324,28 +324,28 @@ class Rollout:
 
     def _unload_unneeded(self, document: ReleaseDocument) -> None:
         named = {*document.wanted, document.live, document.previous, document.candidate, self.serving}
-        # A refused one may be loaded too, and is of no use to anyone.
+        # A refused version may be loaded, too, and is not kept.
         kept = {version for version in named if version is not None} - self.refused.keys()
         kept |= {worker.pinned for worker in self._workers.in_order() if worker.pinned is not None}
         for worker in self._workers.in_order():
             if worker.kept != kept and worker.is_updated:
-                # No need to wait for the answer: a worker carries out its orders one after the other.
+                # The answer is not awaited, because a worker carries out its orders in sequence.
                 worker.send("keep", versions=sorted(kept))
                 worker.kept = set(kept)
                 worker.loaded &= kept
                 if worker.canary not in kept:
-                    # As the worker does itself.
+                    # The worker makes the same change.
                     worker.canary = None
         loading = {version for worker in self._workers.in_order() if not worker.is_updated for version in worker.kept}
         for version in [each for each in self._fetches if each not in kept | loading]:
             self._forget(version)
-        # A version that is no longer named is checked again should it come back.
+        # A version that is no longer named is checked again if it comes back.
         for known in (self.validated, self._attempts, self._failures, self._losses):
             for version in [version for version in known if version not in kept]:
                 del known[version]
 
     def _forget(self, version: int) -> None:
-        """Its files go, once they are all there."""
+        """Delete the files of a version, unless its fetch is still under way."""
         if (fetch := self._fetches[version]).done():
             fetch.exception()
             del self._fetches[version]

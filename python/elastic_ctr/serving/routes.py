@@ -1,4 +1,4 @@
-"""The paths of the prediction port: each parses its document, submits it to the batcher and writes its answer."""
+"""The paths of the prediction port: each parses its requests, submits them to the batcher and formats the answers."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ Answered = Callable[[Floats, int], tuple[bytes, bytes]]
 class _Route(NamedTuple):
     endpoint: str
     methods: tuple[str, ...]
-    # With the version that the path names.
+    # Called with the request, its reply, and the version in the path or None.
     answer: Callable[[Request, Reply, str | None], None]
 
 
 class Routes:
-    """Answers requests of the prediction port. `version` is the package's, for the protocol's server metadata."""
+    """Answers requests of the prediction port. `version` is the package's version, for the protocol's server metadata."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Routes:
         self.counters.requests[endpoint, status] += times
 
     def _without_version(self, path: str) -> tuple[str, str | None]:
-        """The path of the model for one of its version, and that version."""
+        """Return the path without a version in it, and that version or None."""
         before, found, rest = path.partition(f"{self._model_path}/versions/")
         if before or not found:
             return path, None
@@ -142,7 +142,7 @@ class Routes:
     # -- small answers
 
     def _front_page(self) -> str:
-        """For a person who opens the address in a browser."""
+        """Return a text page for a browser at the root path."""
         live = "no version is live yet" if self.version() is None else f"version {self.version()} is live"
         paths = "".join(f"{each.methods[0]:<4} {path}\n" for path, each in self._routes.items())
         return f"elastic-ctr {self.package_version} answers predictions here: {live}.\n\n{paths}"
@@ -155,7 +155,7 @@ class Routes:
         return open_inference.model_metadata(self.model_name, model.version, model.schema)
 
     def version(self) -> int | None:
-        """The version that is answered with."""
+        """Return the pinned version, or None."""
         return self.batcher.pinned
 
     def _ready(self, reply: Reply, named: dict[str, str]) -> None:
@@ -179,11 +179,11 @@ class Routes:
         self._predict(request, parse, answered, elasticctr_json.inference_refusal, reply)
 
     def _decoded(self, request: Request) -> bytes:
-        """The body without its content coding, which may not make more of it than a body may have. Raises RequestError."""
+        """Return the body without its content coding. Raises RequestError, also if it is larger than a body may be."""
         body = request.body
         if not request.encoding:
             return body
-        # Many programs mean deflate without the head of zlib.
+        # Many programs send raw deflate, without zlib's header.
         bits = 31 if request.encoding == "gzip" else 15 if body and body[0] & 15 == zlib.DEFLATED else -15
         decoder = zlib.decompressobj(bits)
         most = min(self._max_body_bytes, max(MOST_UNPACKED * len(body), FREELY_UNPACKED))
@@ -264,7 +264,7 @@ class Routes:
                 raise RequestError(503, f"version {version} was unloaded meanwhile; ask again")
             return read[0].answer(probabilities, version, model.sparse_dim), JSON_TYPE
 
-        # A small body becomes many instances.
+        # A small body becomes many instances, so a thread reads it.
         self._predict(
             request,
             parse,
@@ -286,7 +286,7 @@ class Routes:
         size: int | None = None,
         only_live: bool = False,
     ) -> None:
-        """`size`: what the request is taken for, if not for its body."""
+        """Answer a request. `size` replaces the size of its body in the choice between event loop and parser thread."""
 
         def done(outcome: Floats | Exception, version: int) -> None:
             if isinstance(outcome, Exception):
@@ -301,14 +301,14 @@ class Routes:
                 reply(200, body, headers)
 
         if size is None:
-            # The size of a compressed body is known once it is decoded.
+            # The size of a compressed body is unknown until it is decoded, so a thread does that.
             size = len(request.body) if not request.encoding else PARSED_INLINE + 1
         self.predict(size, parse, done, only_live=only_live)
 
     def predict(self, size: int, parse: Parse, done: Done, *, only_live: bool = False) -> None:
-        """Submit the instances that `parse` makes of a request of so many bytes; `done` is called once. Never raises.
+        """Submit the instances that `parse` makes of a request of `size` bytes; `done` is called once. Never raises.
 
-        `only_live`: the request is not one of the canary's.
+        `only_live`: the canary's rule does not apply to the request.
         """
         started = time.perf_counter()
 
@@ -335,8 +335,8 @@ class Routes:
 
         def parsed(future: asyncio.Future[Instances]) -> None:
             self._under_way.discard(future)
-            # Not raised here: its traceback would have this frame, which has the future, which has the error, and the three would keep the
-            # request's body and values until the collector comes.
+            # The error is not raised here: its traceback would refer to this frame, the frame to the future, the future to the error,
+            # and this cycle would keep the request's body and values until the garbage collector runs.
             if (refused := future.exception()) is not None:
                 done(refused if isinstance(refused, Exception) else RuntimeError(repr(refused)), 0)
                 return

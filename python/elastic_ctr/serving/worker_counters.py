@@ -1,4 +1,4 @@
-"""The counters of a worker. Snapshots travel to the parent, which adds them up over workers and over their restarts."""
+"""The counters of a worker, which sends snapshots to the parent. The parent adds them up over workers and their restarts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HISTOGRAMS = {
 
 
 class Histogram:
-    """Counts by upper bound; the last one is of everything above."""
+    """Counts by upper bound; the last count is of all values above the last bound."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -29,7 +29,7 @@ class Histogram:
         self.sum += value * times
 
     def quantile(self, share: float) -> float | None:
-        """Upper bound of the bucket that holds this share of what was seen; None of nothing, and above the last bound."""
+        """Return the upper bound of the bucket with this quantile; None without values, and above the last bound."""
         total = sum(self.counts)
         seen = 0
         for bound, count in zip((*self.bounds, None), self.counts, strict=True):
@@ -48,7 +48,7 @@ class Counters:
         self.histograms = {name: Histogram(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON; `added` reads it."""
+        """Return the counts as JSON for `add`."""
         return {
             "requests": [[endpoint, code, count] for (endpoint, code), count in self.requests.items()],
             "totals": dict(self.totals),
@@ -56,7 +56,7 @@ class Counters:
         }
 
     def add(self, snapshot: dict[str, Any]) -> None:
-        """Count what a snapshot has counted, on top."""
+        """Add the counts of a snapshot."""
         for endpoint, code, count in snapshot["requests"]:
             self.requests[endpoint, code] += count
         self.totals.update(snapshot["totals"])

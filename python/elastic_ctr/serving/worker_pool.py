@@ -1,4 +1,4 @@
-"""The worker processes of serving as their parent sees them: their state, their counters, the orders they get."""
+"""The worker processes of serving in their parent: their state, their counters, and the orders to them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from elastic_ctr.serving.worker_counters import Counters
 
 log = logging.getLogger(__name__)
 
-# Requests go before the check of a version.
+# The checker is nicer, so that requests come before the check of a version.
 _CHECKER_NICE = 5
 
 
 class Worker(process_pool.Worker):
-    """One process, and its state: the versions it has `loaded`, those it may keep, the pinned one, whether it listens, the candidate that
+    """One process and its state: its `loaded` versions, those it may keep, the pinned one, the flag `listening`, and the candidate that
     answers its share.
 
-    `updating` is the task that gives it orders. `on_not_held` is called when cube no longer holds the pinned version.
+    `updating` is the task that orders it. `on_not_held` is called when cube has unloaded the pinned version.
     """
 
     def __init__(self, index: int, child: process_pool.Child, on_not_held: Callable[[Worker], None]) -> None:
@@ -39,12 +39,12 @@ class Worker(process_pool.Worker):
 
     @property
     def answering(self) -> bool:
-        """Whether a client that connects to it is answered, as far as the parent knows."""
+        """True if the worker answers a client that connects to it, as far as the parent knows."""
         return self.listening and not self.watchdog.silent
 
     @property
     def is_updated(self) -> bool:
-        """Whether no task is giving it orders."""
+        """True if no task is ordering the worker."""
         return self.updating is None or self.updating.done()
 
     def on_event(self, said: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ class Worker(process_pool.Worker):
 class WorkerPool(ProcessPool[Worker]):
     """All workers, and `checker`: one more process, which has no port and checks versions; its index comes after theirs.
 
-    `on_start`, to be set, is called for each new one, `on_not_held` when cube no longer holds the version of one.
+    The owner sets `on_start`, which is called for each new worker. `on_not_held` is called when cube has unloaded a worker's version.
     """
 
     def __init__(self, config: ServingFile, on_not_held: Callable[[Worker], None]) -> None:
@@ -66,13 +66,13 @@ class WorkerPool(ProcessPool[Worker]):
         self._config = config
         self.on_start: Callable[[Worker], None] = lambda _: None
         self._on_not_held = on_not_held
-        # The counts of workers that have ended: sums over workers never fall.
+        # The counts of workers that have ended, so that sums over workers never fall.
         self._ended_counts = Counters()
         self._stopping = False
 
     @property
     def restarts(self) -> int:
-        """Of workers; those of the checker are not counted."""
+        """Return the restarts of workers, without those of the checker."""
         return self._restarts.total() - self._restarts[self._checker_index]
 
     @property
@@ -80,7 +80,7 @@ class WorkerPool(ProcessPool[Worker]):
         return self.running.get(self._checker_index)
 
     async def finish(self, grace_seconds: float) -> None:
-        """Let every worker finish the requests that have come, and end."""
+        """Let every worker finish the requests that have arrived, and end."""
         self._stopping = True
         for worker in self.all():
             worker.send("stop", graceSeconds=grace_seconds)
@@ -92,11 +92,11 @@ class WorkerPool(ProcessPool[Worker]):
         return [worker for worker in self.all() if worker.index != self._checker_index]
 
     def all(self) -> list[Worker]:
-        """With the checker, which is the last."""
+        """Return all workers, and the checker as the last."""
         return [self.running[index] for index in sorted(self.running)]
 
     def counted(self) -> Counters:
-        """Sums over all workers that have ever run."""
+        """Return sums over all workers that have ever run."""
         sums = Counters()
         sums.add(self._ended_counts.snapshot())
         for worker in self.in_order():
@@ -107,7 +107,7 @@ class WorkerPool(ProcessPool[Worker]):
         self.on_start(worker)
         await asyncio.wait([worker.ended])
         if self._stopping:
-            # No other is started; `stop` cancels this.
+            # No replacement is started; `stop` cancels this wait.
             await asyncio.get_running_loop().create_future()
         if worker is not self.checker:
             self._ended_counts.add(worker.counts)

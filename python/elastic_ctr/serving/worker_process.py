@@ -1,7 +1,7 @@
-"""A worker of serving: its prediction ports, one Paddle thread, told by its parent what to load and what to answer with.
+"""A worker of serving: its prediction ports and one Paddle thread. The parent orders it to load versions and to pin one.
 
-Orders and answers are JSON lines, see `runtime.process_pool`; its own line `counted` comes twice a second. `python -m`
-starts it; it ends with its parent, whatever way that happens.
+Orders and answers are JSON lines, see `runtime.process_pool`; the worker also sends a line `counted` twice a second.
+`python -m` starts it; it ends with its parent, however that ends.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Worker:
         serving = config.serving
         self._writer = writer
         self._counters = Counters()
-        # Only this thread calls Paddle, or the loop in its place: two calls at once have crashed.
+        # Only this thread calls Paddle, or the event loop while it is idle: two concurrent calls have crashed.
         self._paddle = InlineExecutor("paddle")
         self._networks = SpareNetworks()
         self._batcher = Batcher(
@@ -97,14 +97,14 @@ class Worker:
         self._frontend = HttpFrontend(
             routes.handle, Limits(max_body_bytes=serving.max_body_bytes), lambda status: routes.count("none", status)
         )
-        # Everyday requests; the frontend above is behind it.
+        # The native frontend for everyday requests, which owns the frontend above.
         self._native: NativeHttpFrontend | None = None
         self._compiling: asyncio.Task[NativeHttpFrontend] | None = None
         self._preloading: Future[None] | None = None
-        # Loads, checks and the opening of frontends.
+        # Orders under way: loads, checks and the opening of frontends.
         self._under_way: set[asyncio.Task[None]] = set()
         self._opened = False
-        # Why they are not.
+        # The reason why the ports are not open.
         self._shut = "this worker is ending"
         self._grpc: GrpcFrontend | None = None
         self._clients: dict[tuple[int, int], CubeClient] = {}
@@ -114,7 +114,7 @@ class Worker:
         self.stopped = asyncio.Event()
 
     async def run(self, reader: asyncio.StreamReader) -> None:
-        """Obey until told to stop, or until the parent hangs up."""
+        """Carry out orders until SIGTERM or the order to stop, or until the parent closes the socket."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stopped.set)
         self._preloading = self._paddle.submit(predictor.preload)
         self._compiling = compiling = asyncio.create_task(self._compile())
@@ -128,7 +128,7 @@ class Worker:
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in running]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            # Nothing but an order or the parent's end ends it; with a part of it missing it would answer nothing.
+            # Raise the error of a task that failed: without one of its tasks the worker would answer nothing.
             task.result()
         frontends = [each for each in (self._native or self._frontend, self._grpc) if each is not None]
         await asyncio.gather(*(frontend.stop(self._grace_seconds) for frontend in frontends))
@@ -142,7 +142,7 @@ class Worker:
         await self._writer.drain()
 
     async def _compile(self) -> NativeHttpFrontend:
-        """Machine code from a cache is there in a moment, without one in half a minute. Raises whatever numba raises."""
+        """Compile machine code, which takes a moment with a cache and half a minute without. Raises numba's errors."""
         from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend, NativeLimits
 
         serving = self._config.serving
@@ -157,11 +157,11 @@ class Worker:
         while line := await reader.readline():
             order = json.loads(line)
             if (do := long.get(order["do"])) is not None:
-                # Holders must be able to change meanwhile.
+                # A long order runs as a task, so that orders with new holders are carried out meanwhile.
                 task = asyncio.create_task(self._carry_out(do, order))
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
-                # Before it begins: while it loads nothing may be said for tens of seconds.
+                # Send this line before the load, during which the worker may send nothing for tens of seconds.
                 self._say_counted()
             else:
                 self._do(order)
@@ -189,7 +189,7 @@ class Worker:
             self.stopped.set()
 
     def _set_holders(self, client: CubeClient, document: ReleaseDocument) -> None:
-        # Versions in use stay known, also when the document does not name them.
+        # Versions in use stay known to the client, even if the document does not name them.
         pinned: dict[int, dict[str, tuple[int, ...]]] = {version: {} for version in self._batcher.in_use()}
         client.set_holders({**pinned, **document.addresses()}, document.draining())
 
@@ -201,22 +201,22 @@ class Worker:
             except Exception as failed:
                 log.exception("the frontends cannot be opened; this worker ends, and another one tries again")
                 self._shut = f"the frontends cannot be opened ({type(failed).__name__}: {failed})"
-                # Some may be open, and cannot be opened twice.
+                # Some ports may be open, and cannot be opened twice.
                 self.stopped.set()
         return {"ok": True} if self._opened else {"error": self._shut}
 
     async def _open_frontends(self) -> None:
         host, serving = self._config.host, self._config.serving
         if serving.grpc_port:
-            # The import takes 20 MB, which a process without gRPC saves.
+            # The import takes 20 MB, which a process without a gRPC port saves.
             from elastic_ctr.serving.frontends.grpc import GrpcFrontend
 
             self._grpc = GrpcFrontend(self._routes, serving.max_body_bytes)
             await self._grpc.listen(host, serving.grpc_port)
         _freeze_gc()
-        # HTTP comes last: once it answers, clients may use gRPC as well.
+        # HTTP opens last, because its answer shows clients that gRPC is open as well.
         assert self._compiling is not None
-        # The end of the worker must not leave it half made.
+        # The end of the worker must not cancel the compilation halfway.
         self._native = await asyncio.shield(self._compiling)
         await self._native.listen(bind(host, serving.port, share=True))
 
@@ -251,15 +251,15 @@ class Worker:
                 averaged if averaged.any() else NOT_AVERAGED,
                 partial(self._networks.put, network),
             )
-        # No prediction waits for the compiler while it holds the loop.
+        # Wait for the compilation, which may block the event loop: no prediction should wait for it.
         assert self._compiling is not None
         await asyncio.wait([self._compiling])
-        # Also when it is loaded: the batcher may be about to unload it.
+        # Add it even if it is loaded already, because the batcher may be about to unload it.
         self._batcher.add(loaded)
         return manifest
 
     async def _check(self, order: Message) -> Message:
-        """Load and warm up a version, and answer its samples on the whole path. Only the checker, which has no requests, does it."""
+        """Load and warm up a version, and predict its samples by lookup and network. Only the checker does this."""
         version, folder = order["version"], Path(order["folder"])
         try:
             manifest = await self._load_version(version, folder)
@@ -297,14 +297,14 @@ class Worker:
         return client
 
     async def _newest_live(self) -> int | None:
-        """Ask the parent for the newest document; without one in time go by the last."""
+        """Return the loaded live version of the newest document, requested from the parent; after a timeout, of the last one."""
         self._document_came.clear()
         self._say({"event": "not-held"})
         await wait_event(self._document_came, DOCUMENT_SECONDS)
         live = None if self._document is None else self._document.live
         return live if live in self._batcher.versions else None
 
-    # -- what goes on by itself
+    # -- background tasks
 
     async def _keep_alive(self) -> None:
         while True:
@@ -327,18 +327,18 @@ class Worker:
 
 
 class SamplesDamaged(ValueError):
-    """sample.jsonl cannot be what the manifest speaks of: which line, why."""
+    """sample.jsonl is not the file that the manifest describes; the text has the line and the reason."""
 
 
 class Verdict(NamedTuple):
-    """`refused` is None when every answer was near enough, else the sentence that names the worst line."""
+    """`refused` is None if every answer was near enough, else the sentence that names the worst line."""
 
     max_abs_diff: float
     refused: str | None
 
 
 def read_samples(path: Path, schema: Schema, expected: int) -> tuple[Instances, Doubles]:
-    """Instances and published probabilities f64 [rows] of lines `{"line": features, "published": probability, …}`.
+    """Return instances and published probabilities f64 [rows] of lines `{"line": features, "published": probability, …}`.
 
     Raises SamplesDamaged, OSError.
     """
@@ -352,7 +352,7 @@ def read_samples(path: Path, schema: Schema, expected: int) -> tuple[Instances, 
             if transformer is not None:
                 row: Any = row_of(orjson.loads(features), transformer.inputs)
             else:
-                # A training line may have no features at all.
+                # A sample's line may have no features.
                 row = (
                     parse_features(features, schema.slots, None).keys
                     if features.strip()
@@ -375,12 +375,12 @@ def read_samples(path: Path, schema: Schema, expected: int) -> tuple[Instances, 
 
 
 def compare(version: int, served: npt.ArrayLike, published: Doubles, allowed: float) -> Verdict:
-    """Judge what was served by what was published. Whatever is not a number is refused."""
+    """Compare served with published probabilities. NaN is refused."""
     answers = np.asarray(served, dtype=np.float64)
     if not len(published):
         return Verdict(0.0, None)
     differences = np.abs(answers - published)
-    # A NaN is worse than any difference, and JSON has none to report it with.
+    # A NaN counts as the worst difference; JSON has no NaN to report.
     differences[np.isnan(differences)] = np.inf
     worst = int(np.argmax(differences))
     difference = float(differences[worst])
@@ -394,9 +394,8 @@ def compare(version: int, served: npt.ArrayLike, published: Doubles, allowed: fl
 
 
 def _freeze_gc() -> None:
-    """The cyclic collector took 25 us of each request for walking through Paddle's modules, and requests leave no cycles.
-
-    Modules stay for good; the collector looks through the rest when there is much of it.
+    """Freeze the objects of loaded modules, and collect rarely. The garbage collector took 25 us of each request for walking through
+    Paddle's modules, and requests leave no cycles.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -407,7 +406,7 @@ async def _main(control: int, config: ServingFile) -> None:
     try:
         await Worker(config, writer).run(reader)
     except (BrokenPipeError, ConnectionResetError):
-        pass  # the parent is gone, and so are we
+        pass  # the parent has ended, so this process ends, too
 
 
 def main() -> None:
@@ -420,13 +419,13 @@ def main() -> None:
     die_with_parent(given.parent)
     os.nice(given.nice)
     raise_fd_limit(OPEN_FILES)
-    # Ctrl-C reaches the whole terminal; the parent decides.
+    # Ctrl-C signals all processes of the terminal; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Paddle leaves files where it runs.
+    # Paddle writes files to the working directory.
     os.chdir(given.folder)
     runtime_logging.configure_from_environment(f"serving-{given.index}")
     uvloop.run(_main(given.control, given.config))
-    # Paddle's own threads and destructors have no part in a clean end.
+    # Exit without Paddle's threads and destructors, which may fail.
     logging.shutdown()
     os._exit(0)
 

@@ -1,1 +1,1 @@
-"""`cube-agent`: brings one cube-server the parts that its pod owes."""
+"""`cube-agent`: fetches the parts that are assigned to its pod and has the cube-server beside it load them."""

@@ -1,7 +1,7 @@
 """`cube-agent`: loads its pod's parts into the cube-server beside it and reports the loaded ones.
 
-Three tasks run side by side: following the release document, loading, reporting. The agent remembers nothing that it
-can ask the server: a restarted server has no parts and gets all of them again.
+Three tasks run side by side: following the release document, loading, reporting. The server's own status decides
+what is loaded, not the agent's memory: a restarted server has no parts and gets all of them again.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 # Parts that had to be fetched are loaded in batches of this size.
 _BATCH = 8
 _LONGEST_BACK_OFF = 30.0
-# What the server said so shortly before is not asked again.
+# The agent reuses a status of the server that is younger than this, instead of a new request.
 _YOUNG_SECONDS = 0.2
-# A part that is wrong this often, each time fetched again, is wrong in the store.
+# A part that fails its checks after this many fetches is damaged in the store.
 _DAMAGED_TIMES = 3
-# A cube-transfer that was restarted answers again within this.
+# A restarted cube-transfer answers again within this time.
 _TRANSFER_RESTART_SECONDS = 40.0
 # Damaged parts that an error names.
 _NAMED = 3
@@ -77,16 +77,16 @@ class CubeAgent:
         self._failures: dict[int, int] = {}
         self._damaged: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
-        # All versions of a model have the same number; learned from the first manifest.
+        # All versions of a model have the same number of partitions, known from the first manifest.
         self._partitions: int | None = None
         self._live: int | None = None
-        # Of the newest version that was loaded: the fold that later ones will lie over, and whether that is here or was given up.
+        # The newest loaded version, the fold that it announces, and whether that fold is cached or its fetch was given up.
         self._newest_loaded = 0
         self._fold_ahead: int | None = None
         self._fold_is_done = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until stop is set, then drain, report that nothing is loaded any more, and end."""
+        """Work until stop is set, then drain, report that nothing is loaded, and end."""
         work = (self.release.run(), self._work(), self._report_loop(), self._drain_when_stopped(stop))
         tasks = [asyncio.create_task(each) for each in work]
         try:
@@ -116,14 +116,14 @@ class CubeAgent:
         return 0 if self.loaded is None else sum(map(len, self.loaded.versions.values()))
 
     def drain(self) -> None:
-        """Announce that this pod is draining; it fetches nothing any more."""
+        """Announce that this pod is draining, and fetch no further parts."""
         if not self.draining:
             log.info("draining: other pods take over what this one answers")
             self.draining = True
             self._report_now.set()
 
     def ready(self) -> tuple[bool, str]:
-        """Before any version has been live, every running agent is ready."""
+        """Return (ready, reason). Before any version has been live, every running agent is ready."""
         document, held = self.document, self.loaded
         if self.draining:
             return False, "draining"
@@ -184,12 +184,12 @@ class CubeAgent:
             self._changed.clear()
 
     async def _fetch_ahead(self, document: ReleaseDocument) -> None:
-        """The full parts that versions will lie over soon, while there is nothing else to do."""
+        """Fetch the full parts of an announced fold, while there is no other work."""
         version = self._fold_ahead
         if version is None or self._fold_is_done or self._partitions is None or document.live is None:
             return
         if any(str(each) in self._errors for each in document.wanted):
-            # It is tried again in a moment.
+            # The next turn of `_work` tries again.
             return
         owed = sorted(assigned_partitions(self.shard, document.live, document, self._partitions))
         try:
@@ -197,13 +197,13 @@ class CubeAgent:
         except FetchStopped:
             return
         except (ManifestDamaged, StoreError, OSError) as failed:
-            # The version that lies over it says so, if it is still so then.
+            # If the failure persists, loading the first version over the fold reports it as an error.
             log.info("the full parts that version %d was merged into are not fetched beforehand: %s", version, failed)
             whole = True
         self._fold_is_done = whole
 
     async def _look(self, *, young: float = 0) -> LoadedParts:
-        """What the server holds; as it was said less than `young` seconds ago, if it was."""
+        """Return the parts that the server has loaded, from a status at most `young` seconds old if there is one."""
         if self.loaded is not None and time.monotonic() - self._looked_at < young:
             return self.loaded
         try:
@@ -222,7 +222,7 @@ class CubeAgent:
         return held
 
     async def _reconcile(self, document: ReleaseDocument, held: LoadedParts) -> None:
-        """Load one version at a time, the live one first; a newer document takes effect between two batches."""
+        """Load one version after the other, the live one first; a newer document takes effect between two batches."""
         for version in document.wanted:
             given_up = version in self.refused and version == document.candidate
             if (
@@ -255,14 +255,14 @@ class CubeAgent:
         self._errors.pop("disk", None)
 
     def _is_loaded(self, version: int, document: ReleaseDocument, held: LoadedParts) -> bool:
-        """Whether there is nothing of it to load, and it has no error that an attempt would clear."""
+        """True if all assigned partitions are loaded and the version has no error that another attempt would clear."""
         if self._partitions is None or version in self.refused or str(version) in self._errors:
             return False
         owed = assigned_partitions(self.shard, version, document, self._partitions)
         return owed <= held.versions.get(version, frozenset())
 
     def _superseded(self, document: ReleaseDocument) -> bool:
-        """Whether the document now wants other versions or another placement; new holders alone do not count."""
+        """True if a newer document wants other versions or another placement; new holders alone do not count."""
         now = self.document
         return self.draining or now is None or (now.wanted, now.placement) != (document.wanted, document.placement)
 
@@ -292,7 +292,7 @@ class CubeAgent:
                 break
             self.cache.invalidate(version, held.damaged.get(version, {}).keys() & set(missing))
             if missing == before and young:
-                # A look that was under way may have told what was held before the load.
+                # A status request that was under way during the load may have returned the parts of before.
                 young = 0.0
                 continue
             if missing == before:
@@ -305,19 +305,19 @@ class CubeAgent:
             if refused is not None and len(batch) == 1:
                 wrong[batch[0]] = refused
             elif refused is not None:
-                before, most = [], 1  # one part spoils its batch: given one by one, the server says which
+                before, most = [], 1  # one bad part fails its batch: parts loaded one by one show which
         if wrong:
             raise next(iter(wrong.values()))
 
     def _cached(self, manifest: DictionaryManifest) -> set[int]:
-        """Partitions that need no fetching. An overlay that is one file for all of them is fetched here."""
+        """Return the partitions that need no fetching, after fetching an overlay that is one file for all of them."""
         if manifest.in_one_file:
             with contextlib.suppress(ManifestDamaged, StoreError):
                 self.cache.fetch_overlays(manifest)
         return self.cache.cached_partitions(manifest.version)
 
     def _hold(self, versions: dict[int, frozenset[int]], version: int, loaded: Collection[int]) -> None:
-        """What the server holds after a load or an unload, by its answer: it need not be asked again."""
+        """Note the loaded parts that the server returned for a load or an unload, which saves a status request."""
         if self.loaded is not None:
             damaged = {p: why for p, why in self.loaded.damaged.get(version, {}).items() if p not in loaded}
             self.loaded = self.loaded.model_copy(
@@ -329,7 +329,7 @@ class CubeAgent:
     def _parts(
         self, version: int, batch: Collection[int]
     ) -> tuple[dict[int, tuple[Path, ...]], dict[int, ManifestDamaged | NotInStore]]:
-        """Files by partition, on this machine and checked, and what is wrong with those that have none."""
+        """Return the checked local files by partition, and the errors of the partitions without."""
         parts: dict[int, tuple[Path, ...]] = {}
         wrong: dict[int, ManifestDamaged | NotInStore] = {}
         for partition in batch:
@@ -376,7 +376,7 @@ class CubeAgent:
         now = time.monotonic()
         all_due = {version: self._handoff.due(version, now) for version in self._unneeded(held, document, now)}
         if any(all_due.values()):
-            # Whether somebody asks for them is looked at now.
+            # The time of the last lookup must be current before anything is unloaded.
             held = await self._look()
         for version, due in all_due.items():
             asked = held.last_asked_seconds.get(version)
@@ -391,12 +391,12 @@ class CubeAgent:
             log.info("the files of version %s are deleted from the cache", version)
 
     def _unneeded(self, held: LoadedParts, document: ReleaseDocument, now: float) -> Mapping[int, frozenset[int]]:
-        """Loaded and unneeded partitions by version; their timers are updated."""
+        """Return the loaded and unneeded partitions by version, and update their timers."""
         if self._partitions is None or self.draining:
             return {}
         if now - self.release.reported_at > 3 * self._config.report_seconds + 1:
-            # cube-transfer is away: readers may still use a document that lists this pod, so the timers start over when
-            # it is back.
+            # cube-transfer does not answer: readers may still use a document that lists this pod, so the timers start
+            # over once it answers again.
             self._handoff.update({}, {}, now)
             return {}
         free = unneeded_partitions(held.versions, document, self.shard, self.address, self._partitions)
@@ -409,7 +409,7 @@ class CubeAgent:
 
     async def _report_loop(self) -> None:
         while True:
-            # Fetching may keep `_work` busy for minutes, so the server is asked here as well.
+            # Fetching may keep `_work` busy for minutes, so this loop requests the server's status too.
             self._report_now.clear()
             with contextlib.suppress(ServerUnreachable, ServerRefused):
                 await self._look(young=_YOUNG_SECONDS)
@@ -417,12 +417,12 @@ class CubeAgent:
             await wait_event(self._report_now, self._config.report_seconds)
 
     def _advertised(self) -> dict[int, tuple[int, ...]]:
-        """Loaded partitions, without those about to be unloaded while other pods answer them."""
+        """Return the loaded partitions without those that are about to be unloaded because other pods answer them."""
         held, document = self.loaded, self.document
         if held is None:
             return {}
         now = time.monotonic()
-        # Update the timers during loads too: a partition that was needed again in between starts over.
+        # Update the timers during loads too: the timer of a partition that was needed in between starts over.
         free = {} if document is None else self._unneeded(held, document, now)
         found: dict[int, tuple[int, ...]] = {}
         for version, parts in sorted(held.versions.items()):
@@ -467,7 +467,7 @@ class CubeAgent:
                     log.info("nothing to drain: %s", gone)
                     break
             except (ServerUnreachable, ServerRefused) as failed:
-                # It may still answer lookups, as the only one that does.
+                # The server may still answer lookups, perhaps as the only holder.
                 heard = time.monotonic()
                 self._set_error("server", str(failed))
             else:
@@ -480,7 +480,7 @@ class CubeAgent:
         log.info("drained")
 
     async def _order_to_drain(self, server: Server) -> None:
-        """Raises ServerUnreachable. A refusal does not stop the drain: the release document tells readers too."""
+        """Order the drain. A refusal does not stop it: readers also get it from the release document. Raises ServerUnreachable."""
         try:
             await server.drain(draining=True)
         except ServerRefused as refused:
@@ -488,7 +488,7 @@ class CubeAgent:
             self._set_error("drain", str(refused))
 
     def _replaced(self, held: LoadedParts) -> bool:
-        """Whether other pods answer this pod's partitions, or no pod is up that could, or cube-transfer is away.
+        """True if other pods answer this pod's partitions, no pod is up that could, or cube-transfer does not answer.
 
         An upgrade restarts cube-transfer too, so the agent waits longer than a restart takes.
         """

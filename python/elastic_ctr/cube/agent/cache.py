@@ -1,8 +1,8 @@
 """The cached parts of an agent: fetched with a rate limit, resumed after an interruption, checked before use.
 
-<cache>/<version>/manifest.json     the dictionary's manifest: a restarted pod needs no store for what it has
-<cache>/<version>/part-00017.dict   a checked part: a copy, so that damage to it is never damage to the store
-<cache>/<version>/part-00017.part   one that is being fetched
+<cache>/<version>/manifest.json     the dictionary's manifest: a restarted pod loads cached parts without the store
+<cache>/<version>/part-00017.dict   a checked part: a copy, so that damage to it never damages the store
+<cache>/<version>/part-00017.part   a part that is being fetched
 <cache>/<version>/overlay.dict      the overlay of all partitions, where it is one file
 <cache>/<version>/fold.json         the manifest of full parts that this overlay was merged into
 """
@@ -27,16 +27,16 @@ from elastic_ctr.store.versions.manifest import (
 )
 
 _PIECE = 4 << 20
-# Error numbers of bytes that a disk has lost.
+# Error numbers of a read from bytes that the disk has lost.
 _LOST = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
 
 
 class FetchStopped(Exception):
-    """The agent ends; what has been fetched so far stays for the next start."""
+    """The agent ends; the bytes fetched so far stay for the next start."""
 
 
 class _FetchPaused(Exception):
-    """The agent has other work; what has been fetched so far stays."""
+    """The agent has other work; the bytes fetched so far stay."""
 
 
 class Cache:
@@ -57,7 +57,7 @@ class Cache:
         self.stopped = threading.Event()
 
     def is_published(self, version: int) -> bool:
-        """Whether the store has the version's manifest: then a part that it lacks is missing for good."""
+        """True if the store has the version's manifest: a part that it lacks then is missing for good."""
         try:
             return self._store.exists(layout.dictionary_manifest(version))
         except (StoreError, OSError):
@@ -72,20 +72,20 @@ class Cache:
         return self._manifests[version]
 
     def _full_below(self, manifest: DictionaryManifest) -> DictionaryManifest:
-        """The one with its full parts. Raises as `manifest` does."""
+        """Return the manifest with the full parts of this one. Raises as `manifest` does."""
         version = manifest.full_version
         if not manifest.folded or manifest.version == version:
             return self.manifest(version)
         return self._fold(version)
 
     def _fold(self, version: int) -> DictionaryManifest:
-        """The full parts that the overlay of a version was merged into. Raises as `manifest` does."""
+        """Return the manifest of the full parts that a version's overlay was merged into. Raises as `manifest` does."""
         if version not in self._folds:
             self._folds[version] = self._kept(layout.dictionary_fold(version), lambda: read_fold(self._store, version))
         return self._folds[version]
 
     def _kept(self, path: str, read: Callable[[], DictionaryManifest]) -> DictionaryManifest:
-        """A manifest of the store, as this machine has it if it has it."""
+        """Return a manifest from its local copy; without one from the store, and keep a copy."""
         file = self._folder / PurePosixPath(path).relative_to(layout.DICTIONARIES)
         try:
             return read_document(DictionaryManifest, file.read_bytes())
@@ -98,19 +98,19 @@ class Cache:
         return found
 
     def parts(self, version: int, partition: int) -> tuple[Path, ...]:
-        """The full part and the overlays of a partition, the lowest first, on this machine and checked.
+        """Return local, checked files of a partition, the lowest layer first: the full part, then the overlays.
 
         Raises NotInStore, StoreError, ManifestDamaged, OSError, FetchStopped.
         """
         return tuple(self._file(entry) for entry in self._layers(self.manifest(version), partition))
 
     def fetch_overlays(self, manifest: DictionaryManifest) -> None:
-        """Those that are one file of all partitions. Raises as `parts` does."""
+        """Fetch the overlays of a manifest whose overlay is one file of all partitions. Raises as `parts` does."""
         for entry in manifest.overlays(0):
             self._file(entry)
 
     def fetch_ahead(self, version: int, partitions: Iterable[int], has_work: Callable[[], bool]) -> bool:
-        """Full parts that the overlay of a version was merged into, before one lies over them; False where the agent has other work first.
+        """Fetch the full parts of a fold before a version lies over them. Return False if other work interrupted it.
 
         Raises as `parts` does.
         """
@@ -123,7 +123,7 @@ class Cache:
         return True
 
     def cached_partitions(self, version: int) -> set[int]:
-        """Partitions that need no fetching. Raises as `manifest` does."""
+        """Return the partitions that need no fetching. Raises as `manifest` does."""
         manifest = self.manifest(version)
         layers = {p: self._layers(manifest, p) for p in range(manifest.partitions)}
         # Each file once: an overlay may be the one of all partitions.
@@ -135,7 +135,7 @@ class Cache:
         return self._full_below(manifest).part(partition), *manifest.overlays(partition)
 
     def forget(self, needed: Collection[int], ahead: int | None = None) -> list[int]:
-        """Delete what belongs to no needed version, nor lies below one or will. Raises OSError."""
+        """Delete files of versions that are not needed, not below a needed one, and not `ahead`. Return these. Raises OSError."""
         try:
             keep = {ahead} | {each for version in needed for each in (version, *self.manifest(version).others)}
         except (StoreError, ManifestDamaged):
@@ -165,19 +165,19 @@ class Cache:
         return self._folder / PurePosixPath(entry.path).relative_to(layout.DICTIONARIES)
 
     def _file(self, entry: FileEntry, has_work: Callable[[], bool] = lambda: False) -> Path:
-        """Raises _FetchPaused once it `has_work` of another kind."""
+        """Return the checked local file of an entry, fetched if needed. Raises _FetchPaused once the agent `has_work`."""
         target = self._path(entry)
         if target.exists():
             if self._is_right(target, entry):
                 return target
-            # Damaged on this disk: it is fetched anew.
+            # The local file is damaged, so it is fetched anew.
             target.unlink()
         target.parent.mkdir(parents=True, exist_ok=True)
         self._fetch(target, entry, has_work)
         return target
 
     def _is_right(self, path: Path, entry: FileEntry) -> bool:
-        """A file's bytes are read once in an agent's life, unless the file changes."""
+        """True if size and digest match. The agent reads a file's bytes once in its life, unless the file changes."""
         found = path.stat()
         seen = (found.st_size, found.st_mtime_ns)
         if self._checked.get(path) == seen:
@@ -200,8 +200,8 @@ class Cache:
         if size > entry.bytes:
             partial.unlink()
             size = 0
-        # In large pieces, whatever the store gives: the kernel keeps what is written together in pages as large, if it can, and
-        # lookups find records in huge pages faster.
+        # Write large pieces, whatever sizes the store yields: the kernel tends to keep bytes that are written together in
+        # huge pages, in which lookups find records faster.
         with partial.open("ab", buffering=_PIECE) as out:
             if size < entry.bytes:
                 for block in self._store.read_from(entry.path, size):
@@ -210,7 +210,7 @@ class Cache:
                     out.write(block)
                     size += len(block)
                     self.fetched_bytes += len(block)
-                    # The rate is an average since a fetch was last slower than that.
+                    # The rate is averaged since a fetch last fell below it.
                     now = self._clock()
                     self._next_block_at = max(self._next_block_at, now) + len(block) / self._bytes_per_second
                     self.stopped.wait(self._next_block_at - now)

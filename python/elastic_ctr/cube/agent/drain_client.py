@@ -1,4 +1,4 @@
-"""Draining a cube pod, for preStop. It imports little, so that it starts fast in a pod that ends."""
+"""Draining a cube pod, for preStop. The module imports little, so that it starts fast in a pod that ends."""
 
 import http.client
 import json
@@ -7,22 +7,22 @@ from urllib.parse import urlsplit
 
 from elastic_ctr.runtime.auth import Tokens, bearer
 
-# In a cluster the pod's own grace ends it sooner, however long operators have made that.
+# In a cluster the pod's terminationGracePeriodSeconds ends the drain sooner.
 LONGEST_DRAIN_SECONDS = 86_400.0
 _ASK_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 
 
 class DrainRefused(RuntimeError):
-    """The agent answers, and does not drain: its own sentence."""
+    """The agent refused the order to drain; the text is its own sentence."""
 
 
 def run_cube_drain(
     *, agent_url: str, tokens: Tokens | None = None, grace_seconds: float = LONGEST_DRAIN_SECONDS
 ) -> bool:
-    """Have the agent drain and wait until it has ended; for preStop of both containers of a cube pod.
+    """Order the agent to drain and wait until it has ended; for preStop of both containers of a cube pod.
 
-    False when the grace was over first. A refused connection means that the agent has ended; a slow answer does not.
+    Return False if the grace ran out first. A refused connection means that the agent has ended; a slow answer does not.
     Raises DrainRefused.
     """
     until = time.monotonic() + grace_seconds
@@ -37,7 +37,7 @@ def run_cube_drain(
         except ConnectionRefusedError:
             return True
         except (OSError, http.client.HTTPException):
-            # The agent ends just now, or is busy: the next call tells.
+            # The agent is ending or busy; the next call shows which.
             pass
         if time.monotonic() >= until:
             return False

@@ -7,9 +7,9 @@ Times = dict[int, dict[int, float]]
 
 
 class HandoffTimers:
-    """Of partitions that another pod has taken over, or that nobody needs. `seconds` is the pod's drainSeconds.
+    """Timers of partitions that another pod has taken over or that are not needed. `seconds` is the pod's drainSeconds.
 
-    By version, because a stream leaves dozens of them in that time, and mostly all partitions of one have the same.
+    Timers are kept by version: a stream leaves dozens of versions in that time, mostly with one time for all partitions.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -18,7 +18,7 @@ class HandoffTimers:
         self._unnamed_since: Times = {}
 
     def update(self, unneeded: Mapping[int, Collection[int]], named: Mapping[int, Collection[int]], now: float) -> None:
-        """Given are the partitions that are unneeded now, and those for which the release document lists this pod, by version."""
+        """Take the partitions that are unneeded now, and those for which the release document lists this pod, by version."""
         _since(self._unneeded_since, unneeded, now)
         unnamed = {
             version: frozenset(parts).difference(named[version]) if version in named else parts
@@ -27,11 +27,11 @@ class HandoffTimers:
         _since(self._unnamed_since, unnamed, now)
 
     def hidden(self, version: int, now: float) -> set[int]:
-        """The partitions to advertise no more. Not at once: DNS does not know a new pod everywhere yet."""
+        """Return the partitions to advertise no longer. A new holder's DNS name first has to resolve everywhere."""
         return {p for p, since in self._unneeded_since.get(version, {}).items() if now - since >= self._seconds / 2}
 
     def due(self, version: int, now: float) -> list[int]:
-        """The partitions to unload: all readers have had time to learn of the other holders."""
+        """Return the partitions to unload: all readers have had time to receive a document with the other holders."""
         unneeded, unnamed = self._unneeded_since.get(version, {}), self._unnamed_since.get(version, {})
         if not unneeded or now - min(unneeded.values()) < self._seconds:
             return []
@@ -43,7 +43,7 @@ class HandoffTimers:
 
 
 def _since(times: Times, parts: Mapping[int, Collection[int]], now: float) -> None:
-    """Keep the times of these partitions alone; a new one has the time of now."""
+    """Keep the start times of these partitions and drop all others; a new partition starts now."""
     for gone in times.keys() - parts.keys():
         del times[gone]
     for version, numbers in parts.items():

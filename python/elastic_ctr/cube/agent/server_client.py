@@ -11,7 +11,7 @@ from elastic_ctr.runtime.auth import Tokens, bearer
 from elastic_ctr.store.versions.manifest import Record
 
 _LAYERS = ("full", "overlay", "recent")
-# Every worker maps and checks the files first.
+# A load returns after every worker has mapped and checked the files.
 _LOAD_SECONDS = 600.0
 _ASK_SECONDS = 5.0
 
@@ -29,9 +29,9 @@ class ServerGone(ServerUnreachable):
 
 
 class LoadedParts(Record):
-    """The loaded partitions by version; seconds since lookups, None: never.
+    """The loaded partitions by version, and the seconds since their last lookups (None: never).
 
-    `damaged`: version -> partition -> sentence, of partitions that it does not answer until they are loaded again.
+    `damaged`: version -> partition -> sentence, for partitions that the server does not answer until they are loaded again.
     """
 
     versions: dict[int, frozenset[int]]
@@ -59,7 +59,7 @@ class Server:
     async def load(
         self, version: int, dim: int, partitions: int, parts: Mapping[int, Sequence[Path]]
     ) -> dict[int, frozenset[int]]:
-        """`parts`: of each partition the full part, and its overlays, the lowest first. What the server holds then, by version.
+        """Load partition -> (full part, overlays, the lowest first). Return all loaded partitions by version.
 
         Raises ServerRefused, ServerUnreachable.
         """
@@ -71,7 +71,7 @@ class Server:
         return _versions_in(await self._ask("POST", "load", body, _LOAD_SECONDS))
 
     async def unload(self, version: int, partitions: Iterable[int]) -> dict[int, frozenset[int]]:
-        """What the server holds then, by version. Raises ServerRefused, ServerUnreachable."""
+        """Return the partitions that stay loaded, by version. Raises ServerRefused, ServerUnreachable."""
         body = {"version": version, "partitions": sorted(partitions)}
         return _versions_in(await self._ask("POST", "unload", body, _LOAD_SECONDS))
 

@@ -1,8 +1,8 @@
-"""`cube-builder`: builds one version at a time, in worker processes, on the orders of transfer in the same pod.
+"""`cube-builder`: builds one version at a time, in worker processes, on the orders of cube-transfer in the same pod.
 
 POST /build {"version": V}   start the build, or join the one under way or done; 409 while another one runs. With "mend": true damaged
                              parts of a built version are built again
-GET  /build                  a BuildProgress; with `?wait=SECONDS`, once the build is over or so many seconds later
+GET  /build                  a BuildProgress; with `?wait=SECONDS`, after the build or that many seconds
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class CubeBuilder:
             return self._progress
 
     def progress_within(self, seconds: float) -> BuildProgress:
-        """Once nothing is being built, or after so many seconds."""
+        """Return the progress once no build runs, or after this many seconds."""
         with self._lock:
             self._lock.wait_for(lambda: self._progress.stage in _OVER, seconds)
             return self._progress
@@ -93,7 +93,7 @@ class CubeBuilder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the partition under way; the rest is built again at the next start."""
+        """End after the partition under way; the next start builds the rest."""
         self._orders.put(None)
         pool = self._pool
         if pool is not None:
@@ -109,14 +109,14 @@ class CubeBuilder:
             busy, same = now.stage not in _OVER, (now.version, now.mend) == (version, mend)
             if busy and not same:
                 raise RequestRefused(409, f"version {now.version} is being built; order {version} when it is done")
-            # Parts may be damaged again.
+            # An order to mend runs again even after it was done: parts may be damaged again.
             if not busy and (not same or mend or now.stage == "failed"):
                 self._progress = BuildProgress(version=version, mend=mend, stage="planning")
                 self._orders.put(BuildOrder(version=version, mend=mend))
             return self._progress
 
     def build(self, version: int) -> None:
-        """Build and publish one dictionary; done already is done. Raises BuildFailed."""
+        """Build and publish one dictionary, unless it is published already. Raises BuildFailed."""
         try:
             self._build(version)
         except ManifestDamaged as damaged:
@@ -163,12 +163,12 @@ class CubeBuilder:
     def _all(
         self, step: Step, plan: Plan, scratch: Path, stage: str, parts: Sequence[FileEntry] = ()
     ) -> list[FileEntry]:
-        """Do a step of all partitions; `parts` are their built files, in order. Returns the resulting ones."""
+        """Run a step for all partitions; `parts` are their built files, in order. Return the resulting files."""
         count = len(parts) or len(plan.files(step))
         self._tell(stage=stage, partitions=count, partitions_done=0)
         if plan.is_small:
             if self._pool is not None:
-                # Others that are small follow: the processes of a large build would keep their memory all the while.
+                # More small builds follow a small one, and idle processes of a large build would keep their memory.
                 self._pool.shutdown(wait=False)
                 self._pool = None
             part = parts[0] if parts else None
@@ -179,7 +179,7 @@ class CubeBuilder:
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._settings.builder_jobs, spawn, die_with_parent, (os.getpid(),))
-        # One bound for all of them, however many work side by side.
+        # The workers share one memory bound.
         memory = MEMORY_BYTES // self._settings.builder_jobs
         with children_without_interrupts():
             futures = [

@@ -1,4 +1,4 @@
-"""Distinct records in the order of their hash: any number of blocks in, the last record of each key out.
+"""External sort of records by hash: any number of blocks in, the last record of each key out.
 
 Blocks that fit the memory limit are sorted there. Larger inputs are spilled to group files by the first byte of the hash, and
 each group is sorted by itself; the order of the output is the same. Hashes are spread evenly, so one counting pass nearly sorts
@@ -22,11 +22,11 @@ from elastic_ctr.machine_code.intrinsics import copy_bytes, prefetch, store_u32,
 
 Origins = NDArray[np.uint32]
 
-_CROWD = 64  # in one place of the counting pass: hashes of chosen keys, or a key that repeats
+_CROWD = 64  # hashes in one place of the counting pass: more come from chosen keys, or from a key that repeats
 
 
 def by_hash(keys: Keys) -> tuple[Keys, Origins]:
-    """(mixed u64[m] rising, origin u32[m]): each distinct key once, where it was given last. n must be below 2^32."""
+    """Return (mixed u64[m] ascending, origin u32[m]): each distinct key's hash and last position. n must be below 2^32."""
     mixed, origin = np.empty(keys.size, np.uint64), np.empty(keys.size, np.uint32)
     bits = max(1, int(keys.size).bit_length() - 1)
     if not _nearly_sort(keys, np.uint64(64 - bits), np.zeros(1 << bits, np.uint32), mixed, origin):
@@ -39,7 +39,7 @@ def by_hash(keys: Keys) -> tuple[Keys, Origins]:
 
 @compiled
 def _nearly_sort(keys: Any, shift: Any, ends: Any, mixed: Any, origin: Any) -> Any:
-    """Scatter the hashes by their upper bits, keeping the order of equal ones. False where too many fall together."""
+    """Scatter the hashes by their upper bits, stably. Return False if too many fall into one place."""
     for i in range(keys.size):
         ends[mix(keys[i]) >> shift] += np.uint32(1)
     at = np.uint32(0)
@@ -59,7 +59,7 @@ def _nearly_sort(keys: Any, shift: Any, ends: Any, mixed: Any, origin: Any) -> A
 
 @compiled
 def _settle(mixed: Any, origin: Any) -> Any:
-    """Sort by insertion what is sorted but for neighbours, and keep the last of equal hashes. Returns how many stay."""
+    """Finish nearly sorted hashes by insertion sort, and keep the last of equal ones. Return the number kept."""
     for i in range(1, mixed.size):
         hashed, given = mixed[i], origin[i]
         place = i
@@ -92,7 +92,7 @@ def key_of(mixed: Any) -> Any:
 
 
 def sub_part_bounds(mixed: Keys, sub_parts: int) -> NDArray[np.int64]:
-    """Where each sub-part begins among rising hashes, and where the last ends: i64[sub_parts + 1]."""
+    """Return i64[sub_parts + 1]: the start of each sub-part among ascending hashes, and the end of the last."""
     # The smallest hash whose high product with sub_parts is `number`.
     first = [-(-(number << 64) // sub_parts) for number in range(sub_parts)]
     begins = np.searchsorted(mixed, np.array(first, np.uint64))
@@ -107,16 +107,16 @@ _0, _1, _4, _6, _8, _56, _63 = (np.uint64(number) for number in (0, 1, 4, 6, 8, 
 
 @compiled_making_arrays
 def fill(rows: Any, mixed: Any, origin: Any, values: Any, deleted: Any, places: Any) -> None:
-    """Write the records section of one sub-part: rows of `stride` bytes, one a slot, whatever was in it before.
+    """Write the records section of one sub-part, one row of `stride` bytes per slot, over any former content.
 
     mixed u64[n], origin u32[n], values (m rows of one type) and deleted bool[m] are those of a `Sorted`, places u32[n] their
-    slots. A deleted key's values mean nothing: zeros, so that equal content is equal bytes.
+    slots. A deleted key gets zeros as its values, so that equal content gives equal bytes.
     """
     value_bytes = np.uint64(values.itemsize * values.shape[1])
     stride = np.uint64(rows.itemsize * rows.shape[1])
     given, given_step = np.uint64(values.ctypes.data), np.uint64(values.strides[0])
     row = np.uint64(rows.ctypes.data)
-    # Written in order, each row once: reads from all over can be asked for early, writes to all over can not.
+    # Rows are written in order, each once: scattered reads can be prefetched, scattered writes cannot.
     taker = np.full(rows.shape[0], _NONE, np.uint32)
     for i in range(places.size):
         taker[places[i]] = i
@@ -136,7 +136,7 @@ def fill(rows: Any, mixed: Any, origin: Any, values: Any, deleted: Any, places: 
             if sources[i] == _0:
                 zero_bytes(row + _8, stride - _8)
             else:
-                # Zeros for the padding, if there is any; what of them is no padding is written over.
+                # Zero the padding, if any; the values that follow overwrite zeros that are no padding.
                 store_u64(row + stride - _8, _0)
                 copy_bytes(row + _8, sources[i], value_bytes)
             store_u64(row, keys[i])
@@ -145,9 +145,9 @@ def fill(rows: Any, mixed: Any, origin: Any, values: Any, deleted: Any, places: 
 
 @compiled
 def scatter(keys: Any, values: Any, deleted: Any, rows: Any, ends: Any) -> None:
-    """Rows of key u64, values and deleted u32 without gaps, by the first byte of the hash; ends i64[256] of each group.
+    """Scatter records by the first byte of their hash into packed rows of key u64, values, deleted u32.
 
-    values are n rows of one type, as are the rows. Rows of a group keep their order.
+    values are n rows of one type, as are the rows; ends i64[256] end the groups. Rows of a group keep their order.
     """
     value_bytes, step = np.uint64(values.itemsize * values.shape[1]), np.uint64(rows.itemsize * rows.shape[1])
     source, source_step = np.uint64(values.ctypes.data), np.uint64(values.strides[0])
@@ -180,7 +180,7 @@ def mark(presence: Any, mixed: Any) -> None:
 
 GROUPS = 256
 SPILLED_KEYS = 1 << 19
-_KEY_BYTES, _DELETED_BYTES = 8, 4  # of a spilled row: the key before the values, whether it is deleted behind them
+_KEY_BYTES, _DELETED_BYTES = 8, 4  # a spilled row has the key before the values, and the flag of a deletion after them
 _EMPTY_MIXED = mix_array(np.full(1, EMPTY_KEY, np.uint64))[0]
 
 
@@ -193,7 +193,7 @@ class Block(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """Distinct records in ascending order of mixed = mix(key): that of mixed[i] is values[origin[i]], deleted[origin[i]]."""
+    """Distinct records, ascending by mixed = mix(key): record i has values[origin[i]] and deleted[origin[i]]."""
 
     mixed: Keys
     origin: Origins
@@ -207,7 +207,7 @@ class ExternalSorter:
     def __init__(self, value_bytes: int, folder: Path, memory_bytes: int, *, keep_deleted: bool) -> None:
         self._value_bytes = value_bytes
         self._row_bytes = _KEY_BYTES + value_bytes + _DELETED_BYTES
-        # The record, its copy in one piece, the hash, the order and the flags live at the same time.
+        # The record, its contiguous copy, the hash, the order and the flags are in memory at the same time.
         self._limit = max(1, memory_bytes // (2 * (8 + value_bytes) + 34))
         self._keep_deleted = keep_deleted
         self._held: list[Block] = []
@@ -221,9 +221,9 @@ class ExternalSorter:
         self.empty_key: tuple[Stored, bool] | None = None
 
     def collect(self, blocks: Iterable[Block]) -> None:
-        """Take all blocks, the later winning, and settle what remains."""
+        """Take all blocks, of which later ones win, and sort them in memory or by group file."""
         for block in blocks:
-            # Rows are copied by address, so they lie one behind the other.
+            # Rows are copied by address, so they must be contiguous.
             self._held.append(Block(*map(np.ascontiguousarray, block)))
             self._held_keys += block.keys.size
             if self._held_keys > self._limit:
@@ -249,7 +249,7 @@ class ExternalSorter:
             yield np.fromfile(self._file(group, "mixed"), np.uint64)
 
     def groups(self) -> Iterator[Sorted]:
-        """All distinct records but the all-ones key, in order of their hash. Once: what was read is removed."""
+        """Yield all distinct records but the all-ones key, in order of their hash, once: a file is removed after it was read."""
         if self._memory is not None:
             yield self._memory
             return
@@ -262,7 +262,7 @@ class ExternalSorter:
             yield Sorted(mixed, origin, block.values, block.deleted)
 
     def _settled(self, block: Block) -> tuple[Keys, Origins]:
-        """Of each key the last record, as hash and place, without the all-ones key and what is not to be kept."""
+        """Return (mixed, origin) of each key's last record, without the all-ones key and deletions that are not kept."""
         mixed, origin = by_hash(block.keys)
         at = int(np.searchsorted(mixed, _EMPTY_MIXED))
         if at < mixed.size and mixed[at] == _EMPTY_MIXED:
@@ -282,7 +282,7 @@ class ExternalSorter:
 
     def _spill_held(self) -> None:
         self._spilled = True
-        # From now on all goes to the files: there is no use in holding much.
+        # From now on all records go to the files, so a large buffer has no use.
         self._limit = min(self._limit, SPILLED_KEYS)
         for keys, values, deleted in self._held:
             rows = np.empty((keys.size, self._row_bytes), np.uint8)
@@ -307,5 +307,5 @@ def _joined(blocks: list[Block], value_bytes: int) -> Block:
         return blocks[0]
     nothing = Block(np.zeros(0, np.uint64), np.zeros((0, value_bytes), np.uint8), np.zeros(0, np.bool_))
     keys, values, deleted = zip(*(blocks or [nothing]), strict=True)
-    # Of arrays with a row each, numpy may make one with its columns in one piece, and not the rows.
+    # If each array has one row, numpy may concatenate them in column order; the rows must be contiguous.
     return Block(np.concatenate(keys), np.ascontiguousarray(np.concatenate(values)), np.concatenate(deleted))

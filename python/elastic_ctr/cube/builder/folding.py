@@ -1,7 +1,7 @@
-"""Folds of a stream: an overlay that has grown large is merged into full parts beside the builds that follow it, so none waits.
+"""Folds of a stream: a large overlay is merged into full parts in the background, so that no build waits for the merge.
 
-Versions that are built meanwhile lie over the full parts of before. So do those of some time after, which announce the fold: cube-agents
-fetch it, and the first version that lies over it waits for none of its parts.
+Versions that are built meanwhile lie over the former full parts. So do the next few, whose manifests announce the fold: cube-agents
+fetch it then, and the first version over the fold waits for none of its parts.
 """
 
 import logging
@@ -33,14 +33,14 @@ from elastic_ctr.store.versions.manifest import DictionaryManifest, FileEntry
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 30.0
-# For so long a fold is announced, or for as long as it took: cube-agents fetch it faster.
+# Seconds between announcing a fold and using it; at least the time that the fold took, in which cube-agents fetch it.
 _AHEAD_SECONDS, _AHEAD_SHARE = 10.0, 1.0
 _MEMORY_BYTES = MEMORY_BYTES // 2
 
 
 class Folding:
-    """One fold at a time, in a thread and a process of its own. `newest` is the last one that versions lie over, `ahead` one that they will
-    lie over; a restarted builder has none, and begins one with the next large overlay.
+    """One fold at a time, in a thread and a process of its own. Versions lie over the fold `newest`, and will lie over the announced
+    fold `ahead`. A restarted builder has neither and begins a fold with the next large overlay.
     """
 
     def __init__(self, config: CubeBuilderFile, store: Store, tokens: Tokens | None) -> None:
@@ -56,7 +56,7 @@ class Folding:
         self._not_before = 0.0
 
     def plan(self, version: int) -> Plan:
-        """The build of a version, over the newest fold where it stands on that. Raises as `plan_build`."""
+        """Plan a version's build, over the newest fold if the version stands on it. Raises as `plan_build`."""
         if self.ahead is not None and time.monotonic() >= self._use_at:
             self.newest, self.ahead = self.ahead, None
         fold = self.newest
@@ -68,12 +68,12 @@ class Folding:
                 fold.version,
             )
             if self.newest is fold:
-                # Every build would read the manifests back to there.
+                # Without this, every build would read the manifests back to the fold.
                 self.newest = None
         return plan
 
     def begin(self, plan: Plan, scratch: Path) -> None:
-        """Begin with the overlay that is built in `scratch`, unless one is under way, announced, or has failed a moment ago."""
+        """Begin a fold of the overlay in `scratch`, unless a fold is under way, is announced, or failed a moment ago."""
         busy = self.ahead is not None or (self._thread is not None and self._thread.is_alive())
         if busy or time.monotonic() < self._not_before:
             return
@@ -112,7 +112,7 @@ class Folding:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _failed(self, version: int, failed: Exception) -> None:
-        """Versions go on lying over the full parts of before; another overlay begins another one, later."""
+        """Pause after a failed fold. Versions keep lying over the former full parts; a later overlay begins another fold."""
         self._not_before = time.monotonic() + _PAUSE_SECONDS
         log.warning("the overlay of version %d is not merged into full parts: %s", version, failed)
 

@@ -1,8 +1,8 @@
-"""Records of a SequenceFile, as a build wants them: large blocks, each byte looked at once.
+"""Records of a SequenceFile for a build: large blocks, each byte read once.
 
-Files of our own kind (uncompressed, records of one size) are taken by compiled code that knows only what a whole record
-and a sync marker look like. Whatever else is met is left to `SequenceFileReader`, which reads every kind of file and
-says what is wrong with one that is damaged.
+Compiled code reads files of our own kind (uncompressed, records of one size); it recognises only whole records and sync
+markers. `SequenceFileReader` takes over at anything else: it reads every kind of file and reports what is wrong with a
+damaged one.
 """
 
 from collections.abc import Generator, Iterator
@@ -24,7 +24,7 @@ _8, _12, _20, _24 = (np.uint64(number) for number in (8, 12, 20, 24))
 
 
 def read_blocks(path: Path, *, name: str, records: int, dim: int) -> Iterator[tuple[Keys, Values]]:
-    """Blocks of keys u64[n] and values f32[n, dim] of a file of that many records; of another dim, if the file is.
+    """Yield blocks of keys u64[n] and values f32[n, dim] of a file of that many records; a file of another dim has its own.
 
     Raises SequenceFileDamaged, which calls the file `name`, and OSError.
     """
@@ -46,9 +46,9 @@ def read_blocks(path: Path, *, name: str, records: int, dim: int) -> Iterator[tu
 def _plain(
     path: Path, header: SequenceFileHeader, block: int, dim: int
 ) -> Generator[tuple[Keys, Values], None, tuple[int, bool]]:
-    """Blocks until the end of the file or the first thing that is neither record nor sync marker.
+    """Yield blocks until the end of the file or the first bytes that are neither record nor sync marker.
 
-    Returns the number of records, and whether that was all.
+    Return the number of records, and True at the end of the file.
     """
     record = np.zeros(1, record_dtype(dim))
     size = record.itemsize
@@ -84,8 +84,8 @@ def _plain(
 def _take(data: Any, at: Any, end: Any, form: Any, sync: Any, keys: Any, values: Any, taken: Any) -> Any:
     """Move records out of data[at:end] to keys[taken:] and values[taken:], passing sync markers.
 
-    form is a record of zeros with its four lengths. Stops when no whole record and no sync marker begins at `at`, or
-    there is no place left. Returns where it stopped and how many records are in keys.
+    form is a record of zeros with its four lengths. Stop if neither a whole record nor a sync marker begins at `at`, or if
+    keys is full. Return the offset of the stop and the number of records in keys.
     """
     start = np.uint64(data.ctypes.data)
     ours = np.uint64(form.ctypes.data)

@@ -2,16 +2,15 @@
 
 A base becomes full parts. A delta becomes an overlay, merge(overlay of its nearest built ancestor, the deltas since),
 over that ancestor's full parts; past `overlay_share` of their keys the whole version becomes full parts instead. Deltas that are one
-file for all partitions become one overlay for all of them. Once that is large, the versions after it lie over it, with a recent overlay
-of their own keys alone; when that has grown, both are merged. So a version of a stream costs what its keys and those of the last few
-cost, not what all keys since the full parts do. Where no
-ancestor is built down to the base, base and deltas become full parts at once. A base that compacts the log of a stream has what is built
-already, so the deltas on it lie over what the version before it lies over. The parts depend on the published
-files and on which ancestors are built, on nothing else: a build that was cut off is repeated byte for byte. Beside them a manifest may
-announce a fold.
+file for all partitions become one overlay for all of them. Once that is large, later versions lie over it, with a recent overlay of
+their own keys alone; when that has grown, both are merged. So the build of a stream's version costs as much as its keys and those
+of the last few versions, not as all keys since the full parts. If no ancestor down to the base is built, base and deltas become
+full parts at once. A base that compacts the log of a stream contains only what is built already, so the deltas on it lie over the
+parts below the version before it. The parts depend on the published files and on which ancestors are built, on nothing else: an
+interrupted build is repeated byte for byte. A manifest may also announce a fold.
 
-The manifest of a version says how its values are stored (`values`). An ancestor with another kind does not count as built: what it
-has quantised is not quantised again, and the published files have float32. So after a change of `model.values` the next version
+The manifest of a version names the format of its values (`values`). An ancestor with another format does not count as built:
+quantised values are never quantised again, and the published files have float32. So after a change of `model.values` the next version
 becomes full parts, each value of them quantised once.
 """
 
@@ -52,20 +51,20 @@ Stage = Literal["reading", "building", "publishing"]
 FOLD = "fold"
 """The folder in scratch of a build beside all others."""
 
-# Long, because one failed partition wastes the work on all others.
+# Seconds of retries against the store: long, because one failed partition wastes the work on all others.
 _PATIENCE_SECONDS = 60.0
-# An overlay in one file is built within some 0.2 s up to so many keys: it is not merged into full parts before, which takes longer.
+# Up to this many keys, an overlay in one file is built within some 0.2 s. Merging it into full parts would take longer.
 _LEAST_TO_MERGE = 200_000
-# An overlay in one file of more keys gets a recent one on top. That one is merged into it from as many keys on, or from a share of its
-# keys on: then a few versions share the work.
+# An overlay in one file of more keys than this gets a recent overlay on top. The recent overlay is merged into it once it has
+# more keys than this, too, and more than a share of the overlay's keys, so that several versions share the work.
 _LARGE_OVERLAY = 20_000
 _RECENT_SHARE = 0.25
-# Of what is merged: a process that has to start for it would take longer than that, and its start two seconds on a busy machine.
+# Input bytes of a build that runs without worker processes: the start of one takes longer, up to two seconds on a busy machine.
 _SMALL_BYTES = 128 << 20
 
 
 class BuildFailed(Exception):
-    """A build that did not come to its end: which file, why. `final` as in BuildProgress."""
+    """A build failed; the text has the file and the reason. `final` as in BuildProgress."""
 
     def __init__(self, sentence: str, *, final: bool) -> None:
         super().__init__(sentence)
@@ -81,12 +80,12 @@ class Plan(NamedTuple):
 
     @property
     def full_version(self) -> int:
-        """The version whose folder has the full parts, unless this version is merged into full parts itself."""
+        """Return the version whose folder has the full parts, unless this version is merged into full parts itself."""
         return self.manifest.version if self.ancestor is None else self.ancestor.full_version
 
     @property
     def in_one_file(self) -> bool:
-        """Whether its overlay is one file over all partitions: then all that goes into it is so, too."""
+        """True if the overlay is one file over all partitions, as are all its inputs then."""
         below = self.ancestor
         return (
             below is not None
@@ -96,7 +95,7 @@ class Plan(NamedTuple):
 
     @property
     def below(self) -> OverlayBelow | None:
-        """The overlay that its own lies over; None: its own has all keys since the full parts."""
+        """Return the overlay below this version's own; None if its own has all keys since the full parts."""
         under = self.ancestor
         if under is None or under.kind == "full" or not self.in_one_file:
             return None
@@ -108,16 +107,16 @@ class Plan(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """Whether it is one task, of so little that handing it to another process would take longer than doing it."""
+        """True if the build is one task with so little input that the start of a process would take longer."""
         sizes = [each.bytes for each in (*self.merged(0), *(file for own in self.inputs for file in own.cube_files))]
         return self.in_one_file and sum(sizes) <= _SMALL_BYTES
 
     def merged(self, partition: int) -> tuple[FileEntry, ...]:
-        """The overlays of its ancestor that its own begins with, the lowest first."""
+        """Return the overlays of the ancestor that are merged into this version's own, the lowest first."""
         if self.ancestor is None:
             return ()
         below = self.below
-        # What lies below stays as it is.
+        # The overlay below is not merged.
         return tuple(each for each in self.ancestor.overlays(partition) if below is None or each != below.file)
 
     @property
@@ -125,7 +124,7 @@ class Plan(NamedTuple):
         return "full" if self.ancestor is None else "overlay"
 
     def files(self, step: Step) -> list[Path]:
-        """The names of the files that a step makes, one a task."""
+        """Return the names of the files that a step makes, one per task."""
         version = self.manifest.version
         if step == "overlay" and self.in_one_file:
             return [Path(Path(layout.dictionary_overlay(version)).name)]
@@ -133,7 +132,7 @@ class Plan(NamedTuple):
 
 
 def plan_build(version: int, store: Store, fold: DictionaryManifest | None = None) -> Plan:
-    """`fold`: full parts that may be newer than those of the nearest built ancestor; then the version lies over them.
+    """Plan a version's build. It lies over `fold` if these full parts are newer than those of the nearest built ancestor.
 
     Raises NotInStore, StoreError, ManifestDamaged, and BuildFailed where the version can never be built.
     """
@@ -167,8 +166,8 @@ _Chain = tuple[dict[int, VersionManifest], dict[int, DictionaryManifest]]
 
 
 def _chain(store: Store, own: VersionManifest, *, over_compactions: bool) -> _Chain:
-    """`over_compactions`: a base that compacts a version has the keys and values of that one, and the first delta on it has all keys trained
-    since, so this delta may as well lie over what is built of the compacted version.
+    """Return the versions down to the nearest built ancestor. `over_compactions`: go on from a base to the version that it compacts.
+    The base has that version's keys and values, and the first delta on it all keys trained since, so the delta may lie over its parts.
 
     Raises NotInStore, StoreError, ManifestDamaged.
     """
@@ -184,7 +183,7 @@ def _chain(store: Store, own: VersionManifest, *, over_compactions: bool) -> _Ch
 
 
 def _shortest_chain(store: Store, own: VersionManifest) -> _Chain:
-    """To what is built before a compaction, where there is enough of that. Raises as `_chain`."""
+    """Return the chain to a version built before a compaction if there is one, else the plain chain. Raises as `_chain`."""
     with suppress(NotInStore, ManifestDamaged):
         manifests, built = _chain(store, own, over_compactions=True)
         if built:
@@ -193,7 +192,7 @@ def _shortest_chain(store: Store, own: VersionManifest) -> _Chain:
 
 
 def _built_ancestor(store: Store, version: int, own: VersionManifest) -> DictionaryManifest | None:
-    """Of one that stores its values as `own` does."""
+    """Return a version's dictionary if it is built and stores values in the format of `own`."""
     try:
         built = read_dictionary(store, version)
     except NotInStore:
@@ -202,12 +201,12 @@ def _built_ancestor(store: Store, version: int, own: VersionManifest) -> Diction
 
 
 def might_stand_on(ancestor: DictionaryManifest, fold: DictionaryManifest) -> bool:
-    """By their numbers alone: the folded version may be one that was rolled back since."""
+    """True if the numbers of the versions allow it; the folded version may still be one that was rolled back since."""
     return ancestor.full_version < fold.version <= ancestor.version
 
 
 def _over_fold(store: Store, own: VersionManifest, fold: DictionaryManifest) -> Plan | None:
-    """None where the version does not stand on the folded one, and where that was deleted: once a base compacts it, retention may."""
+    """Return None if the version does not stand on the folded one, or if retention deleted that after a base compacted it."""
     inputs, parent = [own], own.parent
     with suppress(NotInStore):
         while parent is not None and parent > fold.version:
@@ -223,15 +222,15 @@ def _over_fold(store: Store, own: VersionManifest, fold: DictionaryManifest) -> 
 
 
 def folded(plan: Plan, entries: Collection[FileEntry]) -> DictionaryManifest:
-    """The manifest of full parts that the overlay of a plan was merged into."""
+    """Return the manifest of the full parts that the overlay of a plan was merged into."""
     whole = dictionary_of(plan, "full", entries)
     return whole.model_copy(update={"folded": True})
 
 
 class Task(NamedTuple):
-    """One step of one partition, for a worker process; `part` is the built one that is to be published. Files in scratch are not synced: a crash repeats the build.
+    """One step of one partition, for a worker process; `part` is the built part to publish. Files are not synced.
 
-    The step "overlay" of a plan in one file has one task, of partition 0, for all of them.
+    The step "overlay" of a plan in one file has one task for all partitions, with partition 0.
     """
 
     store: StoreConfig
@@ -246,7 +245,7 @@ class Task(NamedTuple):
 
 @dataclass
 class Outcome:
-    """The result of a task. `entry` is the finished part, in scratch until published; `failed` the reason of a failure."""
+    """The result of a task: `entry` is the finished part, in scratch until it is published, `failed` the reason of a failure."""
 
     partition: int
     entry: FileEntry | None = None
@@ -256,7 +255,7 @@ class Outcome:
 
 
 def run_task(task: Task) -> Outcome:
-    """Do one step of one partition. Errors are returned, not raised: not all of them can be pickled."""
+    """Run one step of one partition. Errors are returned, not raised, because not all of them can be pickled."""
     outcome = Outcome(task.partition)
     try:
         patience = RetryPolicy(_PATIENCE_SECONDS)
@@ -321,14 +320,14 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
 
 
 def _of_partition(blocks: Iterable[tuple[Keys, Values]], identity: Identity) -> Iterator[tuple[Keys, Values]]:
-    """The keys of a partition, of a file that has those of all."""
+    """Yield a partition's records from a file that has all partitions."""
     for keys, values in blocks:
         mine = partitions_of(keys, identity.partitions) == identity.partition
         yield keys[mine], values[mine]
 
 
 def input_file(manifest: VersionManifest, partition: int) -> FileEntry:
-    """The SequenceFile with a partition's keys. Raises BuildFailed when the manifest names none."""
+    """Return the SequenceFile with a partition's keys. Raises BuildFailed if the manifest names none."""
     place = (0, 1) if manifest.in_one_file else (partition, manifest.partitions)
     path = layout.cube_file(manifest.version, manifest.kind, *place)
     for entry in manifest.cube_files:
@@ -340,15 +339,15 @@ def input_file(manifest: VersionManifest, partition: int) -> FileEntry:
 
 
 def past_share(plan: Plan, overlay_keys: int, store: Store, overlay_share: float) -> bool:
-    """Whether the overlay of a version has grown so large that full parts are better."""
+    """True if the overlay has grown so large that the version should become full parts."""
     if plan.ancestor is None or plan.below is not None or (plan.in_one_file and overlay_keys < _LEAST_TO_MERGE):
         return False
     return overlay_keys > overlay_share * read_full(store, plan.ancestor).keys
 
 
 def publish_again(store: Store, source: Path, entry: FileEntry) -> None:
-    """Put a part. A part of an earlier, unfinished build is kept if it is the same, else replaced: no agent reads a
-    part before the dictionary's manifest names it. Raises StoreError.
+    """Put a part. A part of an earlier, unfinished build is kept if it is the same and else replaced, because no agent
+    reads a part before the dictionary's manifest names it. Raises StoreError.
     """
     try:
         store.put(source, entry.path)
@@ -362,7 +361,7 @@ def publish_again(store: Store, source: Path, entry: FileEntry) -> None:
 
 
 def dictionary_of(plan: Plan, kind: Literal["full", "overlay"], entries: Collection[FileEntry]) -> DictionaryManifest:
-    """Its manifest, once all parts are built."""
+    """Return the manifest of a dictionary whose parts are all built."""
     own = plan.manifest
     return DictionaryManifest(
         version=own.version,
@@ -381,7 +380,7 @@ def dictionary_of(plan: Plan, kind: Literal["full", "overlay"], entries: Collect
 
 
 def publish_dictionary(store: Store, manifest: DictionaryManifest, path: str) -> DictionaryManifest:
-    """Write the manifest, last: it publishes the dictionary. Raises StoreError."""
+    """Write the manifest, after all parts: it publishes the dictionary. Raises StoreError."""
     try:
         store.put_bytes(manifest.to_json(), path)
     except AlreadyPublished:
@@ -391,7 +390,7 @@ def publish_dictionary(store: Store, manifest: DictionaryManifest, path: str) ->
 
 
 def fresh_scratch(scratch: Path, version: int) -> Path:
-    """An empty folder for one build. Other folders in scratch are left-overs and are deleted."""
+    """Make an empty folder for one build, and delete the other folders in scratch, which are left-overs."""
     for old in scratch.iterdir() if scratch.is_dir() else ():
         if old.is_dir() and old.name != FOLD:
             shutil.rmtree(old, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Parts of a built dictionary that are damaged in the store or lost there: they are built again, byte for byte, from the published files."""
+"""Repair of a built dictionary: parts that the store has lost or damaged are built again from the published files, byte for byte."""
 
 import hashlib
 import logging
@@ -23,14 +23,14 @@ Build = Callable[[Plan, Step, int], Outcome]
 
 
 def damaged_files(store: Store, dictionary: DictionaryManifest) -> list[FileEntry]:
-    """Those among all that a version lies on. Raises NotInStore, ManifestDamaged for a manifest, StoreError."""
+    """Return the damaged files among all layers of a version. Raises NotInStore, ManifestDamaged for a manifest, StoreError."""
     below = () if dictionary.below is None else (dictionary.below.file,)
     entries = dict.fromkeys((*read_full(store, dictionary).files, *below, *dictionary.files))
     return [each for each in entries if not _is_whole(store, each)]
 
 
 def mend(store: Store, version: int, scratch: Path, build: Build) -> list[str]:
-    """The paths that were built again. Raises BuildFailed, NotInStore, ManifestDamaged, StoreError, OSError."""
+    """Build damaged parts again and return their paths. Raises BuildFailed, NotInStore, ManifestDamaged, StoreError, OSError."""
     mended = []
     for entry in damaged_files(store, read_dictionary(store, version)):
         file = _built_again(store, entry, scratch, build)
@@ -42,7 +42,7 @@ def mend(store: Store, version: int, scratch: Path, build: Build) -> list[str]:
 
 
 def plan_again(store: Store, own: DictionaryManifest) -> Plan:
-    """The plan by which a dictionary was built: what it stands on is built as it was then."""
+    """Return the plan by which a dictionary was built, over the ancestor that was built at that time."""
     return plan_build(own.version, store, read_fold(store, own.full_version) if own.folded else None)
 
 
@@ -61,7 +61,7 @@ def _built_again(store: Store, entry: FileEntry, scratch: Path, build: Build) ->
     path = PurePosixPath(entry.path)
     own = read_dictionary(store, int(path.parent.name))
     plan = plan_again(store, own)
-    # An overlay that is one file has the partitions of all.
+    # An overlay in one file has no partition in its name and counts as partition 0.
     partition = int(path.stem.partition("-")[2] or 0)
     is_overlay = own.kind == "overlay" and entry in own.files
     if is_overlay:
@@ -83,7 +83,7 @@ def _built_again(store: Store, entry: FileEntry, scratch: Path, build: Build) ->
 
 
 def _overlay_of(store: Store, own: DictionaryManifest, plan: Plan, partition: int, scratch: Path, build: Build) -> None:
-    """What was merged into the full parts: in the store for a fold, else built on the way."""
+    """Put the overlay that was merged into the full parts into `scratch`: from the store for a fold, else built again."""
     if own.kind == "full":
         outcome = build(plan, "overlay", 0 if plan.in_one_file else partition)
         if outcome.entry is None:

@@ -1,7 +1,7 @@
-"""Dictionary parts from records: pure functions of their input, byte-identical for the same input.
+"""Dictionary parts from records: the same input gives the same bytes.
 
-Each writes to a temporary folder beside the target and renames the file, so that a part is there whole or not at all.
-Files are not synced, because a build that a crash interrupts is repeated.
+Each function writes to a temporary folder beside the target and renames the file, so that a part is whole or absent.
+Files are not synced, because an interrupted build is repeated.
 """
 
 import os
@@ -47,8 +47,8 @@ class PartFile(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Version, partition and shape of a part. `base` is the version of the full part below an overlay, 0 when unknown; `values` is
-    how the values of a key are stored.
+    """Version, partition and shape of a part. `base` is the version of the full part below an overlay, 0 if unknown; `values` is
+    the format in which values are stored.
     """
 
     version: int
@@ -62,10 +62,10 @@ class Identity(NamedTuple):
 def build_full(
     blocks: Iterable[tuple[Keys, Values]], out: Path, identity: Identity, memory_bytes: int = MEMORY_BYTES
 ) -> PartFile:
-    """A full part from blocks of keys u64[n] and values f32[n, dim]; of a repeated key the last stays.
+    """Build a full part from blocks of keys u64[n] and values f32[n, dim]; the last record of a repeated key wins.
 
-    Memory is bounded by about memory_bytes; beyond it group files go to the temporary folder. Raises ValueError for a
-    key of another partition or a block of another dim.
+    Memory is bounded by about memory_bytes; beyond it records are spilled to files in the temporary folder. Raises
+    ValueError for a key of another partition or a block of another dim.
     """
     return _build("full", identity, _present(blocks, identity), out, memory_bytes)
 
@@ -78,7 +78,7 @@ def build_overlay(
     deletions: Iterable[Keys] = (),
     memory_bytes: int = MEMORY_BYTES,
 ) -> PartFile:
-    """The overlay of a version: the overlays of its parent, the lowest first, then its delta, then deletions (tombstones); later wins.
+    """Build an overlay from the parent's overlays, the lowest first, the delta, and deletions (tombstones); later records win.
 
     Raises ValueError when an overlay of the parent is of another partition, dim or base, and DictionaryDamaged.
     """
@@ -105,9 +105,9 @@ def merge_full(
     deletions: Iterable[Keys] = (),
     memory_bytes: int = MEMORY_BYTES,
 ) -> PartFile:
-    """The full part that answers as full with overlay on top does, without the keys in deletions.
+    """Merge a full part and its overlay into a full part with the same answers, without the keys in deletions.
 
-    Raises ValueError when the two do not belong together, and DictionaryDamaged.
+    Raises ValueError if the two do not belong together, and DictionaryDamaged.
     """
     below = DictionaryPart.open(full).header
     identity = Identity(version, below.partition, below.partitions, below.dim, values=below.values)
@@ -121,7 +121,7 @@ def merge_full(
 
 
 def _present(blocks: Iterable[tuple[Keys, Values]], identity: Identity) -> Iterator[Block]:
-    """Values are quantised here and nowhere else: what comes from a part is copied as it is stored."""
+    """Quantise values. No other function does: records from a part are copied as they are stored."""
     for keys, values in blocks:
         if keys.dtype != np.uint64 or values.dtype != np.float32 or values.shape != (keys.size, identity.dim):
             raise ValueError(
@@ -138,14 +138,14 @@ def _gone(deletions: Iterable[Keys], identity: Identity) -> Iterator[Block]:
 
 
 def _trusted_overlay(path: Path, identity: Identity) -> DictionaryPart:
-    """Of this partition, or of all of them in one file."""
+    """Open an overlay of this partition, or of all partitions in one file."""
     if DictionaryPart.open(path).header.partitions == 1:
         identity = identity._replace(partition=0, partitions=1)
     return _trusted(path, "overlay", identity)
 
 
 def _stored(part: DictionaryPart, identity: Identity) -> Iterator[Block]:
-    """The records of a part that are of this partition."""
+    """Yield the records of a part that belong to this partition."""
     for block in map(Block._make, part.stored_blocks()):
         if part.header.partitions == identity.partitions:
             yield block
@@ -202,12 +202,12 @@ def _build(kind: Kind, identity: Identity, blocks: Iterable[Block], out: Path, m
 
 
 def _pieces(groups: Iterable[Sorted], sub_parts: int) -> Iterator[Sorted]:
-    """Cuts the groups of a build into its sub-parts; one may begin in a group and end in another."""
+    """Cut the groups of a build into its sub-parts; a sub-part may begin in one group and end in another."""
     carried: list[Sorted] = []
     done = 0
     for group in groups:
         bounds = sub_part_bounds(group.mixed, sub_parts)
-        # All but the last sub-part seen may be closed: later groups have larger hashes.
+        # All sub-parts but the last seen are complete: later groups have larger hashes.
         last = max(done, int(np.searchsorted(bounds[:-1], group.mixed.size)) - 1)
         for number in range(done, last):
             yield _joined([*carried, _cut(group, bounds[number], bounds[number + 1])])

@@ -1,4 +1,4 @@
-"""Stored rows for parts: as `features.quantiser.encode`, bit by bit, in machine code where that has much to compute."""
+"""Stored rows for parts: the same bytes as `features.quantiser.encode`, in machine code where there is much to compute."""
 
 import math
 from typing import Any
@@ -13,12 +13,12 @@ from elastic_ctr.machine_code.compiled import compiled
 _BLOCK = 1 << 14  # rows whose copies stay in the cache
 _INFINITY = np.float32(math.inf)
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
-# Added and taken away again, it leaves the nearest whole number, of two the even one. Not every processor can round otherwise.
+# Adding and subtracting this rounds to the nearest whole number, ties to even. Not every processor has a rounding instruction.
 _ROUNDER = 1.5 * 2.0**52
 
 
 def stored_rows(values: Values, kind: ValueKind) -> Stored:
-    """Rows u8[n, value_bytes] of values f32[n, dim]."""
+    """Return rows u8[n, value_bytes] of values f32[n, dim]."""
     if kind == "float32":
         return quantiser.encode(values, kind)
     n, dim = values.shape
@@ -43,7 +43,7 @@ def _put_steps(values: Any, scales: Any, steps: Any) -> None:
         sound = True
         for column in range(1, values.shape[1]):
             size = abs(values[row, column])
-            # Written so that a NaN is not below infinity.
+            # The comparison is written so that it is false for NaN.
             sound &= size < _INFINITY
             largest = max(largest, size)
         scale = math.nan

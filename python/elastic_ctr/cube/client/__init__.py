@@ -1,1 +1,1 @@
-"""Readers of cube."""
+"""Clients that look keys up in cube."""

@@ -21,7 +21,7 @@ from elastic_ctr.formats.keys import partitions_of
 if TYPE_CHECKING:
     from elastic_ctr.cube.client.busy_poll import Exchange
 
-# The id of every request: there is one at a time, and none on a connection that still owes an answer.
+# The id of every request: a connection has one request at a time, and none after a request without an answer.
 _REQUEST = 1
 
 
@@ -31,7 +31,7 @@ def _connected(address: str, timeout: float) -> socket.socket:
         raise CubeUnavailable(f"{address!r} is no address: write host:port")
     try:
         connected = socket.create_connection((host.strip("[]"), int(port)), timeout)
-        # The kernel keeps the timeout: with Python's own, every read would poll first.
+        # The kernel enforces the timeout: with Python's own, every read would call poll first.
         connected.settimeout(None)
         seconds, rest = divmod(timeout, 1)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -43,10 +43,10 @@ def _connected(address: str, timeout: float) -> socket.socket:
 
 
 class _Server:
-    """One connection with one request at a time; it is replaced after a request that was not answered."""
+    """One connection with one request at a time; it is replaced after a request without an answer."""
 
     def __init__(self, address: str, connect: Callable[[], socket.socket], *, busy_poll: bool) -> None:
-        """Raises CubeUnavailable when no cube-server greets."""
+        """Raises CubeUnavailable if no cube-server sends a hello."""
         self.address = address
         self._connect = connect
         self._busy_poll = busy_poll
@@ -56,7 +56,7 @@ class _Server:
     def _meet(self) -> None:
         self.hello = self._open()
         self._quick = None
-        # A server without a dim has no parts and gets no request.
+        # A server without a dim has no parts, so the client sends it no request.
         if self._busy_poll and self.hello.dim:
             # Imported here, because loading numba takes a second or two.
             from elastic_ctr.cube.client.busy_poll import Exchange
@@ -64,7 +64,7 @@ class _Server:
             self._quick = Exchange(self.hello.dim, _REQUEST)
 
     def greet_again(self) -> None:
-        """The server may have parts now."""
+        """Connect anew, because the server may have parts now."""
         self.close()
         with contextlib.suppress(CubeUnavailable):
             self._meet()
@@ -85,7 +85,7 @@ class _Server:
         return hello
 
     def ask(self, version: int, keys: Keys) -> tuple[Values, Flags] | Status:
-        """(values f32[n, dim], missing bool[n]), or the status of a refusal. Raises CubeUnavailable."""
+        """Return (values f32[n, dim], missing bool[n]), or the status of a refusal. Raises CubeUnavailable."""
         if not self.in_sync and (dim := self._open().dim) != self.hello.dim:
             self.in_sync = False
             self.close()
@@ -119,7 +119,7 @@ class _Server:
         return late
 
     def _answer(self, version: int, keys: Keys, frame: memoryview, got: int) -> tuple[Values, Flags] | Status:
-        """Wait for the answer, of which so many bytes are in frame already."""
+        """Wait for the answer, of which the first `got` bytes are in frame already."""
         got = self._receive(frame, got, HEAD_BYTES)
         head = Head.unpack(frame)
         n = keys.size if head.code == Status.OK else 0
@@ -133,7 +133,7 @@ class _Server:
         return (reply.values, reply.missing) if reply.status == Status.OK else reply.status
 
     def _receive(self, frame: memoryview, got: int, due: int) -> int:
-        """Read into frame until at least due of its bytes are there; how many are."""
+        """Read into frame until it has at least `due` bytes. Return how many it has."""
         while got < due:
             count = self._socket.recv_into(frame[got:])
             if not count:
@@ -146,11 +146,11 @@ class _Server:
 
 
 class BlockingCubeClient:
-    """Asks the servers at these addresses in turn until every key has an answer, and remembers the holder of each partition."""
+    """Sends keys to the servers at these addresses in turn until every key has an answer, and remembers each partition's holder."""
 
     def __init__(self, addresses: Sequence[str], *, timeout_seconds: float = 5.0, busy_poll: bool = True) -> None:
-        """`busy_poll`: poll a moment for each answer, in machine code. Loading that takes a second or two, too long for
-        a single lookup. Raises CubeUnavailable when no server answers.
+        """`busy_poll`: poll a moment for each answer, in machine code. Loading that code takes a second or two, too long
+        for a single lookup. Raises CubeUnavailable if no server answers.
         """
         self._timeout_seconds = timeout_seconds
         self._busy_poll = busy_poll
@@ -159,11 +159,11 @@ class BlockingCubeClient:
         failures = self._greet()
         if not self._servers:
             raise CubeUnavailable("; ".join(failures) or "no address of a cube-server was given")
-        # Version to the number of the server that held each partition when last asked, -1: unknown.
+        # Version -> for each partition the index of the server that last answered it, -1: unknown.
         self._holders: dict[int, NDArray[np.int64]] = {}
 
     def _greet(self) -> list[str]:
-        """Greet servers again that did not answer or had no parts before. Returns the failures."""
+        """Connect again to servers that did not answer or had no parts before. Return the failures."""
         failures = []
         for address in list(self._absent):
             try:
@@ -208,7 +208,7 @@ class BlockingCubeClient:
             if isinstance(answer, str):
                 raise VersionNotHeld(version, answer)
             return answer
-        # From those that held the partitions when last asked, each in one go; the rest partition by partition.
+        # One request to each server that last answered some of the partitions; then a search for each other partition.
         values = np.empty((keys.size, self.dim), np.float32)
         missing = np.empty(keys.size, np.bool_)
         numbers = partitions_of(keys, self.partitions)
@@ -229,9 +229,9 @@ class BlockingCubeClient:
         return values, missing
 
     def _search(self, version: int, keys: Keys, failed: dict[int, str]) -> tuple[int, tuple[Values, Flags]]:
-        """The first server that holds these keys, which are of one partition, and what it answers."""
+        """Return the index and the answer of the first server that answers these keys, which are of one partition."""
         refusals = []
-        # A server that failed when last asked comes last: it may take a timeout.
+        # A server whose last request failed is tried last, because it may cost a timeout.
         for number in sorted(range(len(self._servers)), key=lambda each: not self._servers[each].in_sync):
             answer = self._from(number, version, keys, failed)
             if not isinstance(answer, str):
@@ -242,7 +242,7 @@ class BlockingCubeClient:
         raise VersionNotHeld(version, "; ".join(refusals))
 
     def _from(self, number: int, version: int, keys: Keys, failed: dict[int, str]) -> tuple[Values, Flags] | str:
-        """All of the keys from this server, or why not. A server that failed in this lookup is not waited for again."""
+        """Return the answer of this server to all keys, or a reason. A server that failed in this lookup gets no second request."""
         if number not in failed:
             try:
                 return self._whole(self._servers[number], version, keys)
@@ -251,7 +251,7 @@ class BlockingCubeClient:
         return failed[number]
 
     def _whole(self, server: _Server, version: int, keys: Keys) -> tuple[Values, Flags] | str:
-        """All of the keys from this server, or why not."""
+        """Return the answer of this server to all keys, or a reason. Raises CubeUnavailable."""
         if server.hello.dim != self.dim:
             return f"{server.address} held nothing when asked"
         answers = []

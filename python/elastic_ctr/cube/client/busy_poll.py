@@ -1,5 +1,5 @@
-"""A request and its answer over a blocking socket, in machine code and without sleeping. A refusal, a late answer or
-wrong bytes are left to the caller, which continues from there.
+"""A request and its answer over a blocking socket, in machine code and without sleeping. After a refusal, a late answer or
+wrong bytes, the caller continues from the bytes sent and received so far.
 """
 
 from typing import Any
@@ -15,10 +15,10 @@ from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u16, load_u32, load_u64
 from elastic_ctr.machine_code.sockets import NOTHING, now, receive_at_once, sched_yield, send_at_once
 
-# Nanoseconds. After an answer within this time, the next one is polled for as long: a sleeping core wakes slowly.
+# Nanoseconds. After an answer within this time, the client polls this long for the next one: a sleeping core wakes slowly.
 BUSY_POLL_NS = 100_000
 
-# Of the state, i64: nanoseconds to poll, bytes sent and received; behind them the two numbers of a clock.
+# Indices of the state, i64: nanoseconds to poll, bytes sent, bytes received, and the first of two numbers of a clock.
 _POLLING, _SENT, _GOT, _CLOCK = range(4)
 
 _NO_SOCKET = -1
@@ -29,8 +29,8 @@ _OTHER_FLAGS = np.uint16(0xFFFF & ~DRAINING)
 
 
 class Exchange:
-    """The requests of one client to one server, one at a time and all with the same id. Raises numba's errors where it
-    cannot compile.
+    """The requests of one client to one server, one at a time and all with the same id. Raises numba's errors if it cannot
+    compile.
     """
 
     def __init__(self, dim: int, question: int) -> None:
@@ -42,10 +42,10 @@ class Exchange:
         self.ask(_NO_SOCKET, 1, np.zeros(0, np.uint64), np.empty(wire.reply_bytes(0, dim), np.uint8))
 
     def ask(self, fd: int, version: int, keys: Keys, frame: NDArray[np.uint8]) -> tuple[Values, Flags] | None:
-        """Keys u64[n] to (values f32[n, dim], missing bool[n]); the values stand in frame, which has a reply's bytes.
+        """Keys u64[n] to (values f32[n, dim], missing bool[n]); values is a view of frame, which has a reply's size.
 
-        None: the caller sends the `unsent` bytes, receives the rest of the frame behind the `received` ones, and calls
-        `answered`.
+        After None the caller sends the `unsent` bytes, receives the rest of the frame after the `received` ones, and
+        calls `answered`.
         """
         n = keys.size
         self._size = wire.request_bytes(n)
@@ -65,13 +65,13 @@ class Exchange:
         return int(self._state[_GOT])
 
     def answered(self, seconds: float) -> None:
-        """The caller received the answer after this time."""
+        """Note how long the caller took to receive the answer, which decides whether the next one is polled for."""
         self._state[_POLLING] = BUSY_POLL_NS if seconds * 1e9 <= BUSY_POLL_NS else 0
 
 
 @compiled
 def _send(fd: Any, question: Any, version: Any, keys: Any, request: Any) -> Any:
-    """How many bytes of the question the socket takes."""
+    """Return how many bytes of the request the socket accepted."""
     size = HEAD_BYTES + 8 * keys.size
     if size > request.size:
         raise IndexError("more keys than the request has room for")
@@ -83,7 +83,7 @@ def _send(fd: Any, question: Any, version: Any, keys: Any, request: Any) -> Any:
 
 @compiled
 def _has_values(question: Any, version: Any, n: Any, dim: Any, frame: Any, missing: Any) -> Any:
-    """Whether this whole frame answers n keys with values; then missing is filled."""
+    """True if this whole frame answers n keys with values; missing bool[n] is filled then."""
     at = np.uint64(frame.ctypes.data)
     if frame.size != HEAD_BYTES + 4 * dim * n + (n + 7) // 8 or missing.size != n:
         raise IndexError("buffers of another size than the answer's")
@@ -100,7 +100,7 @@ def _has_values(question: Any, version: Any, n: Any, dim: Any, frame: Any, missi
 def _exchange(
     fd: Any, question: Any, version: Any, keys: Any, dim: Any, request: Any, frame: Any, missing: Any, state: Any
 ) -> Any:
-    """Whether frame and missing hold the answer; each piece of it is polled for as long as the state says."""
+    """True if frame and missing contain the answer. The wait for each piece of it is bounded by state[_POLLING]."""
     state[_GOT] = 0
     state[_SENT] = _send(fd, question, version, keys, request)
     if state[_SENT] < HEAD_BYTES + 8 * keys.size:

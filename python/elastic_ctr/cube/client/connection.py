@@ -15,18 +15,18 @@ from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
 
-# Seconds before the next connect to a lost holder.
+# Seconds before the next attempt to connect to a lost holder.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 _SUSPECT_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
 _HUNG_AFTER = 3  # timeouts without an answer to the same question, or without a greeting
 _PATIENT_EVERY = 4  # connections that are not greeted
-# Statuses that concern some keys: the other attempts of the frame may succeed alone.
+# Statuses that concern only some keys of a frame: other attempts in the frame may succeed alone.
 _OF_KEYS = frozenset({Status.PARTITION_NOT_HELD, Status.BAD_REQUEST})
 
 
 class VersionNotHeld(LookupError):
-    """A holder does not have the version or a partition of it: take the newest document and ask again."""
+    """A holder does not have the version or a partition of it: the caller should look up in the newest document's version."""
 
     def __init__(self, version: int, reason: str = "") -> None:
         super().__init__(f"version {version} is not held{': ' + reason if reason else ''}")
@@ -37,7 +37,7 @@ class CubeUnavailable(RuntimeError):
 
 
 class Attempt:
-    """One request to one server. `done` is called once, unless the attempt was given up before."""
+    """One request to one server. `done` is called once, or never after `give_up`."""
 
     def __init__(self, kind: Kind, version: int, keys: Keys, dim: int, done: Callable[["Attempt"], None]) -> None:
         self.kind = kind
@@ -75,7 +75,7 @@ class Attempt:
         self.finish(None, reason)
 
     def give_up(self) -> None:
-        """Ignore the answer. The timer goes on, because a server that lost to a hedge may be hung."""
+        """Ignore the answer. The timer keeps running, because a server that lost to a hedge may be hung."""
         self._done = None
 
     def finish(self, status: Status | None, reason: str) -> None:
@@ -100,20 +100,20 @@ class _Frame(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """Connects at `prepare` or the first request, and again after a growing pause; without a request only while it is
-    `named`.
+    """Connects at `prepare` or the first request, and again after a growing pause; without a request only while its
+    address is listed (`named`).
     """
 
     def __init__(self, address: str, dim: int, partitions: int, timeout: float, deadline: float) -> None:
         """The timeout and deadline are a lookup's, in seconds."""
         self.address = address
-        # Random, so that readers spread over replicas and each stays with one.
+        # Random, so that readers spread over the replicas and each reader stays with one.
         self.rank = random.random()  # noqa: S311 - only spreads
         self.named = False
         self.draining = False
-        # Whether a request would be sent at once.
+        # True once the server has sent its hello: a request is then sent at once.
         self.greeted = False
-        # On the loop's clock. A greeting does not count: a hung server may still greet.
+        # Time of the last reply, on the loop's clock. A hello does not count: a hung server may still send one.
         self.answered_at = float("-inf")
         self.frames = 0
         self.drops = 0
@@ -140,17 +140,17 @@ class Connection(asyncio.Protocol):
 
     @property
     def trusted(self) -> bool:
-        """Neither down nor slow a moment ago."""
+        """True if the server was neither down nor slow a moment ago."""
         now = self._loop.time()
         return now >= self._down_until and now >= self._suspect_until
 
     @property
     def awaited(self) -> bool:
-        """Whether a lookup still waits for one of its answers."""
+        """True if a lookup still waits for an answer on this connection."""
         return any(attempt.open for attempt in self._attempts())
 
     def prepare(self) -> None:
-        """Connect before anything is asked."""
+        """Connect, before there is any request."""
         if self._transport is None and self._connecting is None and not self._closed:
             self._connecting = self._loop.create_task(self._connect())
 
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def timed_out(self) -> None:
-        """An attempt timed out: prefer other servers for a while, and drop this one when it stays silent."""
+        """An attempt timed out: prefer other servers for a while, and drop this connection if it stays silent."""
         self._suspect_until = self._loop.time() + _SUSPECT_SECONDS
         # One timer for all attempts: the oldest one has waited for a timeout already.
         if self._transport is not None and self._look is None:
@@ -189,15 +189,15 @@ class Connection(asyncio.Protocol):
             self._down(f"cannot connect: {failed}")
         finally:
             self._connecting = None
-        # New requests came while this attempt was failing; or a listed holder is to be connected before it is asked.
+        # New requests came while this attempt was failing; or the holder is listed and is connected in advance.
         if self._queue or self.named:
             self.prepare()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(Hello(dim=self._dim).pack())
-        # The kernel accepts for a hung worker too, and the next connection may reach a healthy one. Now and then, wait
-        # long enough for a worker that is only slow.
+        # The kernel accepts connections for a hung worker too, and the next connection may reach a healthy one. Every few
+        # connections, wait long enough for a worker that is only slow.
         patient = self._ungreeted % _PATIENT_EVERY == _PATIENT_EVERY - 1
         seconds = self._longest_silence if patient else _HUNG_AFTER * self._timeout
         self._look = self._loop.call_later(seconds, self._drop_ungreeted, seconds)
@@ -215,18 +215,18 @@ class Connection(asyncio.Protocol):
     def _drop_ungreeted(self, seconds: float) -> None:
         self._look = None
         self._ungreeted += 1
-        # A server accepted the connection, and the wait was long enough.
+        # The server accepted the connection and the wait has spread attempts already, so the pause starts small again.
         self._pause = FIRST_PAUSE
         self._drop(f"no greeting within {seconds * 1000:.0f} ms")
 
     def _look_after(self, seconds: float) -> None:
-        """By a timer of its own: a suspected server may get no further request that could time out."""
+        """Check for silence by a timer of its own, because a suspected server may get no further request that times out."""
         longest_waiting = next(iter(self._frames), None)
         self._look = self._loop.call_later(seconds, self._drop_if_silent, longest_waiting)
 
     def _drop_if_silent(self, longest_waiting: int | None) -> None:
         self._look = None
-        # Look at the oldest frame: replies to others do not excuse it.
+        # The oldest frame decides: replies to other frames do not excuse it.
         if longest_waiting in self._frames:
             self._drop(f"no reply within {self._longest_silence * 1000:.0f} ms")
         elif self._frames:
@@ -263,7 +263,7 @@ class Connection(asyncio.Protocol):
             attempt.failed(reason)
 
     def _flush(self) -> None:
-        """Send the requests of this turn: one frame per version, or more where the server's limit asks for it."""
+        """Send the requests of this turn: one frame per version, or several where the server's limit of keys requires it."""
         if not self.greeted or self._transport is None:
             return
         queue, self._queue = self._queue, []
@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
             if frame is None or head.version != frame.version:
                 raise WireError(f"it answers request {head.id} in version {head.version}, which nobody asked")
             n = frame.keys if head.code == Status.OK else 0
-            # Checked before the rest is awaited: a wrong length must not buffer gigabytes.
+            # The length is checked before the rest is awaited: a wrong one must not buffer gigabytes.
             if head.n != n or head.frame_bytes != wire.reply_bytes(n, self._dim):
                 raise WireError(f"{head.n} values in {head.frame_bytes} bytes answer {frame.keys} keys")
             if len(data) - at < head.frame_bytes:
@@ -351,7 +351,7 @@ class Connection(asyncio.Protocol):
         del data[:at]
 
     def _deliver(self, frame: _Frame, reply: wire.Reply) -> None:
-        # Where several attempts shared the frame, each is sent again alone: only one of them may be at fault.
+        # If several attempts shared the frame, each is sent again alone, because the fault may be of one of them.
         shared = len(frame.pieces) > 1 and reply.status in _OF_KEYS
         at = 0
         for piece in frame.pieces:

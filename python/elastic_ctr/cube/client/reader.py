@@ -32,8 +32,8 @@ class ClientStats:
 
 
 class _Routes(NamedTuple):
-    """The addresses of each group of partitions with the same holders; number_of[partition] is its group, -1 without a
-    holder. `alike`: all partitions have the same holders.
+    """The addresses of each group of partitions with the same holders; number_of[partition] is the group, -1 without
+    holders. `alike`: all partitions have the same holders.
     """
 
     addresses: list[tuple[str, ...]]
@@ -57,10 +57,10 @@ class _Routes(NamedTuple):
 class CubeClient:
     """Lookups over asyncio; one per event loop.
 
-    After timeout_ms a first attempt is given up; after hedge_ms (None: never) a second holder is asked too, unless it
-    drains. retries is how many attempts may follow the first. After these, holders that answered recently are retried
+    After timeout_ms a first attempt is given up; after hedge_ms (None: never) a second holder gets the request too,
+    unless it drains. Up to `retries` attempts follow the first. After these, holders that answered recently are retried
     with growing pauses until deadline_ms, over a new connection once this one has owed an answer for half of that.
-    After a "not held", holders that have not answered for deadline_ms are not asked again.
+    After a status "not held", holders that have not answered for deadline_ms get no further attempt.
     """
 
     def __init__(
@@ -80,22 +80,22 @@ class CubeClient:
         self._hedge = None if hedge_ms is None else hedge_ms / 1000
         self._retries = retries
         self._deadline = deadline_ms / 1000
-        # The longest attempt: a lookup lives for its deadline and one attempt more.
+        # Timeout of the longest attempt: a lookup lasts for its deadline and one attempt more.
         self._longest_timeout = max(self._timeout * 2**retries, self._deadline)
         self._failing_since: dict[str, float] = {}
         self._versions: dict[int, _Routes] = {}
         self._holders: dict[int, dict[str, Sequence[int]]] = {}
         self._draining: frozenset[str] = frozenset()
         self._connections: dict[str, Connection] = {}
-        # Connections to addresses that are no longer listed, until no lookup waits for their answers.
+        # Connections to addresses that are no longer listed; each stays open while a lookup waits for its answers.
         self._leaving: set[Connection] = set()
         self._closing: asyncio.TimerHandle | None = None
         self._closed = False
 
     def set_holders(self, holders: Mapping[int, Mapping[str, Sequence[int]]], draining: Collection[str] = ()) -> None:
         """Set the holders: version to "host:port" to partitions. If no holder is listed for a partition, the client
-        asks its last known holder, which may only have been too busy to report. Lookups under way go on. Call it in the
-        event loop of the lookups.
+        keeps its last known holder, which may only have been too busy to report. Lookups under way continue. Call this
+        in the event loop of the lookups.
         """
         changed = {
             version: _merge_with_last_known_holders(theirs, self._holders.get(version, {}))
@@ -110,13 +110,13 @@ class CubeClient:
         self._holders = changed
         self._draining = frozenset(draining)
         known = {address for theirs in changed.values() for address in theirs}
-        # A holder that is listed again is up again by its own report: earlier failures do not count.
+        # A holder that is listed again has reported again: its earlier failures do not count.
         self._failing_since = {address: since for address, since in self._failing_since.items() if address in known}
         for address in [address for address in self._connections if address not in known]:
             leaver = self._connections.pop(address)
             leaver.named = False
             self._leaving.add(leaver)
-        # Connect before the first request: a holder may soon be the only one.
+        # Connect before the first request: this holder may soon be the only one.
         for address in known:
             connection = self._connection(address)
             connection.named = True
@@ -126,8 +126,8 @@ class CubeClient:
     async def lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
         """Keys u64[n] to (values f32[n, dim], missing bool[n]), all of that version.
 
-        Missing keys and the padding key 0 are zeros; only the former are marked. Raises VersionNotHeld when a holder
-        says so or a needed partition has none, CubeUnavailable when no holder answers, ValueError.
+        Missing keys and the padding key 0 are zeros; only the former are marked. Raises VersionNotHeld if a holder
+        answers so or a needed partition has no holder, CubeUnavailable if no holder answers, ValueError.
         """
         keys = as_keys(keys)
         padding = keys == np.uint64(PADDING_KEY)
@@ -140,8 +140,8 @@ class CubeClient:
         return values, missing
 
     async def keep_alive(self, versions: Iterable[int]) -> dict[int, set[str]]:
-        """Tell every holder of these versions that they are still read. Returns the confirming addresses by version;
-        never raises.
+        """Send every holder of these versions a keep-alive: they are still read. Return the confirming addresses by
+        version; never raises.
         """
         confirmed: dict[int, set[str]] = {version: set() for version in versions}
 
@@ -166,12 +166,12 @@ class CubeClient:
             connection.close()
         self._connections.clear()
         self._leaving.clear()
-        # Aborted transports close their sockets in the next turn.
+        # Aborted transports close their sockets in the next turn of the event loop.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     async def _with_retries(self, version: int, keys: Keys) -> tuple[Values, Flags]:
-        """Look up again when other holders were listed while the asked ones failed."""
+        """Look up, and look up again if other holders were listed while the requests failed."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._deadline
         while True:
@@ -206,7 +206,7 @@ class CubeClient:
         answers = await asyncio.gather(
             *(self._ask(version, routes.addresses[numbers[at[0]]], keys[at]) for at in places), return_exceptions=True
         )
-        # "Not held" first, because the caller can handle it.
+        # Prefer VersionNotHeld to other errors, because the caller can handle it.
         if failures := [answer for answer in answers if isinstance(answer, BaseException)]:
             raise next((failure for failure in failures if isinstance(failure, VersionNotHeld)), failures[0])
         for at, answer in zip(places, answers, strict=True):
@@ -218,7 +218,7 @@ class CubeClient:
         return await _Request(self, version, keys, self._ordered(addresses)).answer()
 
     def _ordered(self, addresses: tuple[str, ...]) -> list[str]:
-        """In the order of preference: trusted, not draining, connected, then by the connection's rank."""
+        """Sort by preference: trusted, not draining, connected, then by the connection's rank."""
         if len(addresses) == 1:
             return list(addresses)
 
@@ -246,7 +246,7 @@ class CubeClient:
 
     def _put(self, attempt: Attempt, address: str, timeout: float) -> None:
         if self._closed:
-            # It would open a connection that is never closed.
+            # An attempt would open a connection that is never closed.
             attempt.failed("is not asked by a closed client")
             return
         connection = self._connection(address)
@@ -291,7 +291,7 @@ class _Request:
         self._client = client
         self._version = version
         self._keys = keys
-        # The best first. After a "not held", only those that may still answer.
+        # Attempts by address, the best address first; after a "not held" only addresses that may still answer.
         self._asked: dict[str, list[Attempt]] = {address: [] for address in addresses}
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[tuple[Values, Flags]] = self._loop.create_future()
@@ -299,7 +299,7 @@ class _Request:
         self._routes = client._versions.get(version)  # noqa: SLF001 - one thing in two classes
         self._attempts: list[Attempt] = []
         self._again: asyncio.TimerHandle | None = None
-        # The last of each address.
+        # The last failure of each address.
         self._reasons: dict[str, str] = {}
         self._not_held = False
         self._hedge: asyncio.TimerHandle | None = None
@@ -333,7 +333,7 @@ class _Request:
         client = self._client
         address = self._next_address()
         attempt = Attempt(Kind.LOOKUP, self._version, self._keys, client.dim, lambda done: self._done(done, address))
-        # Twice as long each time, because a busy server must not get more work.
+        # The timeout doubles with each attempt at an address, because a busy server must not get more work.
         timeout = client._timeout * 2 ** len(self._asked[address])  # noqa: SLF001
         self._asked[address].append(attempt)
         self._attempts.append(attempt)
@@ -353,7 +353,7 @@ class _Request:
             return False
         if len(self._attempts) <= client._retries:  # noqa: SLF001
             return True
-        # Beyond that only while no other holder is listed and one of these answered recently.
+        # Beyond the retries, try only while the listed holders are the same and one of them answered recently.
         now, deadline, since = self._loop.time(), client._deadline, client._failing_since  # noqa: SLF001
         listed_anew = client._versions.get(self._version) is not self._routes  # noqa: SLF001
         recently = any(now - since.get(address, now) < deadline for address in self._asked)
@@ -373,16 +373,16 @@ class _Request:
             self._not_held = True
             self._asked.pop(address, None)
         if self._not_held:
-            # The caller then asks for another version, and must not wait for a holder that is gone.
+            # The caller switches to another version then, and must not wait for a holder that is gone.
             self._asked = {each: attempts for each, attempts in self._asked.items() if self._may_answer(each)}
         if not self._asked:
             self._fail()
         elif self._again is not None:
             return
-        # After a "not held", no holder gets two attempts at a time.
+        # After a status "not held", no holder gets two attempts at a time.
         elif self._may_try() and not (self._not_held and self._is_asked(self._next_address())):
             self._client.stats.retried += 1
-            # Retries come at once; beyond them each pause is twice as long.
+            # Retries come at once; beyond them each pause is twice the one before.
             beyond = len(self._attempts) - self._client._retries - 1  # noqa: SLF001
             pause = 0.0 if beyond < 0 else min(_FIRST_PAUSE * 2**beyond, _LONGEST_PAUSE)
             self._again = self._loop.call_later(pause, self._try_unless_done)

@@ -1,1 +1,1 @@
-"""The dictionary: the format of its parts, and looking keys up in them."""
+"""The dictionary: the format of its parts, and the lookup of keys in them."""

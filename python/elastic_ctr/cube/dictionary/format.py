@@ -8,11 +8,11 @@
     tombstones    overlay with deletions only: one bit per slot
     records       [key u64 | stored values | padding] every `stride` bytes; an empty slot has the all-ones key
 
-The header says how the values of a key are stored (`features.quantiser`): as they are, as halves, or as bytes with a scale.
+The header names the format of a key's values (`features.quantiser`): float32, float16, or int8 with a scale.
 
 A full part answers for every key of its partition; an overlay answers for the keys it has, the full part below it for
-the rest. Where a key stands is defined by `mix`, the constants here and `kernel`: a change of those is a new format
-version. Bytes between sections are zero. The same records give the same bytes, whatever their order was.
+the rest. The slot of a key is defined by `mix`, the constants here and `kernel`: a change of those is a new format
+version. Bytes between sections are zero. The same records in any order give the same bytes.
 """
 
 import errno
@@ -38,7 +38,7 @@ Keys = key_rules.Keys
 Values = quantiser.Values
 Flags = NDArray[np.bool_]
 
-EMPTY_KEY = 0xFFFF_FFFF_FFFF_FFFF  # marks an empty slot; a real record of that key stands in the header
+EMPTY_KEY = 0xFFFF_FFFF_FFFF_FFFF  # marks an empty slot; a real record of that key is in the header
 
 MIX_1 = 0x9E37_79B9_7F4A_7C15
 MIX_2 = 0xBF58_476D_1CE4_E5B9
@@ -48,11 +48,11 @@ SEED_STEP = 0xD6E8_FEB8_6659_FD93
 MAGIC = b"ECTRDICT"
 FORMAT_VERSION = 1
 HEADER_BYTES = 4096
-MAX_DIM = 900  # the values of the all-ones key stand in the header
+MAX_DIM = 900  # bounded because the header has the values of the all-ones key
 SUB_PART_BYTES = 16
 PRESENCE_BITS_PER_KEY = 64
 
-# The parts of the first releases say 1: they have the values as they are.
+# Parts of the first releases have the code 1, float32.
 VALUE_CODES: dict[ValueKind, int] = {kind: code for code, kind in enumerate(VALUE_KINDS, 1)}
 _VALUE_KINDS = {code: kind for kind, code in VALUE_CODES.items()}
 _KINDS: dict[int, Kind] = {1: "full", 2: "overlay"}
@@ -70,7 +70,7 @@ _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux; `mmap` has no name for it
 
 
 def mix(keys: Keys) -> Keys:
-    """A bijection of 64 bits that spreads neighbouring keys apart. Different keys stay different."""
+    """Map keys u64[n] by a bijection that spreads neighbouring keys apart."""
     x = keys ^ (keys >> np.uint64(32))
     x = x * np.uint64(MIX_1)
     x ^= x >> np.uint64(29)
@@ -95,7 +95,7 @@ class Section(NamedTuple):
 class PartHeader:
     """The fields of the header. `keys` counts the all-ones key and the tombstones too.
 
-    `base` is, for an overlay, the version of the full part it was made for, or 0 when that was not said.
+    `base` is the version of the full part that an overlay was made for, or 0 if its builder did not know it.
     """
 
     kind: Kind
@@ -133,8 +133,8 @@ class PartHeader:
 
 
 def stride_for(dim: int, values: ValueKind = "float32") -> int:
-    """Bytes from record to record: key and values, rounded up. Floats keep every key aligned; of quantised records there is no more
-    padding than that an address is even, which the lookup needs.
+    """Return the bytes from record to record: key and values, rounded up. Keys of float32 records are aligned; quantised records are
+    only padded to even addresses, because the lookup uses the low bit of an address.
     """
     alignment = _alignment(values)
     return -(-(8 + value_bytes(dim, values)) // alignment) * alignment
@@ -151,7 +151,7 @@ def presence_bits_for(keys: int) -> int:
 def lay_out(
     sub_parts: int, slots: int, buckets: int, stride: int, presence_bits: int, tombstones: int
 ) -> tuple[dict[str, tuple[int, int]], int]:
-    """Offsets and lengths of the sections, and the length of the file. The one place that knows the order."""
+    """Return offsets and lengths of the sections, and the length of the file. Only this function defines their order."""
     lengths = {
         "sub_parts": sub_parts * SUB_PART_BYTES,
         "pilots": 2 * sub_parts * buckets,
@@ -164,7 +164,7 @@ def lay_out(
     for name, length in lengths.items():
         alignment = 64
         if name == "records":
-            # Large sections start on a huge page, where half a page of padding is nothing; small ones on a page.
+            # Records of 32 MiB or more start on a huge page (2 MiB), because the padding is small then; others on a page of 4 KiB.
             alignment = 2 << 20 if length >= 32 << 20 else 4096
         at = -(-at // alignment) * alignment
         places[name] = (at, length)
@@ -173,7 +173,7 @@ def lay_out(
 
 
 def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
-    """Parse the header and check all that it can prove. Raises DictionaryDamaged."""
+    """Parse the header and check everything that does not need the rest of the file. Raises DictionaryDamaged."""
 
     def refuse(reason: str) -> DictionaryDamaged:
         return DictionaryDamaged(path, reason)
@@ -268,7 +268,7 @@ class DictionaryPart:
                 raise DictionaryDamaged(path, f"{size} bytes are less than a header")
             inode = os.fstat(stream.fileno()).st_ino
             mapped = mmap.mmap(stream.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        # Before any byte is read: the kernel reads in small pages until it knows this.
+        # Before the first read, because the kernel reads into small pages until it has this advice.
         try:
             mapped.madvise(mmap.MADV_HUGEPAGE)
         except (AttributeError, OSError):
@@ -309,34 +309,34 @@ class DictionaryPart:
     def read_in(self) -> None:
         """Read the whole file into the page cache. Raises OSError when a page cannot be read.
 
-        For processes that map the part next: where several read a file at once, the kernel gives up huge pages.
+        Called before several processes map the part: if they read a file at the same time, the kernel gives up huge pages.
         """
         _read_in(self._mapped, self.path, 0, len(self._mapped))
         self.release()
 
     def release(self) -> None:
-        """Give back the pages of this mapping: they stay in the page cache and no longer count for this process."""
+        """Release the pages of this mapping: they stay in the page cache, but no longer count as this process's memory."""
         self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def values_at(self, slots: NDArray[np.int64]) -> Values:
-        """The values f32[n, dim] of these slots."""
+        """Return the values f32[n, dim] of these slots."""
         return quantiser.decode(np.ascontiguousarray(self.stored[slots]), self.header.dim, self.header.values)
 
     @property
     def empty_key_values(self) -> Values:
-        """The values f32[dim] of the all-ones key; f32[0] where it has none."""
+        """Return the values f32[dim] of the all-ones key; f32[0] if it has none."""
         if self.header.empty_key != "present":
             return np.zeros(0, np.float32)
         return quantiser.decode(self.stored_empty_key.reshape(1, -1), self.header.dim, self.header.values).reshape(-1)
 
     def deleted(self, slots: NDArray[np.int64]) -> Flags:
-        """Which of these slots carry a tombstone."""
+        """Return bool[n], true for slots with a tombstone."""
         if self.tombstones.size == 0:
             return np.zeros(slots.shape, np.bool_)
         return cast("Flags", (self.tombstones[slots >> 3] >> (slots & 7).astype(np.uint8)) & 1 != 0)
 
     def blocks(self) -> Iterator[tuple[Keys, Values, Flags]]:
-        """Every record, a sub-part at a time: keys u64[n], values f32[n, dim], deleted bool[n]."""
+        """Yield all records, a sub-part at a time: keys u64[n], values f32[n, dim], deleted bool[n]."""
         for keys, stored, deleted in self.stored_blocks():
             yield keys, quantiser.decode(stored, self.header.dim, self.header.values), deleted
 
@@ -352,9 +352,9 @@ class DictionaryPart:
 
 
 def _read_in(mapped: mmap.mmap, path: Path, start: int, end: int) -> None:
-    """Map the pages of those bytes now. Raises OSError when one cannot be read; before Linux 5.14 that ends the process."""
+    """Map the pages of those bytes now. Raises OSError if one cannot be read; before Linux 5.14 that kills the process."""
     start -= start % mmap.PAGESIZE
-    # In chunks, so that other threads run in between.
+    # In chunks, so that other threads can run in between.
     for at in range(start, end, _CHUNK):
         size = min(_CHUNK, end - at)
         try:
@@ -366,7 +366,7 @@ def _read_in(mapped: mmap.mmap, path: Path, start: int, end: int) -> None:
 
 
 def describe(path: Path | str) -> dict[str, object]:
-    """The facts that `elastic-ctr dict stat` prints. Raises DictionaryDamaged when the file is not whole."""
+    """Return the facts that `elastic-ctr dict stat` prints. Raises DictionaryDamaged if the file is not whole."""
     part = DictionaryPart.open(path)
     part.verify()
     head = part.header

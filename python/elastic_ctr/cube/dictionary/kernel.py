@@ -1,12 +1,12 @@
-"""The lookup: keys in, values copied or summed where they are wanted, in blocks of 64 that hide memory latency.
+"""The lookup: keys in, values copied or summed into the caller's output, in blocks of 64 that hide memory latency.
 
-A dependent cache miss costs hundreds of nanoseconds, one asked for in time about twenty. So a block of keys is taken
-through three steps: hash and ask for the pilots; read the pilots and ask for the records; compare and copy. While it asks
-for its records, key by key, the next block is hashed: that takes no time that the memory would not take anyway.
+A dependent cache miss costs hundreds of nanoseconds, a prefetched one about twenty. So a block of keys goes through three
+steps: hash and prefetch the pilots; read the pilots and prefetch the records; compare and copy. The second step of a block
+and the first step of the next one alternate key by key, so the hashing costs no time beyond the wait for memory.
 
 Each (dim, stride, kind of values) gets its own machine code, with lengths known when compiling. Quantised values become float32 as
-they are copied: their records are shorter, so there is less to wait for. The kernel follows raw addresses out of
-mapped files: `table` builds the rows and answers for them. With NUMBA_BOUNDSCHECK=1 every address is checked here too.
+they are copied: their records are shorter, so fewer bytes are waited for. The kernel follows raw addresses into mapped
+files: `table` builds the rows and ensures that they are valid. With NUMBA_BOUNDSCHECK=1 the kernel checks every address too.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ from elastic_ctr.machine_code.intrinsics import (
     zero_bytes,
 )
 
-# Columns of a table row, one row per partition, u64. An overlay's columns are those of the full part plus OVERLAY, those of the recent
-# overlay plus RECENT; the last three are overlays' alone.
+# Columns of a table row, one row per partition, u64. The columns of the overlay are these plus OVERLAY, the columns of the recent
+# overlay these plus RECENT; only overlays have the last three.
 PILOTS, RECORDS, SUB_PARTS, SUB_PART_COUNT, SLOTS, BUCKETS, EMPTY_KEY_AT, EMPTY_KEY_DELETED = range(8)
 PRESENCE, PRESENCE_MASK, TOMBSTONES = range(8, 11)
 OVERLAY, RECENT = 8, 24
@@ -46,16 +46,16 @@ WIDTH = 40
 # How many overlays lie over the full parts.
 PLAIN, OVERLAID, TWICE_OVERLAID = range(3)
 
-# Kinds of values, as the code here and in the header names them.
+# Codes of the kinds of values, the same as in the header of a part.
 FLOAT32, FLOAT16, INT8 = (VALUE_CODES[kind] for kind in ("float32", "float16", "int8"))
 
 BLOCK = 64
-# A key under way, in u64s: the address of its pilot, then of its record; its second hash; the first record and the
-# slots of its sub-part.
+# Scratch of each key, as u64s: the address of its pilot, then of its record; its second hash; the first record of its
+# sub-part; the number of slots there.
 _AT, _HASHED, _FIRST, _SLOTS = (np.uint64(8 * number) for number in range(4))
 _KEY_BYTES = np.uint64(32)
-# Behind those of a block, where there are overlays, a u64 for each key: the word of the filter that tells of it, then its record in
-# the overlay or 0; the same of the recent overlay; its mixed hash; its partition's row; and a list of those that an overlay may have.
+# With overlays, columns of a u64 per key follow: the address of its word in the overlay's filter, then of its record there or 0; the
+# same for the recent overlay; its mixed hash; its partition's row; and a list of the keys that pass an overlay's filter.
 _ABOVE, _RECENT, _MIXED, _ROW, _LISTED = (np.uint64(8 * column * BLOCK) for column in range(4, 9))
 _BLOCK_BYTES = np.uint64(72 * BLOCK)
 SCRATCH = 2 * 9 * BLOCK  # u64s that a lookup needs: a block, and the next one
@@ -82,7 +82,7 @@ def mix(key: Any) -> Any:
 
 @compiled
 def partition_of(key: Any, partitions: Any, reciprocal: Any) -> Any:
-    """As `formats.keys.partitions_of`, by multiplication; reciprocal = (2^64 - 1) // partitions."""
+    """As `formats.keys.partitions_of`, by multiplication instead of division; reciprocal = (2^64 - 1) // partitions."""
     rest = key - high64(key, reciprocal) * partitions
     # The estimated quotient is exact or one too small.
     return rest - partitions if rest >= partitions else rest
@@ -90,7 +90,7 @@ def partition_of(key: Any, partitions: Any, reciprocal: Any) -> Any:
 
 @compiled
 def _record_bytes(dim: Any, values: Any) -> Any:
-    """Bytes of a record without its padding."""
+    """Return the bytes of a record without its padding."""
     if values == INT8:
         return 8 + VECTOR_AT + dim - 1
     return 8 + (2 if values == FLOAT16 else 4) * dim
@@ -98,7 +98,7 @@ def _record_bytes(dim: Any, values: Any) -> Any:
 
 @inlined
 def _put_values(dim: Any, values: Any, accumulate: Any, target: Any, source: Any) -> None:
-    """The stored values at source, as float32 to target."""
+    """Copy the stored values at source to target as float32, or add them there."""
     if values == INT8:
         if accumulate:
             add_scaled(target, source, dim)
@@ -130,13 +130,13 @@ def _column(row: Any, column: Any) -> Any:
 
 @compiled
 def _placed(row: Any, at: Any, mixed: Any) -> Any:
-    """(address of the pilot, second hash, first slot of the sub-part) of a mixed key, in the full part (at 0) or an overlay (at OVERLAY
-    or RECENT).
+    """Return (address of the pilot, second hash, first slot of the sub-part) of a mixed key, in the full part (at 0) or an overlay
+    (at OVERLAY or RECENT).
     """
     sub_parts, seed_at = _column(row, at + SUB_PART_COUNT), _column(row, at + SUB_PARTS)
     buckets = _column(row, at + BUCKETS)
     bucket, first = _0, _0
-    # Most partitions are one sub-part.
+    # Most partitions have one sub-part.
     if sub_parts != _1:
         sub_part = high64(mixed, sub_parts)
         seed_at += sub_part * _16
@@ -150,7 +150,7 @@ def _placed(row: Any, at: Any, mixed: Any) -> Any:
 
 @compiled
 def _slot_of(hashed: Any, pilot: Any, slots: Any) -> Any:
-    """The slot inside its sub-part."""
+    """Return the slot inside the key's sub-part."""
     x = (hashed ^ (pilot * _PILOT_STEP)) * _MIX_1
     x ^= x >> _32
     slot = ((x & _LOW) * slots) >> _32
@@ -161,7 +161,7 @@ def _slot_of(hashed: Any, pilot: Any, slots: Any) -> Any:
 
 @compiled
 def _overlay_record(row: Any, at: Any, mixed: Any, step: Any) -> Any:
-    """Address of the record that an overlay may have of a key, its low bit set for a tombstone."""
+    """Return the address of the record in the slot of a key in an overlay, with the low bit set for a tombstone."""
     pilot_at, hashed, first = _placed(row, at, mixed)
     slot = first + _slot_of(hashed, np.uint64(load_u16(pilot_at)), _column(row, at + SLOTS))
     bits = _column(row, at + TOMBSTONES)
@@ -172,7 +172,7 @@ def _overlay_record(row: Any, at: Any, mixed: Any, step: Any) -> Any:
 
 @compiled
 def _empty_key(row: Any, at: Any, below: Any) -> Any:
-    """Address of the values of EMPTY_KEY with this overlay; `below`: without it. 0: it is missing."""
+    """Return the address of EMPTY_KEY's values with this overlay over `below`, the address without it; 0 if missing."""
     if _column(row, at + EMPTY_KEY_DELETED) != _0:
         return _0
     own = _column(row, at + EMPTY_KEY_AT)
@@ -181,11 +181,11 @@ def _empty_key(row: Any, at: Any, below: Any) -> Any:
 
 @compiled
 def _slow_path(row: Any, key: Any, record: Any, above: Any, overlays: Any) -> Any:
-    """(address of the values or 0, whether the key is missing), for keys that the full part does not simply have."""
+    """Return (address of the values or 0, True if the key is missing), for keys that the fast path did not find."""
     if key == _PADDING:
         return _0, False
     if key == _EMPTY:
-        # Its slot would look like any empty one, so its record stands in the headers.
+        # This key marks empty slots, so its record is in the headers of the parts.
         source = _column(row, EMPTY_KEY_AT)
         if overlays != PLAIN:
             source = _empty_key(row, OVERLAY, source)
@@ -200,13 +200,13 @@ def _slow_path(row: Any, key: Any, record: Any, above: Any, overlays: Any) -> An
 
 @compiled
 def _filter_word(row: Any, at: Any, mixed: Any) -> Any:
-    """Address of the word of an overlay's filter that tells of a key."""
+    """Return the address of the word with a key's bit in an overlay's presence filter."""
     return _column(row, at + PRESENCE) + _8 * ((mixed & _column(row, at + PRESENCE_MASK)) >> _6)
 
 
 @compiled
 def _hash(row: Any, overlays: Any, step: Any, key: Any, block: Any, i: Any) -> None:
-    """The first step of a block's key i: hash it, and ask for its pilot."""
+    """The first step of a block's key i: hash it and prefetch its pilot."""
     own = block + i * _KEY_BYTES
     mixed = mix(key)
     pilot_at, hashed, first = _placed(row, 0, mixed)
@@ -229,7 +229,7 @@ def _hash(row: Any, overlays: Any, step: Any, key: Any, block: Any, i: Any) -> N
 
 @inlined
 def _ask(size: Any, stride: Any, block: Any, i: Any) -> None:
-    """The second step: read the pilot, and ask for the record."""
+    """The second step of a block's key i: read the pilot and prefetch the record."""
     own = block + i * _KEY_BYTES
     slot = _slot_of(load_u64(own + _HASHED), np.uint64(load_u16(load_u64(own + _AT))), load_u64(own + _SLOTS))
     record = load_u64(own + _FIRST) + slot * np.uint64(stride)
@@ -242,11 +242,11 @@ def _ask(size: Any, stride: Any, block: Any, i: Any) -> None:
 
 @compiled
 def _ask_above(block: Any, size: Any, step: Any, at: Any, found: Any) -> None:
-    """Ask for the records that the overlays at OVERLAY or RECENT may have of the block's keys; `found`: the column of the block for them."""
+    """Prefetch the block's records in the overlay at OVERLAY or RECENT; `found` is the scratch column for their addresses."""
     listed = _0
-    # No branch: whether an overlay has the key cannot be predicted.
+    # There is no branch here, because the processor cannot predict which keys an overlay has.
     for i in range(size):
-        # A filter has at least 64 bits, so the place within its word are the lowest bits of the hash.
+        # A filter has at least 64 bits, so the lowest bits of the hash are the position within the word.
         bit = (load_u64(load_u64(block + found + i * _8)) >> (load_u64(block + _MIXED + i * _8) & _63)) & _1
         store_u64(block + found + i * _8, _0)
         store_u64(block + _LISTED + listed * _8, i)
@@ -275,7 +275,7 @@ def _look_up(
     if _CHECKED and total > np.uint64(missing.size):
         raise IndexError("more keys than marks for the missing ones")
     lost: Any = 0
-    # Unsigned places: numba looks whether signed ones count from the end.
+    # Unsigned indices, because numba checks whether signed ones count from the end.
     for i in range(min(_64, total)):
         _hash(_row_of(rows, partitions, reciprocal, keys[i]), overlays, step, keys[i], this, i)
     start = _0
@@ -299,7 +299,7 @@ def _look_up(
             record = load_u64(this + i * _KEY_BYTES + _AT)
             above = load_u64(this + _ABOVE + i * _8) if overlays != PLAIN else _0
             if overlays == TWICE_OVERLAID:
-                # Its filter may have been wrong: then the overlay below has the word.
+                # The recent overlay's filter may be a false positive; then the overlay below decides.
                 recent = load_u64(this + _RECENT + i * _8)
                 if recent != _0 and load_u64(recent & ~_1) == key:
                     above = recent
@@ -329,9 +329,9 @@ def look_up(
     dim: Any, stride: Any, values: Any, accumulate: Any, table: Any, reciprocal: Any, overlays: Any, keys: Any, count: Any,
     out: Any, places: Any, missing: Any, scratch: Any,
 ) -> Any:  # fmt: skip
-    """The body of `lookup_kernel`, for callers that are compiled themselves and know dim, stride and the code of the kind of values."""
-    # Twice, so that the one without overlays does not ask for them at every key. Whether there is a second one is asked at every key:
-    # the answer never changes, and a third copy would take its time to compile.
+    """The body of `lookup_kernel`, for compiled callers to which dim, stride and the code of the kind of values are constants."""
+    # Two copies, so that the copy without overlays has no branch per key for them. One or two overlays are a branch per key: it is
+    # always predicted, and a third copy would take time to compile.
     if overlays == PLAIN:
         lost = _look_up(
             dim, stride, values, accumulate, table, reciprocal, PLAIN, keys, count, out, places, missing, scratch
@@ -344,12 +344,12 @@ def look_up(
 
 
 def lookup_kernel(dim: int, stride: int, *, accumulate: bool, values: ValueKind = "float32") -> Callable[..., int]:
-    """The lookup for parts of that dim, stride and kind of values.
+    """Return the lookup for parts of that dim, stride and kind of values.
 
     It is called as lookup(table u64[partitions, WIDTH], reciprocal u64, overlays int, keys u64[>= count], count, out
     u8[], places i64[>= count], missing u8[>= count], scratch u64[SCRATCH]) and returns how many were missing. The
     values of keys[i] go to out[places[i]:] (accumulate: are added there as float32); missing[i] becomes 0 or 1. A key
-    of a partition without a part counts as missing; callers that tell the two apart check before.
+    of a partition without a part counts as missing; a caller that must distinguish the two checks before.
     """
     code = VALUE_CODES[values]
 

@@ -1,7 +1,7 @@
-"""Placing keys without collisions: one 16-bit pilot per about four keys, found by trying.
+"""Perfect hashing by pilots: one 16-bit pilot per about four keys, found by trial.
 
 Keys of a sub-part fall into buckets; buckets are placed from the fullest to the emptiest, each with the first pilot
-that sends its keys to free slots. A sub-part that cannot be placed is tried again under the next seed. Nothing is
+that maps its keys to free slots. A sub-part that cannot be placed is tried again with the next seed. Nothing is
 random: the same keys give the same pilots.
 """
 
@@ -33,7 +33,7 @@ class PlacementFailed(RuntimeError):
 
 
 def slots_for(keys: int) -> int:
-    """Slots of a sub-part of that many keys; at least one, so that an empty part can be asked too."""
+    """Return the slots of a sub-part of that many keys; at least one, so that lookups in an empty part work."""
     return max(1, int(np.ceil(keys / LOAD)))
 
 
@@ -47,9 +47,9 @@ def sub_parts_for(keys: int) -> int:
 
 @compiled_making_arrays
 def _grouped(mixed: Any, salt: Any, buckets: Any, hashes: Any, members: Any, ends: Any, sizes: Any) -> Any:
-    """Bring the keys of each bucket together: hashes u64[n] and members u32[n], the key's number, end at ends[bucket].
+    """Group keys by bucket: hashes u64[n] and members u32[n] (the key's index) of a bucket end at ends[bucket].
 
-    Returns the size of the fullest bucket.
+    Return the size of the fullest bucket.
     """
     own = np.empty(mixed.size, np.uint64)
     bucket_of = np.empty(mixed.size, np.uint32)
@@ -73,7 +73,7 @@ def _grouped(mixed: Any, salt: Any, buckets: Any, hashes: Any, members: Any, end
 
 @compiled_making_arrays
 def _fullest_first(sizes: Any, fullest: Any) -> Any:
-    """The buckets by falling size: the fullest are the hardest to place. Of one size, the first is first."""
+    """Return the buckets by falling size, stably: the fullest are the hardest to place."""
     rank = np.zeros(fullest + 2, np.int64)
     for size in sizes:
         rank[fullest - np.int64(size) + 1] += 1
@@ -101,7 +101,7 @@ def _taken(taken: Any, slot: Any) -> Any:
 
 @compiled
 def _fits(hashes: Any, displacement: Any, slots: Any, taken: Any, tried: Any) -> Any:
-    """Whether the keys of a bucket fall on free slots of their own; tried becomes those slots."""
+    """True if the keys of a bucket fall on free slots, each on another one; tried is filled with these slots."""
     for j in range(hashes.size):
         slot = _slot(hashes[j], displacement, slots)
         if _taken(taken, slot) != _0:
@@ -115,10 +115,10 @@ def _fits(hashes: Any, displacement: Any, slots: Any, taken: Any, tried: Any) ->
 
 @compiled
 def _first_pilot(hashes: Any, slots: Any, taken: Any, tried: Any, lanes: Any) -> Any:
-    """The smallest pilot that sends the keys of a bucket to free slots, or -1.
+    """Return the smallest pilot that maps the keys of a bucket to free slots, or -1.
 
     At high load nearly every pilot fails at the bucket's first key. So that key is tried under LANES pilots at once,
-    in vector registers where the machine has them, and only the pilots that are left are tried in full.
+    in vector registers where the machine has them, and only the remaining pilots are tried in full.
     """
     for base in range(0, PILOTS, LANES):
         for lane in range(LANES):
@@ -136,12 +136,12 @@ def _first_pilot(hashes: Any, slots: Any, taken: Any, tried: Any, lanes: Any) ->
 
 @compiled_making_arrays
 def _place(mixed: Any, salt: Any, slots: Any, pilots: Any, places: Any) -> Any:
-    """Fill pilots u16[buckets] and places u32[n]; False when some bucket finds no free slots."""
+    """Fill pilots u16[buckets] and places u32[n]. Return False if no pilot places some bucket."""
     buckets = pilots.size
     hashes, members = np.empty(mixed.size, np.uint64), np.empty(mixed.size, np.uint32)
     ends, sizes = np.empty(buckets, np.uint32), np.zeros(buckets, np.uint32)
     fullest = _grouped(mixed, salt, buckets, hashes, members, ends, sizes)
-    # One bit a slot: small enough for the cache nearest to the core.
+    # One bit per slot: at most 64 KiB, which stay in the core's own cache.
     taken = np.zeros((slots >> 6) + 1, np.uint64)
     tried = np.empty(fullest + 1, np.uint64)
     lanes = np.empty(LANES, np.uint64)
@@ -163,10 +163,10 @@ def _place(mixed: Any, salt: Any, slots: Any, pilots: Any, places: Any) -> Any:
 
 
 def place(mixed: Keys, slots: int, buckets: int) -> tuple[int, NDArray[np.uint16], NDArray[np.uint32]]:
-    """Place the mixed keys u64[n] of one sub-part: (seed, pilots u16[buckets], slot of each key u32[n]).
+    """Place the mixed keys u64[n] of one sub-part. Return (seed, pilots u16[buckets], slot of each key u32[n]).
 
-    The keys must differ and n must not exceed slots. Raises PlacementFailed when no seed does it, which for distinct
-    keys means that they were made to collide.
+    The keys must differ and n must not exceed slots. Raises PlacementFailed if no seed works, which for distinct keys
+    means that they were chosen to collide.
     """
     pilots = np.zeros(buckets, np.uint16)
     places = np.zeros(mixed.size, np.uint32)

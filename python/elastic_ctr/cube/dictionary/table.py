@@ -1,5 +1,5 @@
-"""The parts of one version as one table. The padding key 0 is answered with zeros and is not missing; a missing key is
-answered with zeros and its flag; a key of a partition without a part is an error.
+"""The parts of one version as one table. A lookup of the padding key 0 returns zeros and no flag, of a missing key zeros and
+its flag; a key of a partition without a part is an error.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ _SCRATCH = 18 * 64  # SCRATCH of the kernel, which only a machine with numba can
 
 
 class PartsDoNotFit(ValueError):
-    """Parts that cannot form one version: which, why."""
+    """Parts cannot form one version; the text has the part and the reason."""
 
 
 class PartitionNotHeld(LookupError):
@@ -30,8 +30,8 @@ class PartitionNotHeld(LookupError):
 
 
 class Parts(NamedTuple):
-    """The parts of one partition: the recent overlay answers for its keys, the overlay for its others, the full part for the rest. An
-    overlay may be one of all partitions, and there is a recent one only over another.
+    """The parts of one partition: the recent overlay answers for its keys, the overlay for its other keys, the full part for the rest.
+    An overlay may be one file of all partitions; a recent overlay lies only over another overlay.
     """
 
     full: DictionaryPart
@@ -48,7 +48,7 @@ class Paths(NamedTuple):
 
     @classmethod
     def of(cls, full: Path, *overlays: Path) -> "Paths":
-        """`overlays`: none, one or two, the lowest first. Raises TypeError for more."""
+        """Take up to two overlays, the lowest first. Raises TypeError for more."""
         return cls(*(full, *overlays))
 
     def files(self) -> list[Path]:
@@ -58,13 +58,13 @@ class Paths(NamedTuple):
         return self.parts(lambda path: DictionaryPart.open(path, verify=verify))
 
     def parts(self, opened: Callable[[Path], DictionaryPart]) -> Parts:
-        """What `opened` makes of each file."""
+        """Return the parts that `opened` returns for each file."""
         return Parts(opened(self.full), *(None if path is None else opened(path) for path in self[1:]))
 
 
 @lru_cache(maxsize=32)
 def compiled_lookup(dim: int, stride: int, *, accumulate: bool, values: ValueKind = "float32") -> Callable[..., int]:
-    """The compiled kernel. Loading numba takes a second: a process that only reads headers does not need it."""
+    """Return the compiled kernel. numba is imported here, which takes a second, because reading headers does not need it."""
     from elastic_ctr.cube.dictionary.kernel import SCRATCH, WIDTH, lookup_kernel
 
     kernel = lookup_kernel(dim, stride, accumulate=accumulate, values=values)
@@ -76,7 +76,7 @@ def compiled_lookup(dim: int, stride: int, *, accumulate: bool, values: ValueKin
     return kernel
 
 
-# Placeholders for an absent part or filter, so that the kernel needs no case for them.
+# Placeholders for an absent part or filter, so that the kernel needs no branch for them.
 _NO_PILOTS = np.zeros(1, np.uint16)
 _NO_SUB_PARTS = np.zeros((1, 2), np.uint64)
 _NO_RECORDS = np.full(MAX_DIM + 8, EMPTY_KEY, np.uint64)
@@ -84,7 +84,7 @@ _NO_PRESENCE = np.zeros(1, np.uint64)
 
 
 def _table_rows(partitions: int, parts: Mapping[int, Parts]) -> NDArray[np.uint64]:
-    """The kernel's view: addresses and sizes per partition. The parts must outlive it."""
+    """Return the kernel's table u64[partitions, WIDTH] of addresses and sizes. The parts must outlive it."""
     from elastic_ctr.cube.dictionary import kernel
 
     rows = np.zeros((partitions, kernel.WIDTH), np.uint64)
@@ -116,7 +116,7 @@ def _table_rows(partitions: int, parts: Mapping[int, Parts]) -> NDArray[np.uint6
 
 
 def kind_of_values(parts: Mapping[int, Parts]) -> ValueKind:
-    """How the parts of a version store values: all the same way, as the lookup is compiled for one. float32 without parts."""
+    """Return the format of values that all parts of a version have, as the lookup is compiled for one; float32 without parts."""
     return next((own.full.header.values for own in parts.values()), "float32")
 
 
@@ -184,7 +184,7 @@ class VersionTable:
         return cls(version, dim, partitions, {number: path.open(verify=verify) for number, path in paths.items()})
 
     def not_held(self, keys: Keys) -> int | None:
-        """The partition of the first key that cannot be answered here, or None."""
+        """Return the partition of the first key that has no part here, or None."""
         if self.complete:
             return None
         numbers = partitions_of(keys, self.partitions)
@@ -202,11 +202,11 @@ class VersionTable:
         return values, missing.view(np.bool_)
 
     def lookup_pooled(self, keys: Keys, offsets: Offsets, out: Values | None = None) -> Values:
-        """The sum of the values of keys[offsets[s]:offsets[s + 1]] for each segment s, in order; missing keys add nothing.
+        """Sum the values of keys[offsets[s]:offsets[s + 1]] for each segment s, in order; missing keys add nothing.
 
         offsets i64[segments + 1] ascends from 0 to n. out is float32 of shape [segments, dim], or [a, b, dim] with
-        a * b = segments, of any strides whose last is 4: a view into the matrix the network is fed with will do. It
-        is overwritten and returned. Raises PartitionNotHeld, ValueError.
+        a * b = segments, with any strides whose last is 4, such as a view into the input matrix of the network. It is
+        overwritten and returned. Raises PartitionNotHeld, ValueError.
         """
         keys = self._checked(keys)
         offsets = np.ascontiguousarray(offsets, np.int64)

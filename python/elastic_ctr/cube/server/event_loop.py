@@ -4,8 +4,8 @@ A round takes the requests of all ready connections, answers them with one pass 
 very many keys is a round of its own and is answered in pieces: the kernel sends them from the cache while the next ones
 are looked up. The loop leaves the machine code only when the wake descriptor is readable; Python then replaces the
 tables and enters it again. The length of a frame is checked before its bytes are used. A connection with waiting output
-is not read, so its buffers hold one largest request and one largest reply. Where all places are taken, a new connection
-replaces the least recently used one: first one without a hello, then one idle for a second.
+is not read, so its buffers need room for one largest request and one largest reply. If all rows are taken, a new
+connection replaces the least recently used one: first one without a hello, then one idle for a second.
 """
 
 from collections.abc import Callable
@@ -49,18 +49,18 @@ from elastic_ctr.machine_code.sockets import (
     taken,
 )
 
-# Of a connection's row: when it was last used, in nanoseconds of `machine_code.sockets.now`; until its hello, when it came.
+# Column of a connection's row: the time of its last use, before the hello of its arrival, in ns of `machine_code.sockets.now`.
 USED_AT = sockets.WIDTH
 CONNECTION_WIDTH = sockets.WIDTH + 1
-# A hello comes with the connection: within a tenth of a second where nothing is wrong, within these seconds or not at all.
+# A client sends its hello with the connection. It arrives within a tenth of a second as a rule, or the loop hangs up after this.
 HELLO_SECONDS = 5
 _HELLO_NANOSECONDS = 100_000_000
 _IDLE_NANOSECONDS = 1_000_000_000
 
 # The round's row, i64: keys, output bytes, lookups, sends so far.
 ROUND_KEYS, ROUND_BYTES, ROUND_LOOKUPS, ROUND_SENDS = range(4)
-# A lookup of the round: where its reply starts, its keys, where they start, its version's index, and the descriptor
-# that it is answered to in pieces, or NONE.
+# A lookup of the round: the offset of its reply, the number of its keys, their offset, its version's index, and the
+# descriptor that gets the answer in pieces, or NONE.
 REPLY_AT, KEY_COUNT, KEY_AT, VERSION_AT, PIECES_TO = range(5)
 LOOKUP_WIDTH = 5
 NONE = -1
@@ -73,7 +73,7 @@ class Buffers(NamedTuple):
 
     sockets: Sockets
     round: NDArray[np.int64]
-    replies: NDArray[np.uint8]  # of the round; may be larger than memory
+    replies: NDArray[np.uint8]  # the round's output; may be larger than memory
     lookups: NDArray[np.int64]  # [MAX_LOOKUPS, LOOKUP_WIDTH]
     sends: NDArray[np.int64]  # [MAX_LOOKUPS, 3]: descriptor, start, end in replies
     keys: NDArray[np.uint64]
@@ -81,7 +81,7 @@ class Buffers(NamedTuple):
     missing: NDArray[np.uint8]
     scratch: NDArray[np.uint64]
     max_keys: int
-    piece_keys: int  # a lookup of more is answered in pieces
+    piece_keys: int  # a lookup of more keys is answered in pieces
     busy_poll_ns: int  # nanoseconds, see `machine_code.sockets.busy_poll`
     wake: int
 
@@ -94,13 +94,13 @@ def _hang_up(b: Any, counts: Any, fd: Any) -> None:
 
 @compiled
 def woken_at(b: Any) -> Any:
-    """When `busy_poll` returned last."""
+    """Return the time of `busy_poll`'s last return, in nanoseconds."""
     return b.sockets.clock[0] * 1_000_000_000 + b.sockets.clock[1]
 
 
 @compiled
 def _least_recently_used(connections: Any, now: Any) -> Any:
-    """The connection that makes room for a new one, or NONE."""
+    """Return the connection that a new one may replace, or NONE."""
     found = np.int64(NONE)
     found_greeted = True
     for fd in range(connections.shape[0]):
@@ -136,7 +136,7 @@ def accept(b: Any, counts: Any) -> None:
 
 @compiled
 def send_bytes(b: Any, counts: Any, fd: Any, start: Any, end: Any) -> Any:
-    """Send those bytes of the round's replies, behind what waits already; False when the peer is gone."""
+    """Send bytes of the round's replies after the output that already waits. Return False if the connection is broken."""
     sent = sockets.send(b.sockets, fd, np.uint64(b.replies.ctypes.data) + np.uint64(start), end - start)
     if sent == BROKEN:
         _hang_up(b, counts, fd)
@@ -147,7 +147,7 @@ def send_bytes(b: Any, counts: Any, fd: Any, start: Any, end: Any) -> Any:
 
 @compiled
 def finish(b: Any, counts: Any, fd: Any) -> None:
-    """After the last bytes: wait for what the socket did not take, or end with it."""
+    """After a connection's last bytes: wait until the socket accepts the rest, or hang up if the connection is closing."""
     row = b.sockets.connections[fd]
     if row[OUT_END] > 0:
         sockets.watch(b.sockets, fd, MODIFY, OUT)
@@ -165,7 +165,7 @@ def send_round(b: Any, counts: Any) -> None:
 
 @compiled
 def send_waiting(b: Any, counts: Any, fd: Any) -> None:
-    """Go on with output that waited."""
+    """Send more of the output that waits."""
     row = b.sockets.connections[fd]
     sent = sockets.send_waiting(b.sockets, fd)
     if sent == BROKEN:
@@ -182,7 +182,7 @@ def send_waiting(b: Any, counts: Any, fd: Any) -> None:
 
 @compiled
 def receive(b: Any, counts: Any, fd: Any) -> Any:
-    """Read once what there is into the input buffer; False when nothing came or the peer is gone."""
+    """Read once into the input buffer. Return False if nothing came or the connection ended."""
     got = sockets.receive(b.sockets, fd, b.sockets.input_bytes)
     if got < 0:
         if got != NOTHING:
@@ -192,8 +192,8 @@ def receive(b: Any, counts: Any, fd: Any) -> Any:
     return True
 
 
-FLUSH_KEYS = 4096  # beyond this a round is answered before more is read: what it touched is still in the cache
-PIECE_BYTES = 576 << 10  # values of a piece of an answer, at most
+FLUSH_KEYS = 4096  # a round of more keys is answered before more is read, while its bytes are still in the cache
+PIECE_BYTES = 576 << 10  # the most bytes of values in a piece of an answer
 
 _CHECKED = bounds_checked()
 _MAGIC = magic_number(wire.MAGIC)
@@ -212,7 +212,7 @@ _0, _4, _8 = np.uint64(0), np.uint64(4), np.uint64(8)
 
 
 class Tables(NamedTuple):
-    """The loaded versions in any order. There is at least one row; `size` says how many are valid."""
+    """The loaded versions in any order. There is at least one row; the first `size` rows are valid."""
 
     size: int
     versions: NDArray[np.uint64]  # [versions]
@@ -257,7 +257,7 @@ def _all_held(t: Any, index: Any, keys: Any) -> Any:
 
 @compiled
 def _piece_of(n: Any, most: Any) -> Any:
-    """Keys of each piece but the last when n keys are answered in as few pieces of at most so many as there can be."""
+    """Return the keys of each piece but the last, for n keys in the fewest pieces of at most `most` keys."""
     if n <= most:
         return n
     pieces = (n + most - 1) // most
@@ -266,8 +266,8 @@ def _piece_of(n: Any, most: Any) -> Any:
 
 @compiled
 def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
-    """Take the complete requests of a connection into the round. True when the round must be answered before the rest
-    fits.
+    """Take the complete requests of a connection into the round. Return True if the round must be answered before the
+    rest fits.
     """
     full = False
     in_pieces = False
@@ -296,7 +296,7 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
                 if have - at < whole:
                     break
                 need = HEAD_BYTES + 4 * dim * n + (n + 7) // 8
-        # Room in the round, and in this connection's own output should its peer not read.
+        # The reply needs room in the round, and in this connection's own output in case its peer does not read.
         if (
             b.round[ROUND_BYTES] + need > b.replies.size
             or b.round[ROUND_BYTES] - began + need > b.sockets.output_bytes
@@ -320,7 +320,7 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
             continue
         request, version = load_u64(from_ + np.uint64(12)), load_u64(from_ + np.uint64(20))
         if length != whole - 4:
-            # Where this frame ends is not certain: nothing after it can be trusted.
+            # The end of this frame is uncertain, so no byte after it can be trusted.
             _put_head(b, t, HEAD_BYTES, _BAD, 0, request, version)
             counts[counters.BAD_REQUESTS] += 1
             row[CLOSING] = 1
@@ -379,7 +379,7 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
 
 @compiled
 def _mark(b: Any, at: Any, base: Any, n: Any, lost: Any) -> None:
-    """Write the miss bits of n keys of the round to an address."""
+    """Write the miss bits of n keys of the round to the address `at`."""
     zero_bytes(at, np.uint64((n + 7) // 8))
     if lost > 0:
         for i in range(n):
@@ -390,7 +390,7 @@ def _mark(b: Any, at: Any, base: Any, n: Any, lost: Any) -> None:
 
 @compiled
 def _mark_missing(b: Any, dim: Any, first: Any, after: Any, lost: Any) -> None:
-    """Write the miss bits of those lookups of the round."""
+    """Write the miss bits of the round's lookups from `first` to `after`."""
     for number in range(first, after):
         n = b.lookups[number, KEY_COUNT]
         at = np.uint64(b.replies.ctypes.data) + np.uint64(b.lookups[number, REPLY_AT] + HEAD_BYTES + 4 * dim * n)
@@ -399,7 +399,7 @@ def _mark_missing(b: Any, dim: Any, first: Any, after: Any, lost: Any) -> None:
 
 @compiled
 def _take_event(b: Any, t: Any, counts: Any, fd: Any) -> Any:
-    """Go on with a ready connection; True when the round is full before all its requests were taken."""
+    """Serve a ready connection. Return True if the round is full before all requests of the connection were taken."""
     row = b.sockets.connections[fd]
     if row[STATE] == CLOSED:
         return False
@@ -409,7 +409,7 @@ def _take_event(b: Any, t: Any, counts: Any, fd: Any) -> Any:
         send_waiting(b, counts, fd)
         if row[STATE] == CLOSED or row[OUT_END] > 0:
             return False
-        # Input that was read before the output stopped is not announced again.
+        # epoll does not announce input again that was read before the output stopped.
         return _take_requests(b, t, counts, fd)
     if not receive(b, counts, fd):
         return False
@@ -420,7 +420,7 @@ def _take_event(b: Any, t: Any, counts: Any, fd: Any) -> Any:
 def _answer(
     dim: Any, stride: Any, values: Any, b: Any, t: Any, index: Any, at: Any, stop: Any, places: Any
 ) -> Any:  # fmt: skip
-    """Look up keys at to stop of the round; how many were missing."""
+    """Look up keys[at:stop] of the round. Return how many were missing."""
     return look_up(
         dim, stride, values, False, t.rows[index], t.reciprocal, t.overlays[index], b.keys[at:stop], stop - at, b.replies,
         places, b.missing[at:stop], b.scratch,
@@ -431,7 +431,7 @@ def _answer(
 def serve_loop(dim: int, values: ValueKind | None = "float32") -> Callable[[Buffers, Tables, NDArray[np.int64]], None]:
     """serve(buffers, tables, counts i64[counters.WIDTH]) for tables of that dim and kind of values; returns when woken.
 
-    With None tables may be of any kind, as while a changed `model.values` is rolled out: it takes longer to compile.
+    With None the tables may have any mix of kinds, as during the rollout of a changed `model.values`; that takes longer to compile.
     """
     wide, half, byte = (values in {None, kind} for kind in VALUE_KINDS)
     wide_stride, half_stride, byte_stride = (stride_for(dim, kind) for kind in VALUE_KINDS)
@@ -470,7 +470,7 @@ def serve_loop(dim: int, values: ValueKind | None = "float32") -> Callable[[Buff
                     number += 1
                 if b.round[ROUND_BYTES] == 0 or not (full or last or b.round[ROUND_KEYS] > FLUSH_KEYS):
                     continue
-                # Answer what was gathered, one pass per run of lookups in the same version, and send.
+                # Answer the gathered lookups, one pass per run of lookups in the same version, and send.
                 lookups = b.round[ROUND_LOOKUPS]
                 counts[counters.IN_FLIGHT] = lookups
                 first = np.int64(0)
@@ -489,10 +489,10 @@ def serve_loop(dim: int, values: ValueKind | None = "float32") -> Callable[[Buff
                     lost = np.int64(0)
                     while at < end:
                         stop = min(end, at + piece)
-                        # The pieces of an answer take each other's place, the round's first.
+                        # All pieces of an answer use the same bytes of the output, the round's first.
                         places = b.places[start : start + stop - at]
                         kind = t.values[index]
-                        # The compiler leaves out the branches that this loop is not made for.
+                        # The compiler drops the branches that this loop is not specialized for.
                         if wide and kind == FLOAT32:
                             lost += _answer(dim, wide_stride, FLOAT32, b, t, index, at, stop, places)
                         if half and kind == FLOAT16:
@@ -508,7 +508,7 @@ def serve_loop(dim: int, values: ValueKind | None = "float32") -> Callable[[Buff
                                 break
                             if stop == end:
                                 finish(b, counts, to)
-                            unsent = np.int64(HEAD_BYTES)  # the head went with the first
+                            unsent = np.int64(HEAD_BYTES)  # the head was sent with the first piece
                         at = stop
                     counts[counters.MISSING] += lost
                     if to == NONE:

@@ -18,7 +18,7 @@ from elastic_ctr.formats.value_kind import ValueKind
 
 
 class DoesNotFit(ValueError):
-    """A part that cannot be loaded beside the loaded ones; the text has the reason and the way out."""
+    """A part cannot be loaded beside the loaded ones; the text has the reason and the way out."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Assignments:
         return {version: sorted(own.parts) for version, own in sorted(self.versions.items())}
 
     def loaded(self, version: int, dim: int, partitions: int, parts: Mapping[int, Paths]) -> "Assignments":
-        """With these parts added; they replace earlier ones of the same partitions. Raises DoesNotFit."""
+        """Return these with parts added, which replace earlier ones of the same partitions. Raises DoesNotFit."""
         for other, theirs in self.versions.items():
             if (theirs.dim, theirs.partitions) != (dim, partitions):
                 raise DoesNotFit(
@@ -63,7 +63,7 @@ class Assignments:
         return self._with(version, Assignment(dim, partitions, place, dict(parts)))
 
     def unloaded(self, version: int, partitions: Iterable[int] | None = None) -> "Assignments":
-        """Without those partitions of the version (None: all of them); partitions that are not loaded are ignored."""
+        """Return these without partitions of the version (None: all of them); partitions that are not loaded are ignored."""
         own = self.versions.get(version)
         if own is None:
             return self
@@ -78,7 +78,7 @@ class Assignments:
         return frozenset().union(*(own.files for own in self.versions.values()))
 
     def partitions_of(self, files: Collection[Path]) -> dict[int, list[int]]:
-        """Version to the partitions that one of these files answers for."""
+        """Return by version the partitions that one of these files answers for."""
         found = {
             version: [number for number, paths in own.parts.items() if not set(files).isdisjoint(paths.files())]
             for version, own in self.versions.items()
@@ -86,23 +86,23 @@ class Assignments:
         return {version: numbers for version, numbers in found.items() if numbers}
 
     def without(self, files: Collection[Path]) -> "Assignments":
-        """These without every partition that one of the files answers for."""
+        """Return these without the partitions that one of the files answers for."""
         rest = self
         for version, numbers in self.partitions_of(files).items():
             rest = rest.unloaded(version, numbers)
         return rest
 
     def adds_to(self, before: "Assignments") -> bool:
-        """Whether there are files of it that were not assigned before."""
+        """True if a file is assigned that was not assigned before."""
 
         def adds(own: Assignment, known: Assignment | None) -> bool:
-            # Of a stream, dozens are the same from change to change.
+            # A stream has dozens of versions that do not change, so compare identity first.
             return known is not own and (known is None or not own.parts.items() <= known.parts.items())
 
         return any(adds(own, before.versions.get(version)) for version, own in self.versions.items())
 
     def to_json(self, before: "Assignments") -> dict[str, Any]:
-        """For a reader that has `before`: the versions that are not the same there, and the numbers of those that are."""
+        """Encode for a worker that has `before`: the versions that differ, and the numbers of those that are the same."""
         kept = [version for version, own in self.versions.items() if before.versions.get(version) is own]
         others = {version: own for version, own in self.versions.items() if version not in set(kept)}
         return {"versions": _VERSIONS.dump_python(others, mode="json"), "kept": kept}
@@ -119,7 +119,7 @@ class Assignments:
 
 @dataclass(frozen=True)
 class Holdings:
-    """Open tables by version, and the place of each version among the counters."""
+    """Open tables by version, and the column of each version among the counters."""
 
     tables: Mapping[int, VersionTable] = field(default_factory=dict)
     places: Mapping[int, int] = field(default_factory=dict)
@@ -127,18 +127,18 @@ class Holdings:
 
     @property
     def dim(self) -> int:
-        """0 while nothing is held."""
+        """The values of a key; 0 while no version is loaded."""
         return next((table.dim for table in self.tables.values()), 0)
 
     @property
     def values(self) -> ValueKind | None:
-        """How all versions store values, None where they differ. float32 while nothing is held."""
+        """The format of values in all versions, None if they differ; float32 while no version is loaded."""
         kinds = {table.values for table in self.tables.values()} or {"float32"}
         return kinds.pop() if len(kinds) == 1 else None
 
     @property
     def partitions(self) -> int:
-        """0 while nothing is held."""
+        """The number of partitions; 0 while no version is loaded."""
         return next((table.partitions for table in self.tables.values()), 0)
 
     @classmethod
@@ -146,7 +146,7 @@ class Holdings:
         return cls({table.version: table for table in tables}, {table.version: at for at, table in enumerate(tables)})
 
     def changed(self, assigned: Assignments) -> "Holdings":
-        """The assigned parts; opens and verifies the files that are not open yet.
+        """Return the holdings of the assigned parts, after opening and verifying the files that are not open yet.
 
         Raises DictionaryDamaged, PartsDoNotFit, OSError.
         """

@@ -1,6 +1,6 @@
 """Counters that workers write and their parent reads: a row of shared memory per worker, i64, no locks.
 
-Each row has one writer. A restarted worker goes on with its row, so sums never fall; it only clears its gauges.
+Each row has one writer. A restarted worker continues its row and only clears the gauges, so sums never fall.
 """
 
 import mmap
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 REQUESTS, KEYS, MISSING, NOT_HELD, BAD_REQUESTS, KEEP_ALIVES, BYTES_IN, BYTES_OUT, ACCEPTED = range(9)
 CONNECTIONS, IN_FLIGHT = 9, 10
 VERSIONS_AT = 16
-# Lookups and keep-alives that named the version in that place. Of a stream, a version a second or two stays for the drain.
+# From here on, lookups and keep-alives by version. A stream has a new version every second or two, which stays for drainSeconds.
 MAX_VERSIONS = 240
 WIDTH = VERSIONS_AT + MAX_VERSIONS
 
@@ -22,7 +22,7 @@ Counts = NDArray[np.int64]
 
 
 def create(workers: int) -> tuple[int, Counts]:
-    """(descriptor to hand to the workers, counts i64[workers, WIDTH])."""
+    """Return (the descriptor for the workers to inherit, counts i64[workers, WIDTH])."""
     descriptor = os.memfd_create("elastic-ctr-counters", os.MFD_CLOEXEC)
     os.ftruncate(descriptor, workers * WIDTH * 8)
     return descriptor, attach(descriptor, workers)
@@ -34,12 +34,12 @@ def attach(descriptor: int, workers: int) -> Counts:
 
 
 def private() -> Counts:
-    """A row outside shared memory."""
+    """Return a row outside shared memory."""
     return np.zeros(WIDTH, np.int64)
 
 
 class Activity:
-    """Call `look` often: a counter that has grown since the last look counts as asked now."""
+    """The times of the last lookups, from counters without times. Call `look` often: a counter that has grown counts as used now."""
 
     def __init__(self, counts: Counts, clock: Callable[[], float] = time.monotonic) -> None:
         self._counts = counts
@@ -50,7 +50,7 @@ class Activity:
         self._lookup: float | None = None
 
     def look(self, places: Mapping[int, int]) -> None:
-        """places: version to its column among the counters."""
+        """Compare the counters with the last call's; places: version to its column among the counters."""
         now = self._clock()
         sums = self._counts.sum(axis=0)
         changed = np.flatnonzero(sums != self._seen)
@@ -59,7 +59,7 @@ class Activity:
             self._lookup = now
         asked: dict[int, float | None] = {}
         for version, place in places.items():
-            # A new version may have the column of an unloaded one, whose counts are not its own.
+            # A new version may reuse the column of an unloaded one, whose counts must be ignored.
             known = self._places.get(version) == place
             asked[version] = self._asked.get(version) if known else None
             if known and VERSIONS_AT + place in changed:
@@ -67,10 +67,10 @@ class Activity:
         self._asked, self._places = asked, dict(places)
 
     def last_asked_seconds(self) -> dict[int, float | None]:
-        """Seconds since a lookup or keep-alive named the version, None if never."""
+        """Return by version the seconds since its last lookup or keep-alive, None if there was none."""
         now = self._clock()
         return {version: None if at is None else round(now - at, 3) for version, at in self._asked.items()}
 
     def last_lookup_seconds(self) -> float | None:
-        """Seconds since any lookup, None if never."""
+        """Return the seconds since the last lookup of any version, None if there was none."""
         return None if self._lookup is None else round(self._clock() - self._lookup, 3)

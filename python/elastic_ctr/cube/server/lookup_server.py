@@ -1,4 +1,4 @@
-"""`cube-server`: the parent process. It holds the ports, the workers and the admin API; workers answer the lookups.
+"""`cube-server`: the parent process. It owns the ports, the workers and the admin API; workers answer the lookups.
 
 The admin API is HTTP and JSON:
 
@@ -10,11 +10,10 @@ The admin API is HTTP and JSON:
     POST /unload  {"version", "partitions": [..] or null}
     POST /drain   {"draining": bool}
 
-A POST needs an internal token. 200 means that every worker has done it; on any other
-answer nothing has changed: 400 not understood, 401 no token, 409 does not fit what is loaded, 422 files refused, 503 no
-worker is there. A partition whose files are found damaged after the load is answered no longer: it leaves `versions`
-and stands in `damaged` until it is loaded again. `draining` is true from the order on, before every worker has carried
-it out.
+A POST needs an internal token. 200 means that every worker has carried out the order; after any other answer nothing
+has changed: 400 not understood, 401 no token, 409 does not fit the loaded parts, 422 files refused, 503 no worker
+serves. A partition whose files are found damaged after the load is no longer answered: it moves from `versions` to
+`damaged` until it is loaded again. `draining` is true from the order on, before every worker has carried it out.
 """
 
 import asyncio
@@ -145,7 +144,7 @@ class CubeServer:
         await self._workers.stop()
         self._reserved.close()
         for ended in done:
-            # Only stop ends without an error.
+            # Every task but `stop` ends only by an error, which is raised here.
             ended.result()
 
     async def _look_often(self) -> None:
@@ -233,12 +232,12 @@ class CubeServer:
         }
 
     async def load(self, request: Request) -> Response:
-        """Have every worker verify and hold the files."""
+        """Order every worker to verify and load the files."""
         body = await read_record(request, Load)
         numbered = {_partition(number): files for number, files in body.parts.items()}
-        # Each file once: an overlay may be the one of all partitions.
+        # Each file once, because an overlay may be one file of all partitions.
         names = {name for files in numbered.values() for name in files.names() if name is not None}
-        # Of a stream, most are those of the version before: they were looked at then.
+        # Most files of a stream's version belong to the version before, too, and were checked with it.
         known = {str(path): path for path in self._workers.assigned.files}
         checked = {name: known.get(name) or self._checked(name) for name in names}
         paths = {
@@ -249,11 +248,11 @@ class CubeServer:
         def rule(assigned: Assignments) -> Assignments:
             return assigned.loaded(body.version, body.dim, body.partitions, paths)
 
-        # Checked before the files are read.
+        # Refuse parts that do not fit before the files are read.
         rule(self._workers.assigned)
         parts = await asyncio.to_thread(map_parts, body.partitions, body.dim, paths, self._scrubber.parts)
         held = self._workers.assigned.files
-        # One part after the other, so that a server that is told to end waits for one part at most.
+        # Read one part after the other, so that a stopping server waits for one part at most.
         for part in parts:
             if part.path not in held:
                 await asyncio.to_thread(part.read_in)
@@ -272,7 +271,7 @@ class CubeServer:
         return JSONResponse({"draining": self._workers.draining})
 
     def _changed(self, version: int, partitions: Collection[int] | None) -> Response:
-        """The answer to a load or unload, which ends the damage of those partitions (None: all of the version)."""
+        """Clear the damage of the loaded or unloaded partitions (None: all of the version), and return the answer."""
         for each, number in list(self._workers.damaged):
             if each == version and (partitions is None or number in partitions):
                 del self._workers.damaged[each, number]
@@ -302,7 +301,7 @@ class CubeServer:
 def map_parts(
     partitions: int, dim: int, paths: Mapping[int, Paths], mapped: Mapping[Path, DictionaryPart]
 ) -> list[DictionaryPart]:
-    """The files, mapped and not verified; those of `mapped` that are still the same files are mapped already. Raises
+    """Map the files without verifying them; a part of `mapped` whose file is still the same is reused. Raises
     DictionaryDamaged, PartsDoNotFit, OSError.
     """
 
@@ -310,7 +309,7 @@ def map_parts(
         known = mapped.get(path)
         return known if known is not None and path.stat().st_ino == known.inode else DictionaryPart.open(path)
 
-    # An overlay may be the one file of all partitions.
+    # Each file once, because an overlay may be one file of all partitions.
     parts = {path: opened_once(path) for path in {path for files in paths.values() for path in files.files()}}
     opened = {number: files.parts(parts.__getitem__) for number, files in paths.items()}
     check_fit(partitions, dim, opened)

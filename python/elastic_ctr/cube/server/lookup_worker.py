@@ -1,4 +1,4 @@
-"""A worker process of cube-server: one lookup loop, with commands from its parent over a socket. `python -m` starts it.
+"""A worker process of cube-server: one lookup loop, with orders from its parent over a socket. `python -m` starts it.
 
 Orders and answers are JSON lines, see `runtime.process_pool`. The worker ends when its parent does.
 """
@@ -35,7 +35,7 @@ _OTHER_FILES = 128
 
 
 def execute_command(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
-    """Carry out one order. A refused one has changed nothing."""
+    """Carry out one order and return the answer. A refused order has changed nothing."""
     try:
         if order["do"] == "hold":
             holdings = loop.holdings.changed(Assignments.from_json(order, loop.holdings.assigned))
@@ -48,15 +48,15 @@ def execute_command(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
     except (DictionaryDamaged, PartsDoNotFit, OSError) as refused:
         return {"error": str(refused)}
     except Exception as failed:  # noqa: BLE001 (the parent is told, and the log)
-        # This worker goes on, because the next one would get the same order.
+        # This worker continues, because its replacement would get the same order.
         _log.exception("an order cannot be carried out")
         return {"error": f"{type(failed).__name__}: {failed}"}
     return {"ok": True}
 
 
 class CommandLoop:
-    """Executes commands until the parent hangs up. Every BEAT_SECONDS it reports that lookups are answered, or that it
-    is busy.
+    """Executes orders until the parent closes the socket. Every BEAT_SECONDS it reports that lookups are answered, or
+    that an order is under way.
     """
 
     def __init__(self, loop: LookupLoop, orders: Iterable[bytes], answers: IO[bytes]) -> None:
@@ -69,14 +69,14 @@ class CommandLoop:
         self._busy = False
 
     def run(self) -> None:
-        # A thread of its own, because loading may take minutes.
+        # The heartbeat has a thread of its own, because loading may take minutes.
         beating = threading.Thread(target=self._beat, name="beats")
         beating.start()
         try:
             for line in self._orders:
                 with self._executing:
                     self._busy = True
-                    # Before the order begins: on a slow disk, reading files keeps the interpreter for long.
+                    # Report busy before the order begins: on a slow disk, reading files blocks the interpreter for long.
                     self._say()
                     order = json.loads(line)
                     answer = execute_command(self._loop, order)
@@ -86,10 +86,10 @@ class CommandLoop:
             beating.join()
 
     def _beat(self) -> None:
-        # The thread that reads orders sees, too, that the parent is gone.
+        # After a lost parent the thread that reads orders ends the process.
         with suppress(BrokenPipeError, ConnectionResetError):
             while True:
-                # Through the lookup thread and back, unless an order takes that way.
+                # The beat goes through the lookup thread, unless an order is doing so.
                 if self._executing.acquire(blocking=False):
                     try:
                         self._loop.replace(self._loop.holdings, draining=self._loop.draining)
@@ -100,9 +100,9 @@ class CommandLoop:
                     return
 
     def _say(self, answer: dict[str, Any] | None = None) -> None:
-        """Write the answer to an order, which then is over, or that this worker is alive."""
+        """Write the answer to an order, which ends it, or a heartbeat."""
         with self._saying:
-            # Under the lock, or a beat could follow an order with an outdated flag.
+            # Under the lock, or a heartbeat after the answer could still have the flag `busy`.
             self._busy = self._busy and answer is None
             line = {**(answer or {"event": "alive"}), "busy": self._busy}
             self._answers.write(json.dumps(line).encode() + b"\n")
@@ -110,7 +110,7 @@ class CommandLoop:
 
 
 def _exit_on_thread_failure(failed: threading.ExceptHookArgs) -> None:
-    """Without one of its threads a worker answers nothing: it ends, and its parent starts another."""
+    """End the process if one of its threads fails: it would answer nothing, and its parent starts another."""
     name = "?" if failed.thread is None else failed.thread.name
     trace = (failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
     _log.critical("the thread %s has failed; this worker ends", name, exc_info=trace)
@@ -121,11 +121,11 @@ def _exit_on_thread_failure(failed: threading.ExceptHookArgs) -> None:
 def _make_loop(row: counters.Counts, max_keys: int, busy_poll_us: int) -> LookupLoop:
     """Raises SystemExit, after a sentence in the log, on a machine that cannot compile."""
     try:
-        # Importing is compiling in part: a decorator may fail, too.
+        # The import already compiles some functions, so it may fail as well.
         from elastic_ctr.cube.server.loop import MAX_CONNECTIONS, LookupLoop
         from elastic_ctr.machine_code.compiled import anew_if_stale
 
-        # As many as descriptors are allowed: without a free one, accepting would spin.
+        # The descriptor limit bounds the connections: without a free descriptor, accepting would spin.
         files = raise_fd_limit(MAX_CONNECTIONS + _OTHER_FILES)
         connections = max(1, min(MAX_CONNECTIONS, files - _OTHER_FILES))
         return anew_if_stale(lambda: LookupLoop(row, max_keys, connections, busy_poll_us))

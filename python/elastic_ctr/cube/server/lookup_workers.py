@@ -18,16 +18,16 @@ from elastic_ctr.runtime.process_pool import Child, ProcessPool, Worker, WorkerF
 
 _log = logging.getLogger(__name__)
 
-# For a load that is stuck: in an hour a slow disk (100 MB/s) reads 360 GB, more than a pod has.
+# Bounds a load that is stuck: in an hour a slow disk (100 MB/s) reads 360 GB, more than a pod has.
 _ORDER_SECONDS = 3600.0
-# A load waits this long for a worker that serves. Compiling takes a minute; an agent waits for ten.
+# A load waits this long for a worker that serves. Compiling takes a minute; an agent waits ten minutes for the load.
 _NO_WORKER_SECONDS = 300.0
-# Parts that so many starts of a worker in a row could not load are unloaded.
+# Parts are unloaded after a worker has failed this many times in a row to start with them.
 _REFUSED_TIMES = 3
 
 
 class WorkerRefused(WorkerFailed):
-    """An order that could not be carried out; the text has the reason."""
+    """An order was not carried out; the text has the reason."""
 
 
 class NoWorker(RuntimeError):
@@ -35,15 +35,15 @@ class NoWorker(RuntimeError):
 
 
 class LookupWorker(Worker):
-    """A worker process, and what it is known to hold."""
+    """A worker process, and the assignments that it is known to have loaded."""
 
     def __init__(self, index: int, child: Child) -> None:
         super().__init__(index, child, _ORDER_SECONDS)
         self._holds = Assignments()
 
     async def hold(self, assigned: Assignments, *, draining: bool) -> dict[str, Any]:
-        """Raises WorkerLost, WorkerRefused."""
-        # Nothing is known before it has answered: an order that nobody waits for any more may be carried out.
+        """Order the worker to load exactly these. Raises WorkerLost, WorkerRefused."""
+        # Its state is unknown until it answers: it may carry out an order whose caller was cancelled.
         before, self._holds = self._holds, Assignments()
         answer = await self.order("hold", **assigned.to_json(before), draining=draining)
         self._holds = assigned
@@ -63,7 +63,7 @@ class Workers:
     def __init__(self, host: str, port: int, cube: CubePodConfig) -> None:
         self.assigned = Assignments()
         self.draining = False
-        # Partitions with a damaged file: not answered until they are loaded again.
+        # Partitions with a damaged file, which are not answered until they are loaded again.
         self.damaged: dict[tuple[int, int], str] = {}
         self.damaged_parts = 0
         self.pool = ProcessPool(cube.workers, self._spawn, self._run)
@@ -76,10 +76,10 @@ class Workers:
             "busy-poll-us": cube.busy_poll_us,
         }
         self._serving: dict[int, LookupWorker] = {}
-        # Failed starts of each worker since one last served.
+        # Failed starts of each worker since any worker last began to serve.
         self._refused = Counter[int]()
-        # A change and the start of serving exclude each other, so that no worker misses a change. Notified when a
-        # worker serves.
+        # A change and a worker's start of serving exclude each other, so that no worker misses a change. Notified when a
+        # worker starts to serve.
         self._changing = asyncio.Condition()
         self._ending = threading.Event()
 
@@ -88,7 +88,7 @@ class Workers:
         return len(self.pids()) == self.pool.count
 
     def pids(self) -> list[int]:
-        """Of those that answer lookups."""
+        """Return the pids of the workers that answer lookups."""
         return [worker.process.pid for worker in self._serving.values() if not worker.watchdog.silent]
 
     async def stop(self) -> None:
@@ -104,13 +104,13 @@ class Workers:
         async with self._changing:
             if rule(self.assigned).adds_to(self.assigned):
                 await self._until_one_serves()
-            # Again, because other changes may have come in between.
+            # Apply the rule again, because other changes may have come during the wait.
             wanted = rule(self.assigned)
             outcomes = await self._order_all(wanted)
             wrong = _refusals(outcomes)
             lost = sum(isinstance(each, WorkerLost) for each in outcomes)
             if lost == len(outcomes) and wanted.adds_to(self.assigned):
-                # Their replacements would end too, and the pod would answer nothing.
+                # Replacements would crash over the same parts, and the pod would answer nothing.
                 wrong.append(WorkerRefused("every worker that was to hold it ended over it; the log says how"))
             if wrong:
                 await self._order_all(self.assigned)
@@ -118,7 +118,7 @@ class Workers:
             self.assigned = wanted
 
     async def drop(self, damaged: Mapping[Path, str]) -> None:
-        """Unload the partitions of these files, given with the damage of each. Raises WorkerRefused."""
+        """Unload the partitions of these files, each with its damage as a sentence. Raises WorkerRefused."""
         before = self.assigned
         await self.change(lambda assigned: assigned.without(damaged))
         self._note(before, damaged)
@@ -132,7 +132,7 @@ class Workers:
 
     async def drain(self, *, draining: bool) -> None:
         """Set the draining flag of every worker's replies. Raises WorkerRefused. The flag is set here before the
-        workers answer, one of which may hang or load.
+        workers answer, because one of them may hang or be loading.
         """
         before, self.draining = self.draining, draining
         async with self._changing:
@@ -143,7 +143,7 @@ class Workers:
                 raise wrong[0]
 
     async def _until_one_serves(self) -> None:
-        """Releases the lock meanwhile, which a starting worker needs."""
+        """Wait for a worker that serves, without the lock, which a starting worker needs."""
         try:
             await asyncio.wait_for(self._changing.wait_for(lambda: bool(self._serving)), _NO_WORKER_SECONDS)
         except asyncio.TimeoutError:
@@ -152,7 +152,7 @@ class Workers:
             ) from None
 
     async def _order_all(self, assigned: Assignments) -> list[dict[str, Any] | BaseException]:
-        """Have each serving worker hold these; the answer or the error of each."""
+        """Order each serving worker to load these. Return the answer or the error of each."""
         held = (worker.hold(assigned, draining=self.draining) for worker in self._serving.values())
         return await asyncio.gather(*held, return_exceptions=True)
 
@@ -178,9 +178,9 @@ class Workers:
             self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
 
     async def _let_serve(self, worker: LookupWorker) -> None:
-        """Have the worker load everything, then listen."""
+        """Order the worker to load all assigned parts, then to listen."""
         while True:
-            # Not under the lock: a hung worker must not delay changes.
+            # The load runs without the lock, because a hung worker must not delay changes.
             told = self.assigned, self.draining
             try:
                 await worker.hold(self.assigned, draining=self.draining)
@@ -198,7 +198,7 @@ class Workers:
                 return
 
     async def _give_up(self) -> None:
-        """Unload the parts that keep every worker from serving; the agent loads them again. These are the partitions
+        """Unload the parts that prevent every worker from serving; the agent loads them again. These are the partitions
         with unreadable files or, if all files are readable, all partitions.
         """
         before = self.assigned
@@ -216,12 +216,12 @@ class Workers:
 
 
 def _refusals(outcomes: list[dict[str, Any] | BaseException]) -> list[BaseException]:
-    """A lost worker refuses nothing: its replacement gets the new state."""
+    """Return the errors other than a lost worker, whose replacement gets the new state."""
     return [each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, WorkerLost)]
 
 
 def _unreadable(assigned: Assignments, ending: threading.Event) -> dict[Path, str]:
-    """Unreadable or damaged files with the reason. It stops when the server ends."""
+    """Return unreadable or damaged files with the reason. The check stops when the server ends."""
     found: dict[Path, str] = {}
     for path in assigned.files:
         if ending.is_set():

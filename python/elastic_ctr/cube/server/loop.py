@@ -1,6 +1,6 @@
-"""The thread that answers lookups: it runs `rounds` on its buffers and tables, which are replaced between two rounds.
+"""The thread that answers lookups: it runs `event_loop.serve_loop` on its buffers and tables, which are replaced between rounds.
 
-A reply is always made from one state of things, and `replace` returns when the new state is in force.
+A reply is always made from one state of the tables, and `replace` returns once the new state is in force.
 """
 
 import os
@@ -21,12 +21,12 @@ from elastic_ctr.cube.wire import DRAINING, HELLO_BYTES, reply_bytes, request_by
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.sockets import HELLO, OTHER_DESCRIPTORS, OUT_AT, OUT_END, STATE
 
-_SLACK = 64 << 10  # small requests behind a large one
+_SLACK = 64 << 10  # bytes for small requests after a large one
 _ROUND_BYTES = 4 << 20
-# Longer than a peer that was woken takes to send its next request.
+# Longer than a client takes from waking up to its next request.
 BUSY_POLL_US = 100
 MAX_CONNECTIONS = 1024
-_USUAL_DIM = 9  # until the first parts say otherwise
+_USUAL_DIM = 9  # the loop is compiled for it until the first parts have another dim
 
 
 class LookupLoop:
@@ -82,8 +82,8 @@ class LookupLoop:
         self._thread.start()
 
     def replace(self, holdings: Holdings, *, draining: bool) -> None:
-        """Answer from these holdings; returns when no reply comes from the former ones any more."""
-        # In the caller's thread: only the change itself runs between two rounds.
+        """Answer from these holdings; return when no further reply comes from the former ones."""
+        # The caller's thread prepares the tables; only the exchange itself runs between two rounds.
         dim = holdings.dim or self._dim
         serve = event_loop.serve_loop(dim, holdings.values)
         tables = _tables(holdings, dim, draining=draining)
@@ -111,7 +111,7 @@ class LookupLoop:
 
     def _run_on_loop(self, errand: Callable[[], None]) -> None:
         if self._thread.ident is None:
-            # Not started yet: no round is under way.
+            # The thread has not started, so no round is under way.
             errand()
             return
         done = threading.Event()
@@ -136,7 +136,7 @@ class LookupLoop:
                 done.set()
 
     def _hang_up_on_the_ungreeted(self) -> None:
-        """Called every second by the worker's heartbeat."""
+        """Close connections that sent no hello in time; the worker's heartbeat wakes the loop for this every second."""
         connections = self._buffers.sockets.connections
         too_old = time.monotonic_ns() - int(event_loop.HELLO_SECONDS * 1e9)
         for descriptor in np.flatnonzero(
@@ -147,8 +147,8 @@ class LookupLoop:
             self.counts[CONNECTIONS] -= 1
 
     def try_out(self, serve: Callable[..., None], dim: int) -> None:
-        """Compile now, not under the first request: a round that finds itself woken returns at once."""
-        # Separate sockets: the thread may be serving on the others.
+        """Compile before the first request, by a round that returns at once because its wake descriptor is readable."""
+        # Separate sockets, because the thread may be serving on the others.
         with select.epoll() as epoll:
             wake = os.eventfd(1)
             epoll.register(wake, select.EPOLLIN)
@@ -184,7 +184,7 @@ class LookupLoop:
         )
 
     def _resize(self, dim: int) -> None:
-        """Another dim needs other output buffers; waiting output is kept."""
+        """Replace the output buffers for another dim, and keep the output that waits."""
         old, new = self._buffers.sockets, self._new_buffers(dim, self._descriptors)
         waiting = old.connections[:, OUT_END] - old.connections[:, OUT_AT]
         size = max(new.sockets.output_bytes, sockets.pages(int(waiting.max())))
@@ -201,7 +201,7 @@ class LookupLoop:
 def _tables(holdings: Holdings, dim: int, *, draining: bool) -> event_loop.Tables:
     tables = list(holdings.tables.values())
     partitions = holdings.partitions or 1
-    # The newest first: it is asked most.
+    # The newest version first, because it gets the most lookups.
     tables.sort(key=lambda table: -table.version)
     return event_loop.Tables(
         size=len(tables),

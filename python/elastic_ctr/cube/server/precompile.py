@@ -1,4 +1,4 @@
-"""`python -m elastic_ctr.cube.server.precompile DIM...`: compile lookups now, as when an image is made, not when the first pod starts."""
+"""`python -m elastic_ctr.cube.server.precompile DIM...`: compile lookups when an image is built, not when a pod starts."""
 
 import sys
 
@@ -15,7 +15,7 @@ from elastic_ctr.formats.value_kind import VALUE_KINDS
 
 
 def warm(dims: list[int]) -> None:
-    """Fill numba's cache (`NUMBA_CACHE_DIR`) with the loop, the lookups and the builder for values of these dims, of every kind."""
+    """Fill numba's cache (`NUMBA_CACHE_DIR`) with the loop, the lookups and the builder for these dims and every kind of values."""
     place(np.arange(3, dtype=np.uint64), 4, 1)
     stored_rows(np.zeros((1, 2), np.float32), "int8")
     for dim in dims:

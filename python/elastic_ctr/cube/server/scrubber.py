@@ -1,7 +1,7 @@
-"""Verifies the mapped dictionary parts of a cube-server again and again, slowly: memory and disks lose bits.
+"""Verifies the mapped dictionary parts of a cube-server continuously at a low rate, because memory and disks lose bits.
 
-A part is checked through the page cache, as lookups read it. Damage in memory is found within one round over all parts;
-damage on the disk once those pages are read again.
+A part is checked through the page cache, as lookups read it. Damage in memory is found within one round over all parts,
+damage on the disk once the kernel reads those pages again.
 """
 
 import logging
@@ -24,14 +24,14 @@ class _Stopped(Exception):
 
 
 class Scrubber:
-    """One thread of the parent process. `on_damage(path, sentence)` is called in it."""
+    """One thread of the parent process, which calls `on_damage(path, sentence)`."""
 
     def __init__(self, megabytes_per_second: float, on_damage: Callable[[Path, str], None]) -> None:
         self.verified_bytes = 0
         self.round_finished_at: float | None = None
         self._seconds_per_byte = 1 / (megabytes_per_second * 1e6)
         self._on_damage = on_damage
-        # Replaced, never changed, because the thread reads it at any time.
+        # The dict is replaced and never changed, because the thread reads it at any time.
         self._parts: dict[Path, DictionaryPart] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scrubber", daemon=True)
@@ -46,15 +46,15 @@ class Scrubber:
 
     @property
     def parts(self) -> Mapping[Path, DictionaryPart]:
-        """Those that are verified now, each mapped."""
+        """Return the mapped parts that are being verified, by path."""
         return self._parts
 
     def watch(self, parts: Collection[DictionaryPart]) -> None:
-        """Verify these, too, from now on."""
+        """Add parts to those that are verified."""
         self._parts = {**self._parts, **{part.path: part for part in parts}}
 
     def keep_only(self, files: Collection[Path]) -> None:
-        """Verify no others any more."""
+        """Stop verifying all other files."""
         if not self._parts.keys() <= set(files):
             self._parts = {path: part for path, part in self._parts.items() if path in files}
 
@@ -82,7 +82,7 @@ class Scrubber:
         try:
             part.verify(self._pace)
             part.release()
-            # A worker started since the file was replaced has mapped the new one.
+            # A worker that started after the file was replaced has mapped the new file.
             if path.exists() and path.stat().st_ino != part.inode:
                 DictionaryPart.open(path).verify(self._pace)
         except DictionaryDamaged as damaged:

@@ -1,1 +1,1 @@
-"""`cube-transfer`: which versions cube holds, and which one is live."""
+"""`cube-transfer`: decides which versions cube loads and which one is live."""

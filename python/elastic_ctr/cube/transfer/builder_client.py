@@ -14,7 +14,7 @@ from elastic_ctr.runtime.auth import Tokens, bearer
 
 log = logging.getLogger(__name__)
 
-# The progress that is shown is this old at most.
+# Seconds of a long poll; the progress that cube-transfer shows is this old at most.
 _WAIT_SECONDS = 0.5
 _FIRST_POLL, _LONGEST_POLL = 0.01, 0.1
 _LONGEST_BACK_OFF = 30.0
@@ -25,13 +25,13 @@ class BuilderUnreachable(OSError):
 
 
 class Builder:
-    """Orders builds. `progress` is the last answer, `error` the reason when there is none."""
+    """Orders builds. `progress` is the last answer, `error` the reason if the builder does not answer."""
 
     def __init__(self, url: str, tokens: Tokens | None) -> None:
         self._url = url
         self._tokens = tokens
         self._client = httpx.AsyncClient(timeout=10.0, trust_env=False)
-        # Version, failures in a row, and the end of the pause after them.
+        # The last version ordered, its failures in a row, and the end of the pause after them.
         self._last = (0, 0, 0.0)
         self.progress: BuildProgress | None = None
         self.error: str | None = None
@@ -41,11 +41,11 @@ class Builder:
         await self._client.aclose()
 
     def may_try(self, version: int) -> bool:
-        """Whether the pause after the last failure is over."""
+        """True if the pause after the version's last failure is over."""
         return version != self._last[0] or time.monotonic() >= self._last[2]
 
     async def mend(self, version: int) -> BuildProgress:
-        """Have damaged parts of a built version built again, and wait for the end. Never raises but when cancelled."""
+        """Order damaged parts of a built version to be built again, and wait for the end. Raises only when cancelled."""
         try:
             progress = await self._ask("POST", version, mend=True)
             while progress.stage not in {"done", "failed"}:
@@ -58,18 +58,18 @@ class Builder:
         return progress
 
     async def build(self, version: int) -> BuildProgress:
-        """Order a version and wait until it is done or failed. Never raises but when cancelled."""
+        """Order a version and wait until it is done or failed. Raises only when cancelled."""
         try:
             progress, pause = await self._ask("POST", version), _FIRST_POLL
             while progress.stage not in {"done", "failed"}:
                 asked = time.monotonic()
                 progress = await self._ask("GET", version)
                 if progress.stage not in {"done", "failed"}:
-                    # A builder of an earlier release answers at once.
+                    # A builder of an earlier release answers at once, without a long poll.
                     await asyncio.sleep(max(0.0, asked + pause - time.monotonic()))
                     pause = min(1.5 * pause, _LONGEST_POLL)
                 if progress.version != version:
-                    # A restarted builder has forgotten the order; parts that it has published are kept.
+                    # A restarted builder has lost the order; the parts that it has published are kept.
                     progress = await self._ask("POST", version)
             self.error = None
         except BuilderUnreachable as silent:
@@ -89,7 +89,7 @@ class Builder:
         return progress
 
     async def _ask(self, method: str, version: int, *, mend: bool = False) -> BuildProgress:
-        # A builder of an earlier release knows no `mend`.
+        # A builder of an earlier release rejects the key `mend`.
         order = {"version": version, "mend": True} if mend else {"version": version}
         given: dict[str, Any] = {"json": order} if method == "POST" else {"params": {"wait": _WAIT_SECONDS}}
         try:
@@ -100,7 +100,7 @@ class Builder:
             ) from failed
         try:
             if answer.status_code == 409:
-                # The builder still builds an order from before our restart.
+                # The builder still works on an order from before the restart of cube-transfer.
                 return BuildProgress(version=version, stage="failed", error=str(answer.json()["error"]))
             answer.raise_for_status()
             self.progress = BuildProgress.model_validate_json(answer.content)

@@ -1,6 +1,6 @@
-"""The versions in the store: which may be built, which are built, what is wrong with the rest, and deleting old ones.
+"""The versions in the store: which may be built, which are built, what is wrong with the rest; and the deletion of old ones.
 
-The donefile announces, the manifest decides. A version that cannot be used is one sentence and holds up no other.
+The donefile announces a version, its manifest decides. An unusable version becomes a sentence and does not block others.
 """
 
 import logging
@@ -29,8 +29,8 @@ M = TypeVar("M", VersionManifest, DictionaryManifest)
 
 
 class Scan(NamedTuple):
-    """The result of one scan. `usable`: announced, with a manifest, with files down to the next built ancestor.
-    `unread`: with an unreadable manifest.
+    """The result of one scan. `usable`: versions that are announced and have a manifest and files down to the next built
+    ancestor. `unread`: versions with an unreadable manifest.
     """
 
     manifests: dict[int, VersionManifest]
@@ -41,7 +41,7 @@ class Scan(NamedTuple):
 
 
 class Catalog:
-    """Scans the store repeatedly; manifests are immutable, so each is read once."""
+    """Scans the store repeatedly. Each manifest is read once, because manifests are immutable."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -52,12 +52,12 @@ class Catalog:
         self._complete: set[int] = set()
 
     def scan(self, deleted: Collection[int] = ()) -> Scan:
-        """`deleted` are the versions that retention removed, which the donefiles still list.
+        """Scan the store. `deleted` are the versions that retention removed and the donefiles still list.
 
-        Raises StoreError when the store does not answer, or shows nothing where there was something.
+        Raises StoreError if the store does not answer, or lists nothing although it had versions before.
         """
         problems: list[str] = []
-        # First, for a version is announced once its manifest is there.
+        # Donefiles are read first, because a version is announced after its manifest was written.
         announced = self._read_announced(problems)
         listed = published_versions(self._store)
         if self._manifests and not listed:
@@ -70,17 +70,17 @@ class Catalog:
         folders = versions_in(self._store, layout.DICTIONARIES, "/")
         self._dictionaries = self._read(self._dictionaries, folders, read_dictionary, problems)
         usable = []
-        # A version older than one that is built is never built any more.
+        # A version older than a built one is never built.
         newest_built = max(self._dictionaries, default=0)
         for version in sorted(announced):
             if version not in self._manifests:
-                # A version older than all published ones was deleted, by retention or by hand.
+                # A version older than all published ones was deleted by retention or by hand, which is no problem.
                 if version not in deleted and listed and version > listed[0] and version not in listed:
                     problems.append(
                         f"the donefile names version {version}, which has no manifest in the store; "
                         "publish its manifest or remove the line"
                     )
-            # A compacted base is there for the deltas on it alone.
+            # A compacted base is only built for the deltas on it.
             elif version > newest_built and self._manifests[version].compacts is None:
                 wrong = self._unusable(version)
                 if wrong is None:
@@ -96,11 +96,11 @@ class Catalog:
         )
 
     def has_news(self) -> bool:
-        """Whether the donefiles are others than the last scan has read. That costs less than a scan, which lists all versions."""
+        """True if the donefiles have changed since the last scan. This costs less than a scan, which lists all versions."""
         try:
             return any(read_donefile(self._store, path) != known for path, known in self._donefiles.items())
         except StoreError:
-            # The scan tells what is wrong.
+            # The scan reports the error.
             return True
 
     def _read(
@@ -119,7 +119,7 @@ class Catalog:
     def _read_announced(self, problems: list[str]) -> set[int]:
         for path in (layout.BASE_DONEFILE, layout.PATCH_DONEFILE):
             donefile = self._donefiles[path] = read_donefile(self._store, path)
-            # A version stays announced when its line is damaged later.
+            # A version stays announced if its line is damaged later.
             before = self._announced.get(path, set()) if donefile.problems else set[int]()
             self._announced[path] = {line.id for line in donefile.lines} | before
             problems += donefile.problems
@@ -145,15 +145,15 @@ class Catalog:
 
 
 def missing_inputs(manifest: VersionManifest, store: Store) -> list[str]:
-    """Files of the manifest that the store lacks."""
+    """Return the files of the manifest that the store lacks."""
     there = set(store.list(layout.cube_folder(manifest.version, manifest.kind)))
     return [entry.path for entry in manifest.cube_files if PurePosixPath(entry.path).name not in there]
 
 
 def delete_orphans(store: Store, published: Collection[int], built: Collection[int], now: float) -> list[str]:
-    """Folders of versions that have no manifest and have not changed for a day. Raises StoreError.
+    """Delete folders of versions that have no manifest and have not changed for a day. Return them. Raises StoreError.
 
-    A folder newer than all published versions stays: it may still be uploaded.
+    A folder newer than all published versions stays, because an upload may be under way.
     """
     deleted = []
     newest = max(published, default=0)
@@ -171,11 +171,11 @@ def delete_orphans(store: Store, published: Collection[int], built: Collection[i
 
 
 class Followed(NamedTuple):
-    """Versions that a recovery may come back to.
+    """Versions that a recovery may return to.
 
     Attributes:
-        parents: before the checkpoints: the next delta may name them as its parent, so their dictionaries are needed, too.
-        log: deltas that a recovery puts on a save; their dictionaries are not read.
+        parents: versions before checkpoints; the next delta may name them as its parent, so their dictionaries are needed, too.
+        log: deltas that a recovery applies to a save; their dictionaries are not read.
     """
 
     parents: frozenset[int]
@@ -183,7 +183,7 @@ class Followed(NamedTuple):
 
 
 def followed_by_checkpoints(store: Store) -> Followed:
-    """Raises StoreError."""
+    """Read these versions from the checkpoints in the store. Raises StoreError."""
     parents, log = set[int](), set[int]()
     for name in store.list(layout.CHECKPOINTS):
         if name.endswith("/"):
@@ -197,8 +197,8 @@ def followed_by_checkpoints(store: Store) -> Followed:
 
 
 def delete_dictionaries(store: Store, doomed: Iterable[int]) -> list[int]:
-    """Their overlays and manifests. Full parts that an overlay was folded into, or is being folded into, stay as long as the version:
-    others lie over them. Raises StoreError.
+    """Delete the overlays and manifests of dictionaries. Full parts that an overlay was folded into, or is being folded into, stay as
+    long as the version, because others lie over them. Return the versions. Raises StoreError.
     """
     deleted = []
     for version in doomed:
@@ -209,7 +209,7 @@ def delete_dictionaries(store: Store, doomed: Iterable[int]) -> list[int]:
 
 
 def delete_versions(store: Store, doomed: Iterable[int]) -> None:
-    """Manifests first, so that a half-deleted version is a folder without a manifest. Raises StoreError."""
+    """Delete versions, manifests first, so that a half-deleted version is a folder without a manifest. Raises StoreError."""
     for version in doomed:
         store.delete(layout.version_manifest(version))
         store.delete(layout.dictionary_manifest(version))

@@ -54,10 +54,10 @@ from elastic_ctr.store.versions.refusals import Refusal, read_refusals, write_re
 log = logging.getLogger(__name__)
 
 _RETENTION_SECONDS = 60.0
-# Seconds between two writes that only change the reports.
+# Seconds between two writes of the state file that only change the reports.
 _KEEP_SECONDS = 1.0
 
-# A failed build is tried again after a pause, without a look at the store.
+# A failed build is retried after its pause without another scan; seconds between two looks at the pause.
 _BUILD_AGAIN_SECONDS = 0.1
 
 _STANDSTILL = 1.0
@@ -68,7 +68,7 @@ _CLOCK_JUMP = 2.0
 class CubeTransfer:
     """The release document and everything that leads to it. Made and used inside one event loop.
 
-    A pod that has not reported for `reportTimeoutSeconds` holds nothing. Without a state file, cube-transfer collects reports for
+    A pod that has not reported for `reportTimeoutSeconds` counts as empty. Without a state file, cube-transfer collects reports for
     `stateRecoverySeconds` before it publishes anything.
     """
 
@@ -76,7 +76,7 @@ class CubeTransfer:
         self.config = config
         self.rules = config.cube_transfer
         self.agents: Pods[AgentReport] = Pods(self.rules.report_timeout_seconds)
-        # A serving pod that went away silently may have been the one to refuse: it is waited for as long as a slow one.
+        # A serving pod that ended silently may have been about to refuse, so promotion waits for it as long as for a slow pod.
         readers_seconds = max(self.rules.report_timeout_seconds, self.rules.validation_timeout_seconds)
         self.readers: Pods[ReaderReport] = Pods(readers_seconds)
         self.builder = Builder(f"http://127.0.0.1:{self.rules.builder_port}", tokens)
@@ -91,7 +91,7 @@ class CubeTransfer:
         self._persisted_at = 0.0
         self._catalog = Catalog(store)
         self._carried: ReleaseDocument | None = None
-        # Reports, and the holders by them.
+        # The reports of agents, and the holders computed from them.
         self._held_by: tuple[list[AgentReport], Mapping[int, Mapping[str, Holder]]] = [], {}
         self._news = asyncio.Event()
         self._scanning = asyncio.Lock()
@@ -101,9 +101,9 @@ class CubeTransfer:
         self._revision = 0
         self._retention_at = 0.0
         self._stopping = False
-        # Refusals that the store has; None until they have been read once.
+        # Refusals in the store; None until they have been read once.
         self._shared: dict[int, str] | None = None
-        # The newest hold that was looked at, and the newest one whose end the store knows.
+        # Numbers of the newest publishing hold that was read, and of the newest one whose end was written to the store.
         self._hold_seen = 0
         self._resumption_shared = 0
 
@@ -150,7 +150,7 @@ class CubeTransfer:
         return self.state
 
     async def next_document(self, after: int | None, generation: int | None, seconds: float) -> ReleaseDocument | None:
-        """The document once its revision is above `after`, None when there is none within seconds.
+        """Return the document once its revision is above `after`, or None if there is none within `seconds`.
 
         Raises RequestRefused while there is no document: a cube-transfer without state first collects reports.
         """
@@ -170,7 +170,7 @@ class CubeTransfer:
     # Present state
 
     def now(self) -> float:
-        """Unix seconds of a clock that is never set: differences are exact."""
+        """Return unix seconds of a clock that is never set, so that differences are exact."""
         return time.monotonic() + self._clock_offset
 
     @property
@@ -178,7 +178,7 @@ class CubeTransfer:
         return self.state is None
 
     def now_building(self) -> int | None:
-        """The version that the builder should build now."""
+        """Return the version that the builder should build now."""
         if self.state is None or self.scan is None:
             return None
         blocked = self.unbuildable()
@@ -186,7 +186,7 @@ class CubeTransfer:
         return next_to_build(buildable, self.scan.dictionaries, self.state.live, self.state.refused)
 
     def unbuildable(self) -> dict[int, int]:
-        """Usable versions that stand on a refused one, each with that one."""
+        """Return the usable versions that stand on a refused one, each with the refused version."""
         if self.state is None or self.scan is None:
             return {}
         return standing_on_refused(self.scan.usable, self.scan.manifests, self.scan.dictionaries, self.state.refused)
@@ -199,7 +199,7 @@ class CubeTransfer:
             return
         self.state = self._persisted.state
         self._revision = self._persisted.revisions
-        # A pod that does not report again before the recovery ends is gone.
+        # Persisted reports expire at the end of the state recovery, unless their pods report again before.
         heard = self._began + self.rules.state_recovery_seconds - self.rules.report_timeout_seconds
         for report in self._persisted.agents:
             self.agents.record(report, heard)
@@ -207,7 +207,7 @@ class CubeTransfer:
         self._decide()
 
     def _adopt_newer_document(self, document: ReleaseDocument | None) -> None:
-        """A pod carries a newer document only if our state was lost or is an old copy."""
+        """Adopt the document that a pod reports if it is newer, which shows that our state was lost or is an old copy."""
         if document is None:
             return
         if self.state is None:
@@ -239,7 +239,7 @@ class CubeTransfer:
         )
 
     def _holders(self) -> Mapping[int, Mapping[str, Holder]]:
-        """By the reports of now; a stream's versions are many, and most decisions are made on the same reports."""
+        """Return the holders by the present reports. They are cached: a stream has many versions, and reports change rarely."""
         reports = self.agents.reports
         if reports != self._held_by[0]:
             self._held_by = reports, holders_by_version(reports)
@@ -251,7 +251,7 @@ class CubeTransfer:
         return Placement(shards=shards, replicas=self.config.replicas_per_shard, up=up)
 
     def _decide(self, state: ReleaseState | None = None) -> None:
-        """Apply the rules, persist, then publish: in this order, or a restart would take back a published change."""
+        """Apply the rules, persist, then publish, because a restart must not take back a published change."""
         before = self.state
         state = state or before
         if state is None:
@@ -271,10 +271,10 @@ class CubeTransfer:
             self._wake()
 
     def _persist(self, state: ReleaseState, revision: int) -> bool:
-        """Write the state file if needed. False when that fails: then nothing new is published."""
+        """Write the state file if needed. Return False if that fails: nothing new is published then."""
         before, now = self._persisted, time.monotonic()
         agents = tuple(report for report, _ in self.agents.heard())
-        # None unless the file reserves the revision.
+        # Stays None unless the file reserves the revision already.
         revisions = before.revisions if before is not None and revision <= before.revisions else None
         reserved = before is not None and before.state == state and revisions is not None
         if reserved and before is not None and (before.agents == agents or now - self._persisted_at < _KEEP_SECONDS):
@@ -297,14 +297,14 @@ class CubeTransfer:
     # Background tasks
 
     async def _tick(self) -> None:
-        """Changes by time alone: reports expire, waiting ends, the state recovery ends."""
+        """Decide again as time passes: reports expire, waits end, the state recovery ends."""
         period = min(0.25, self.rules.poll_seconds)
         before = time.monotonic()
         while True:
             await asyncio.sleep(period)
             now = time.monotonic()
             self._follow_clock()
-            # This process stood still (frozen, throttled, waiting for a disk) with reports unread: pods were not
+            # If this process stood still (frozen, throttled, waiting for a disk), reports were unread and pods not
             # silent.
             stood_still, before = now - before - period, now
             if stood_still > _STANDSTILL:
@@ -364,8 +364,8 @@ class CubeTransfer:
                 await self._retain(scan)
 
     async def obey_hold(self) -> None:
-        """The master's publishing holds come through the store, and their ends go there. Called before a resume, too: it may be of a hold
-        that no look has found yet.
+        """Obey the master's newest publishing hold in the store, and write the end of a resumed one there. A resume calls this first,
+        because it may end a hold that has not been read yet.
         """
         if self.state is None:
             return
@@ -381,7 +381,7 @@ class CubeTransfer:
                 self._hold_seen = hold.number
             if (held := self.state.held) is not None:
                 resumed = await asyncio.to_thread(is_resumed, self._store, held.number)
-                # This process ended between the two files of a resume; or an operator has deleted garbage.
+                # A crash between the two files of a resume leaves the hold open here; or an operator has deleted a damaged hold.
                 if resumed or await asyncio.to_thread(is_gone, self._store, held):
                     self._decide(rules_of.resume(self.state))
             if self._resumption_shared < self.state.resumed:
@@ -418,7 +418,7 @@ class CubeTransfer:
         self._retention_at = now + _RETENTION_SECONDS
         try:
             followed = await asyncio.to_thread(followed_by_checkpoints, self._store)
-            # Before deleting, which takes time: a rollback meanwhile must not choose one of these.
+            # Deleting takes time, in which a rollback must not choose one of these versions.
             doomed = self._give_up(scan, followed.parents | followed.log)
             await asyncio.to_thread(delete_versions, self._store, doomed)
             overlays = self._unneeded_dictionaries(followed.parents)
@@ -433,7 +433,7 @@ class CubeTransfer:
             log.warning("old versions cannot be deleted now: %s", failed)
 
     def _unneeded_dictionaries(self, parents: Collection[int]) -> tuple[int, ...]:
-        """From now on no decision uses them."""
+        """Return the dictionaries to delete, and remove them from the scan, so that no decision uses them."""
         scan, state = self.scan, self.state
         if scan is None or state is None:
             return ()
@@ -446,12 +446,12 @@ class CubeTransfer:
         return doomed
 
     def _give_up(self, scan: Scan, followed: Collection[int]) -> Collection[int]:
-        """The versions to delete; from now on no decision uses them."""
+        """Return the versions to delete, and remove them from scan and state, so that no decision uses them."""
         state = self.state
         if state is None:
             return ()
         newest_built = sorted(scan.dictionaries)[-1:]
-        # Of a stream, whose versions are small.
+        # Only versions of a stream are kept for holds, because they are small.
         in_files = {version for version, each in scan.dictionaries.items() if each.in_one_file}
         in_use = {
             *state.wanted,
@@ -497,7 +497,7 @@ class CubeTransfer:
 
 
 def _tell(before: ReleaseState | None, after: ReleaseState) -> None:
-    """Log each step of a version."""
+    """Log the steps of versions between two states."""
     if before is None:
         return
     if after.live != before.live:

@@ -10,29 +10,29 @@ R = TypeVar("R", AgentReport, ReaderReport)
 
 
 class Pods(Generic[R]):
-    """The last report of each pod, for `seconds` after it came."""
+    """The last report of each pod, valid for `seconds` after its arrival."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._heard: dict[str, tuple[R, float]] = {}
 
     def record(self, report: R, now: float) -> bool:
-        """Returns whether the report differs from the one before."""
+        """Return True if the report differs from the pod's last one."""
         before = self._heard.get(report.pod)
         same = before is not None and before[0] == report
-        # The same one stays, so that comparing lists of reports costs nothing while pods report the same.
+        # An equal report keeps the former object, so that comparing lists of unchanged reports compares identities.
         self._heard[report.pod] = before[0] if before is not None and same else report, now
         return not same
 
     def expire(self, now: float) -> list[str]:
-        """Drop the reports of pods that have been silent for too long; returns these pods."""
+        """Drop the reports of pods that have been silent for too long. Return these pods."""
         silent = [pod for pod, (_, at) in self._heard.items() if now - at > self._seconds]
         for pod in silent:
             del self._heard[pod]
         return silent
 
     def extend_deadlines(self, seconds: float) -> None:
-        """For a time in which this process stood still and read no reports."""
+        """Keep reports longer by the time in which this process stood still and read none."""
         self._heard = {pod: (report, at + seconds) for pod, (report, at) in self._heard.items()}
 
     @property
@@ -40,12 +40,12 @@ class Pods(Generic[R]):
         return [report for report, _ in self._heard.values()]
 
     def heard(self) -> list[tuple[R, float]]:
-        """The reports by pod, with the times when they came."""
+        """Return the reports in the order of pods, with the times of their arrival."""
         return [self._heard[pod] for pod in sorted(self._heard)]
 
 
 def may_be_cube_pod(address: str, domain: str | None) -> bool:
-    """Whether an address is of a host of the domain, or a loopback address when there is none."""
+    """True if the host of an address belongs to the domain, or without a domain is a loopback address."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or not 0 < int(port) < 65536:
         return False
@@ -58,7 +58,7 @@ def may_be_cube_pod(address: str, domain: str | None) -> bool:
 
 
 def complaint_about(report: AgentReport, domain: str | None) -> str | None:
-    """The reason to refuse a report, or None."""
+    """Return the reason to refuse a report, or None."""
     if not may_be_cube_pod(report.address, domain):
         return f"address: {report.address!r} is not one that cube pods have here; is the agent of another cluster?"
     try:

@@ -1,4 +1,4 @@
-"""Orders the builder to build damaged parts again, of versions that pods need and cannot load."""
+"""Orders the builder to rebuild damaged parts of versions that pods need and cannot load."""
 
 import logging
 import time
@@ -9,12 +9,12 @@ from elastic_ctr.cube.transfer.builder_client import Builder
 
 log = logging.getLogger(__name__)
 
-# Between two orders for a version, each of which reads all its parts: pods need some seconds to fetch them anew.
+# Seconds between two orders for a version: each order reads all its parts, and pods need some seconds to fetch them anew.
 _AGAIN_SECONDS = 60.0
 
 
 class PartRepairs:
-    """`version` is the one whose parts are read and built again now; `failed` says why that cannot be done, by version."""
+    """`version` is the version under repair, `failed` maps versions to the reason why their repair failed."""
 
     def __init__(self, builder: Builder) -> None:
         self.version: int | None = None
@@ -23,7 +23,7 @@ class PartRepairs:
         self._not_before: dict[int, float] = {}
 
     def next_of(self, wanted: Iterable[int], built: Collection[int], reports: Iterable[AgentReport]) -> int | None:
-        """The first of the wanted versions that is built, that a pod cannot load, and whose turn it is."""
+        """Return the first wanted version that is built, that a pod cannot load, and whose pause is over; or None."""
         refused = {version for report in reports for version in report.refused}
         self.failed = {version: why for version, why in self.failed.items() if version in refused}
         now = time.monotonic()
@@ -45,7 +45,7 @@ class PartRepairs:
             log.warning("version %s is not mended: %s", version, progress.error)
 
     def problems(self) -> list[str]:
-        """Sentences for operators."""
+        """Return the failed repairs as sentences for operators."""
         now = f"version {self.version} has damaged parts in the store: they are built again from its SequenceFiles"
         failed = [f"version {each} has damaged parts in the store: {why}" for each, why in sorted(self.failed.items())]
         return failed if self.version is None else [now, *failed]

@@ -18,19 +18,19 @@ from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store.versions.holds import Hold
 from elastic_ctr.store.versions.manifest import VersionManifest, freshness_seconds
 
-# More than an hour that is published before it ends.
+# Event times this far ahead of now mean that clocks differ; an hour that is published before its end is less far ahead.
 _CLOCKS_DIFFER = 2 * 3600.0
-# The pace of the data is that of so many of the newest versions.
+# The usual interval is computed from this many of the newest versions, and from no fewer than the second number.
 _PUNCTUAL, _FEWEST_VERSIONS = 10, 3
 _SHORTEST_INTERVAL = 3600.0
-# Intervals after which the most punctual version came: the data are no news.
+# If even the most punctual version came this many intervals after its events, the data are historical.
 _LONG_PAST = 48
 
 
 def status_of(transfer: CubeTransfer) -> dict[str, Any]:
-    """The JSON of /status."""
+    """Return the JSON of /status."""
     document, scan, progress = transfer.document, transfer.scan, transfer.builder.progress
-    # While cube-transfer listens there is no state.
+    # There is no state while cube-transfer collects reports.
     state = transfer.state or ReleaseState(generation=1)
     manifests = {} if scan is None else scan.manifests
     live = None if state.live is None else manifests.get(state.live)
@@ -61,11 +61,11 @@ def status_of(transfer: CubeTransfer) -> dict[str, Any]:
 
 
 def overdue_intervals(published: Sequence[VersionManifest], live: VersionManifest | None, now: float) -> float | None:
-    """How many of the usual intervals between versions the live one is late; 0 while the next one is not due.
+    """Return how late the live version is, in usual intervals between versions; 0 while the next version is not due.
 
-    An interval is the median of those of event times of the newest versions, and an hour at least: a window of a stream is late by its own
-    alert. A version is expected as long after its newest event as the most punctual of them came. None where that cannot be known: of fewer
-    than three versions, and where versions are of days that are long past, whose next ones no clock announces.
+    The usual interval is the median between event times of the newest versions, and at least an hour, because streams have another
+    alert. A version is due as long after its newest event as the most punctual of the newest versions came. Return None without at
+    least three event times, and for historical data, whose next version has no expected time.
     """
     newest = [each for each in sorted(published, key=lambda each: each.version)[-_PUNCTUAL:] if each.compacts is None]
     times = sorted({each.event_time_max for each in newest})
@@ -79,7 +79,7 @@ def overdue_intervals(published: Sequence[VersionManifest], live: VersionManifes
 
 
 def problems_of(transfer: CubeTransfer) -> list[str]:
-    """The problems that need an operator, as sentences."""
+    """Return the problems that need an operator, as sentences."""
     found = [] if transfer.scan is None else list(transfer.scan.problems)
     builder = transfer.builder.error
     found += [each for each in (transfer.store_error, transfer.state_file.error, builder) if each is not None]
@@ -113,7 +113,7 @@ def _suspects(hold: Hold) -> str:
 
 
 def _without_target(state: ReleaseState) -> str:
-    """Of a hold whose suspects are all that was ever live."""
+    """Return the end of a hold's sentence if a suspect stays live because no earlier version can be restored; else ""."""
     hold = state.held
     if hold is None or state.restoring or state.live is None or not hold.suspects_version(state.live):
         return ""
@@ -121,11 +121,11 @@ def _without_target(state: ReleaseState) -> str:
 
 
 def _refused_sentences(transfer: CubeTransfer, state: ReleaseState) -> list[str]:
-    """Sentences about refused versions newer than the live one."""
+    """Return sentences about refused versions newer than the live one."""
     standing = transfer.unbuildable()
     found = []
     for version, reason in sorted(state.refused.items()):
-        # The sentence of a hold names its suspects.
+        # Suspects are left out, because the sentence about their publishing hold names them.
         if version > (state.live or 0) and not (state.held and state.held.suspects_version(version)):
             above = [str(each) for each, below in sorted(standing.items()) if below == version]
             blocked = (
@@ -218,7 +218,7 @@ def _times(transfer: CubeTransfer, version: int, times: Times) -> dict[str, Any]
 
 
 def metrics_of(transfer: CubeTransfer) -> Metrics:
-    """Gauges of the status, which is read once a scrape."""
+    """Return gauges of the status, which is computed once per scrape."""
     metrics = Metrics("cube-transfer")
 
     def gauges() -> Iterator[Metric]:

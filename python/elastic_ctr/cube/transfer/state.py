@@ -27,7 +27,7 @@ _NO_CANDIDATE: dict[str, Any] = {"candidate": None, "restoring": False, "complet
 
 
 class RollbackRefused(ValueError):
-    """An impossible rollback; the text has the reason and the possible versions."""
+    """A rollback is impossible; the text has the reason and the possible versions."""
 
 
 class Times(Record):
@@ -44,7 +44,7 @@ class Times(Record):
 
     @property
     def seconds_to_live(self) -> float | None:
-        """From publishing to being live for the first time. Clocks that differ make it shorter, never negative."""
+        """Return the seconds from publishing to going live for the first time; at least 0, even if the clocks differ."""
         if self.published is None or self.seen is None or self.live is None:
             return None
         return round(max(0.0, self.seen - self.published) + max(0.0, self.live - self.seen), 3)
@@ -57,8 +57,8 @@ class ReleaseState(Record):
         restoring: the candidate is the target of a rollback and needs no validation.
         canary_since: when the candidate began to answer its share of the requests.
         hold: the newest publishing hold that was obeyed.
-        resumed: the number of the newest one that an operator has ended.
-        spared: the version that was live then: no suspect any more.
+        resumed: the number of the newest publishing hold that an operator has ended.
+        spared: the version that was live at that moment, which is no longer a suspect.
     """
 
     generation: Generation
@@ -68,7 +68,7 @@ class ReleaseState(Record):
     restoring: bool = False
     promotion_paused: bool = False
     complete_since: float | None = None
-    # Left out when it is not set, as in the document.
+    # Left out if it is not set, because a cube-transfer of an older release rejects an unknown key.
     canary_since: float | None = Field(default=None, exclude_if=lambda since: since is None)
     refused: dict[VersionId, str] = Field(default_factory=dict)
     was_live: tuple[VersionId, ...] = ()
@@ -80,18 +80,18 @@ class ReleaseState(Record):
 
     @property
     def held(self) -> Hold | None:
-        """The hold that is open."""
+        """The publishing hold that no operator has ended yet."""
         return self.hold if self.hold is not None and self.hold.number > self.resumed else None
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """In the order in which an empty pod should load them."""
+        """The versions to load, in the order in which an empty pod should load them."""
         return tuple(dict.fromkeys(v for v in (self.live, self.previous, self.candidate) if v is not None))
 
 
 class View(NamedTuple):
-    """The present observations. `holders` is made of the reports of `agents`. `listened`: every pod has had time to
-    report since the start. `canary_seconds`: how long a candidate is to answer its share.
+    """The present observations. `holders` is computed from the reports of `agents`. `listened`: every pod has had time
+    to report since the start. `canary_seconds`: how long a candidate has to answer its share of requests.
     """
 
     now: float
@@ -124,14 +124,14 @@ def document_of(
 
 
 def state_after_loss(document: ReleaseDocument | None) -> ReleaseState:
-    """The state after a lost one: that of the newest document that a pod carries, one generation later."""
+    """Return the state after a loss: the content of the newest document that a pod reported, one generation later."""
     if document is None:
         return ReleaseState(generation=1)
     return ReleaseState(
         generation=following(document.generation),
         live=document.live,
         previous=document.previous,
-        # A candidate is chosen again; a rollback under way must be ordered again.
+        # The candidate is chosen again; a rollback that was under way must be ordered again.
         promotion_paused=document.promotion_paused,
         refused=document.refused,
         was_live=tuple(v for v in (document.previous, document.live) if v is not None),
@@ -139,7 +139,7 @@ def state_after_loss(document: ReleaseDocument | None) -> ReleaseState:
 
 
 def state_from_newer(own: ReleaseState, document: ReleaseDocument) -> ReleaseState:
-    """The state after a pod reported a newer document: its content, with our own history."""
+    """Return the state after a pod reported a newer document: the document's content with our own history."""
     after = state_after_loss(document)
     refused = {v: reason for v, reason in {**own.refused, **document.refused}.items() if v != document.live}
     was_live = tuple(dict.fromkeys([*(v for v in own.was_live if v not in after.was_live), *after.was_live]))
@@ -157,7 +157,7 @@ def state_from_newer(own: ReleaseState, document: ReleaseDocument) -> ReleaseSta
 
 
 def advance(state: ReleaseState, view: View, rules: CubeTransferConfig) -> ReleaseState:
-    """The state after all steps that the view allows; idempotent."""
+    """Return the state after all steps that the view allows. The function is idempotent."""
     while True:
         after = _step(state, view, rules)
         if after == state:
@@ -178,11 +178,11 @@ def _step(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Release
         return _with_candidate(state, chosen, view.now)
     if lacking(state, view, rules):
         return state.model_copy(update={"complete_since": None, "canary_since": None})
-    # In the future only when the clock was set back.
+    # `complete_since` is in the future only if the clock was set back.
     if state.complete_since is None or state.complete_since > view.now:
         state = with_times(state, {candidate: {"complete": view.now}})
         state = state.model_copy(update={"complete_since": view.now})
-    # Right after a start, missing reports do not mean missing pods.
+    # Right after a start, missing reports do not mean that pods are missing.
     if not view.listened:
         return state
     if not state.restoring and (
@@ -198,7 +198,7 @@ def _step(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Release
 
 
 def lacking(state: ReleaseState, view: View, rules: CubeTransferConfig) -> tuple[int, ...]:
-    """Partitions of the candidate that still need holders."""
+    """Return the partitions of the candidate that still need holders."""
     if state.candidate is None or state.candidate not in view.built:
         return ()
     return lacking_partitions(
@@ -207,10 +207,10 @@ def lacking(state: ReleaseState, view: View, rules: CubeTransferConfig) -> tuple
 
 
 def lagging_pods(state: ReleaseState, view: View, rules: CubeTransferConfig) -> tuple[str, ...]:
-    """Cube pods to wait for: they have the live version and still load the candidate.
+    """Return the cube pods to wait for: they have the live version and still load the candidate.
 
-    Else a version could go live just as its only holder is lost, while other pods still answer the version before. A
-    pod without the live version (new, or out of disk) could not take over, so it is not waited for.
+    Without the wait a version could go live just as its only holder is lost, while other pods still have the version
+    before. A pod without the live version (new, or out of disk) could not take over, so promotion does not wait for it.
     """
     candidate = state.candidate
     if state.live is None or candidate is None or candidate not in view.built:
@@ -227,13 +227,13 @@ def lagging_pods(state: ReleaseState, view: View, rules: CubeTransferConfig) -> 
 
 
 def validation_verdict(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Verdict:
-    """The validation of the candidate by serving pods."""
+    """Return the validation of the candidate by serving pods."""
     assert state.candidate is not None
     return readers_verdict(state.candidate, view.readers, _waited(state, view), rules.validation_timeout_seconds)
 
 
 def canary_seconds_left(state: ReleaseState, view: View) -> float:
-    """How long the candidate, which is validated, has still to answer its share. Of a rollback, and of the first version, none."""
+    """Return how long the validated candidate has still to answer its share; 0 for a rollback and for the first version."""
     if state.restoring or state.live is None:
         return 0.0
     since = view.now if state.canary_since is None else min(state.canary_since, view.now)
@@ -241,12 +241,12 @@ def canary_seconds_left(state: ReleaseState, view: View) -> float:
 
 
 def _waited(state: ReleaseState, view: View) -> float:
-    """Seconds since the candidate has had enough holders."""
+    """Return the seconds since the candidate has had enough holders."""
     return 0.0 if state.complete_since is None else view.now - state.complete_since
 
 
 def _other_shape(view: View, version: int, live: int | None) -> str | None:
-    """Why a version can never be loaded beside the live one: a cube has one model."""
+    """Return why a version can never be loaded beside the live one, or None: a cube has one model."""
     new, old = view.built[version], None if live is None else view.built.get(live)
     if old is None or (new.dim, new.partitions) == (old.dim, old.partitions):
         return None
@@ -257,7 +257,7 @@ def _other_shape(view: View, version: int, live: int | None) -> str | None:
 
 
 def _with_refusals(state: ReleaseState, view: View) -> ReleaseState:
-    """Refusals are final. A version that is or was live is not refused; a complaint about it goes to the status."""
+    """Refuse versions by reports and hold, finally. A report against the live or previous version only goes to the status."""
     found: dict[int, str] = {}
     answered = {state.live, state.previous} - {None if state.restoring else state.candidate}
     restored = {state.candidate} if state.restoring else set[int | None]()
@@ -271,7 +271,7 @@ def _with_refusals(state: ReleaseState, view: View) -> ReleaseState:
     if state.candidate is not None and state.candidate not in view.built:
         found.setdefault(state.candidate, "its dictionary was deleted from the store")
     if (hold := state.hold) is not None:
-        # The previous version, too: it must not be promoted once promotion is resumed.
+        # The previous version is refused, too: it must not be promoted after a resume.
         for version in {*view.built, *state.was_live} - {state.live, state.spared} - restored:
             if hold.suspects_version(version):
                 found.setdefault(version, f"the windows behind it were worse: publishing hold {hold.number}")
@@ -295,7 +295,7 @@ def _promoted(state: ReleaseState, version: int) -> ReleaseState:
 
 
 def restorable(state: ReleaseState, view: View) -> list[int]:
-    """Versions that a rollback may go to, that which was live first before the others."""
+    """Return the versions that a rollback may restore, in the order in which they were last live."""
     return [v for v in state.was_live if v in view.built and v not in state.refused and v != state.live]
 
 
@@ -305,8 +305,8 @@ def _with_candidate(state: ReleaseState, version: int, now: float, *, restoring:
 
 
 def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransferConfig) -> ReleaseState:
-    """Make a version live again, at once or as soon as it is loaded, and pause promotion. It was live before, so it is
-    not validated again. While it is loaded, the present version stays live. Raises RollbackRefused.
+    """Make a version live again as soon as it is loaded, and pause promotion. It was live before, so it is not validated
+    again. Until it is loaded, the present version stays live. Raises RollbackRefused.
     """
     possible = restorable(state, view)
     ways_out = f"possible are {', '.join(map(str, reversed(possible)))}" if possible else "no other version is possible"
@@ -317,14 +317,14 @@ def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransf
     if version not in state.was_live:
         raise RollbackRefused(f"version {version} was never live, so no serving pod answers for it; {ways_out}")
     if version == state.live:
-        # Keep the live version.
+        # The version is live already, so only the promotion pauses.
         return state.model_copy(update={"promotion_paused": True, **_NO_CANDIDATE})
     state = _with_candidate(state, version, view.now, restoring=True)
     return advance(state.model_copy(update={"promotion_paused": True}), view, rules)
 
 
 def obeyed(state: ReleaseState, hold: Hold, view: View, rules: CubeTransferConfig) -> ReleaseState:
-    """A publishing hold of the master: promotion is paused, and where the live version is a suspect, a version below goes live."""
+    """Obey a publishing hold of the master: pause promotion, and restore an earlier version if the live one is a suspect."""
     if state.hold is not None and hold.number <= state.hold.number:
         return state
     state = state.model_copy(update={"hold": hold, "promotion_paused": True})
@@ -332,8 +332,8 @@ def obeyed(state: ReleaseState, hold: Hold, view: View, rules: CubeTransferConfi
 
 
 def _below_suspects(state: ReleaseState, view: View) -> ReleaseState:
-    """While a hold is open and the live version is a suspect, the newest version below the suspects that was live is restored. Without
-    such a version the live one stays.
+    """While a publishing hold is open and the live version is a suspect, restore the newest version below the suspects that was live.
+    Without such a version the live one stays.
     """
     hold, live = state.held, state.live
     if hold is None or hold.suspects is None or state.restoring or live is None or not hold.suspects_version(live):
@@ -345,16 +345,16 @@ def _below_suspects(state: ReleaseState, view: View) -> ReleaseState:
 
 
 def kept_for_holds(state: ReleaseState) -> set[int]:
-    """Versions that a publishing hold may go back to, over the windows that it judges: of those that were live the newest, and of older
-    ones every fourth, which stays the same while others come.
+    """Return versions for a publishing hold to restore, over the windows that it judges: of those that were live the newest, and of
+    older ones every fourth by number, a choice that does not change as versions are added.
     """
     return {*state.was_live[-_NEWEST_KEPT:], *(version for version in state.was_live if version % 4 == 0)}
 
 
 def resume(state: ReleaseState) -> ReleaseState:
-    """Resume promotion, and publishing if it is held. A rollback under way is given up."""
+    """Resume promotion, and end an open publishing hold. A rollback under way is given up."""
     if (hold := state.held) is not None:
-        # A suspect that stayed live may be needed again.
+        # A suspect that stayed live may be needed again, so it is spared.
         state = state.model_copy(update={"resumed": hold.number, "spared": state.live})
     if not state.promotion_paused:
         return state
@@ -365,14 +365,14 @@ def resume(state: ReleaseState) -> ReleaseState:
 
 
 def refuse(state: ReleaseState, version: int, reason: str) -> ReleaseState:
-    """Final: the first reason stays."""
+    """Refuse a version. A refusal is final, and the first reason stays."""
     if version in state.refused:
         return state
     return state.model_copy(update={"refused": {**state.refused, version: reason}})
 
 
 def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) -> ReleaseState:
-    """Add times of steps; the first time of a step stays. The same state where there is nothing new."""
+    """Add times of steps; the first time of a step stays. Return the same object if nothing is new."""
     oldest, found = _oldest_noted(state), dict[int, Times]()
     for version, at in moments.items():
         known = state.times.get(version, Times())
@@ -385,14 +385,14 @@ def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) 
 
 
 def _oldest_noted(state: ReleaseState) -> int:
-    """Versions below it are forgotten, and stay so: a stream has thousands, and each scan would note them again."""
+    """Return the oldest version with times. Older ones stay forgotten: a stream has thousands, and each scan would note them again."""
     return min(state.times) if len(state.times) >= REMEMBERED else 0
 
 
 def with_scan(
     state: ReleaseState, manifests: Mapping[int, VersionManifest], built: Collection[int], now: float
 ) -> ReleaseState:
-    """The times of the versions that a scan has found. Most of them are known."""
+    """Add the times of the versions that a scan has found, most of which are known."""
     oldest, moments = _oldest_noted(state), dict[int, dict[str, float]]()
     for version, manifest in manifests.items():
         if version < oldest:
@@ -419,7 +419,7 @@ def with_clock_moved(state: ReleaseState, seconds: float) -> ReleaseState:
 
 
 def forgotten(state: ReleaseState, deleted: Iterable[int]) -> ReleaseState:
-    """Forget deleted versions: they are no rollback targets, and their donefile lines no problem."""
+    """Forget deleted versions: no rollback restores them, and their donefile lines are no problem."""
     gone = set(deleted)
     return state.model_copy(
         update={

@@ -12,14 +12,14 @@ from elastic_ctr.store.versions.manifest import Record, Whole
 
 log = logging.getLogger(__name__)
 
-# Revisions are reserved in advance, so that not every one needs a write.
+# Revisions are reserved in advance, so that most of them need no write.
 RESERVED = 1000
 
 
 class PersistedState(Record):
     """`revisions`: an upper bound of the published revisions.
 
-    `agents` are the last reports: without them the first document after a restart would list no holders.
+    `agents` are the last reports, without which the first document after a restart would list no holders.
     """
 
     state: ReleaseState
@@ -28,14 +28,14 @@ class PersistedState(Record):
 
 
 class StateFile:
-    """Written before its content is published."""
+    """The state file, which is written before its content is published."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "release.json"
         self.error: str | None = None
 
     def read(self) -> PersistedState | None:
-        """None when there is no file. One that cannot be read is kept under another name: `error` says so. Raises OSError."""
+        """Return None without a readable file. A damaged file is kept under another name, which `error` reports. Raises OSError."""
         try:
             with self.path.open("rb") as file:
                 data = file.read(DOCUMENT_LIMIT + 1)
@@ -54,7 +54,7 @@ class StateFile:
             return None
 
     def write(self, state: PersistedState) -> None:
-        """Raises OSError; then the old file stands."""
+        """Replace the file. Raises OSError; the old file is kept then."""
         temporary = self.path.with_suffix(".new")
         with temporary.open("wb") as out:
             out.write(state.to_json())

@@ -1,10 +1,10 @@
-"""Makes statistics: a `Collector` takes the rows of one part of the data, `merged` joins what the collectors of all parts give.
+"""Computes statistics: a `Collector` takes the rows of one part of the data, `merged` joins the results of all parts.
 
-A part is a task: a file, or a range of its bytes. The same rows of a part give the same bytes, in whatever batches they come, and
-the same parts give the same statistics, in whatever order they arrive. Parts are merged series by series, one in memory at a time:
-what merging needs does not grow with the number of parts. Counts, least and greatest number, mean and deviation are exact, and
-so do not depend on how the data is cut into parts; quantiles, distinct values and the list of frequent values do within their bounds.
-docs/decisions/0011-statistics.md has the reasons for each structure, and what was measured.
+A part is a task: a file, or a range of its bytes. The same rows of a part give the same bytes in any batches, and the same parts
+give the same statistics in any order. Parts are merged series by series, one in memory at a time, so that the memory for merging
+does not grow with the number of parts. Counts, least and greatest number, mean and deviation are exact and do not depend on how the
+data is cut into parts; quantiles, distinct values and the list of frequent values do, within their bounds.
+docs/decisions/0011-statistics.md has the reasons for each structure, and the measurements.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @compiled
 def _write_values(data: Any, begins: Any, ends: Any, separator: Any, out: Any, offsets: Any) -> Any:
-    """Returns how many values there are, and rows without one; the bytes of value i end at offsets[i + 1]."""
+    """Split cells into values. Return the number of values, and of rows without one; value i ends at offsets[i + 1] of `out`."""
     values = at = empty = 0
     for row in range(begins.size):
         before = values
@@ -76,7 +76,7 @@ def _write_values(data: Any, begins: Any, ends: Any, separator: Any, out: Any, o
 
 
 def _values_of(cells: Cells, place: int, separator: str) -> tuple[Texts, int]:
-    """The values of a text input, those of a list one by one, without empty ones; and how many rows have none."""
+    """Return the values of a text input, those of lists separately, without empty ones; and the number of rows without a value."""
     begins, ends = np.ascontiguousarray(cells.begins[:, place]), np.ascontiguousarray(cells.ends[:, place])
     size = int((ends - begins).sum())
     out, offsets = np.empty(size, np.uint8), np.zeros(len(cells) + 1 + (size if separator else 0), np.int64)
@@ -90,14 +90,14 @@ def _each(update: Callable[..., None], *items: Iterable[Any]) -> None:
 
 
 class _Texts:
-    """Of a text input."""
+    """The collected statistics of a text input."""
 
     def __init__(self, separator: str, top: int) -> None:
         self._separator = separator
         self._listed = 2 * top
         self._rows = self._missing = self._values = self._bytes = 0
         self._distinct = datasketches.hll_sketch(_LG_REGISTERS, datasketches.HLL_8)
-        # It holds three quarters of its size: 16 times `top` at least.
+        # The sketch uses three quarters of its counters, which must be at least 16 times `top`.
         self._frequent = datasketches.frequent_strings_sketch((_COUNTERS_OF_EACH * top * 4 // 3).bit_length())
 
     def add(self, cells: Cells, place: int) -> None:
@@ -109,7 +109,7 @@ class _Texts:
         keys, first, counts = np.unique(
             hashes_of(b"", texts.data, texts.offsets), return_index=True, return_counts=True
         )
-        # A signed number is taken five times faster than a u64 of 64 bits.
+        # The sketch takes numbers below 2^63 five times faster than a full u64.
         _each(self._distinct.update, (keys >> np.uint64(1)).tolist())
         begins, ends = texts.offsets[first], texts.offsets[first + 1]
         short = ends - begins <= LONGEST
@@ -139,7 +139,7 @@ class _Texts:
 
 
 class _Numbers:
-    """Of a number input."""
+    """The collected statistics of a number input."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -151,7 +151,7 @@ class _Numbers:
     def add(self, cells: Cells, place: int) -> None:
         self._rows += len(cells)
         numbers = cells.numbers[:, place]
-        numbers = numbers[~np.isnan(numbers)] + 0.0  # of two zeros one
+        numbers = numbers[~np.isnan(numbers)] + 0.0  # -0.0 becomes 0.0
         if not len(numbers):
             return
         self._sums = self._sums.plus(sums_of(numbers))
@@ -173,7 +173,7 @@ class _Numbers:
 
 
 class Collector:
-    """Of the rows of one part. `top` is how many of the most frequent values are listed."""
+    """Collects the statistics of the rows of one part. `top` is the length of the list of most frequent values."""
 
     def __init__(self, inputs: Inputs, top: int = TOP) -> None:
         for names in ([*map(series_of, inputs.texts)], inputs.numbers):
@@ -188,7 +188,7 @@ class Collector:
         self._waiting_rows = self._waiting_bytes = 0
 
     def add(self, cells: Cells) -> None:
-        """Copies what must wait for the next rows. Where a chunk ends depends on the rows alone, not on how they come in batches."""
+        """Add rows, of which an unfinished chunk is copied. The ends of chunks depend only on the rows, not on their batches."""
         ends = np.cumsum((cells.ends - cells.begins).sum(axis=1))
         begin = taken = 0
         while begin < len(cells):
@@ -202,7 +202,7 @@ class Collector:
                 self._take()
 
     def to_bytes(self) -> bytes:
-        """The part that `merged` takes; call it once, after all rows."""
+        """Return the part for `merged`; call this once, after all rows."""
         if self._waiting:
             self._take()
         head = {"texts": [*map(list, self._inputs.texts)], "numbers": list(self._inputs.numbers), "top": self._top}
@@ -221,26 +221,26 @@ class Collector:
 
 
 def _packed(facts: dict[str, Any], arrays: Arrays) -> bytes:
-    """Of one series: numpy's npz."""
+    """Pack facts and arrays of one series as numpy's npz."""
     packed = io.BytesIO()
     np.savez_compressed(packed, allow_pickle=False, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)
     return packed.getvalue()
 
 
 class Part(NamedTuple):
-    """A part that a collector gave. `head` tells its inputs, in the same bytes for the same ones; each has its series, texts first."""
+    """A part made by a collector. `head` encodes the inputs, with equal bytes for equal inputs; each has a series, texts first."""
 
     head: bytes
     series: tuple[memoryview, ...]
 
 
 def part_name(path: str, start: int) -> str:
-    """Of a part that begins at a byte of a file: the same whenever the file is listed again, and in the order of bytes."""
+    """Return the name of a part that begins at a byte of a file: stable over listings, and sorted in the order of bytes."""
     return f"{path} from byte {start:015d}"
 
 
 def part_of(name: str, data: bytes) -> Part:
-    """A packed part, without a copy. Raises ValueError where the bytes are damaged."""
+    """Read a packed part without a copy. Raises ValueError if the bytes are damaged."""
     begin = len(_MAGIC) + _DIGEST_BYTES
     body = memoryview(data)[begin:]
     if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : begin]:
@@ -255,7 +255,7 @@ def part_of(name: str, data: bytes) -> Part:
 
 
 class _Series:
-    """Of one input in one part; arrays are unpacked when they are asked for."""
+    """The series of one input in one part; each array is unpacked when it is used."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._arrays = np.load(io.BytesIO(data), allow_pickle=False)
@@ -267,10 +267,10 @@ class _Series:
 
 
 def merged(parts: Mapping[str, bytes]) -> Statistics:
-    """The statistics of all parts, by the names of these (`part_name`).
+    """Return the statistics of all parts, given by name (`part_name`).
 
     Raises:
-        ValueError: bytes are damaged, or the parts are of different inputs, or there is none.
+        ValueError: bytes are damaged, the parts have different inputs, or there is no part.
     """
     split = {name: part_of(name, data) for name, data in parts.items()}
     return merged_series(
@@ -279,12 +279,12 @@ def merged(parts: Mapping[str, bytes]) -> Statistics:
 
 
 def merged_series(heads: Mapping[str, bytes], read: Callable[[str, int], bytes | memoryview]) -> Statistics:
-    """As `merged`, of parts that are not in memory: `read` gives the series of a part at a place, and one is held at a time.
+    """As `merged`, for parts outside of memory: `read` returns a part's series by index, and one series is in memory at a time.
 
     Raises:
-        ValueError: the parts are of different inputs, or there is none. And what `read` raises.
+        ValueError: the parts have different inputs, or there is no part. Errors of `read` are passed on.
     """
-    # One order for all; what is not exact depends on it.
+    # Parts are merged in one fixed order, because estimates depend on the order.
     names = sorted(heads)
     if not names:
         raise ValueError("there is no part of the data to make statistics of; give at least one file")
@@ -329,12 +329,12 @@ def _listed(part: _Series) -> Iterator[str]:
 
 
 def _most_frequent(frequent: Any, most: int) -> tuple[list[tuple[str, int]], int]:
-    """Values and their least counts, falling, at most so many; and the count that no value beside them exceeds."""
-    # Each is (value, estimate, least, most).
+    """Return at most `most` values with their lower bounds of counts, falling; and a count that no other value exceeds."""
+    # Each item is (value, estimate, lower bound, upper bound).
     held = [each for each in frequent.get_frequent_items(datasketches.NO_FALSE_NEGATIVES) if each[2] > 0]
     error = left_out = _error(frequent)
     if len(held) > most:
-        # Of equally frequent values the first ones by their text; all others need no order.
+        # Among the values of the last count, the first ones by their text are kept; the others need no order here.
         counts = np.array([least for _, _, least, _ in held], np.int64)
         last = int(np.partition(counts, -most)[-most])
         above = np.flatnonzero(counts > last).tolist()
@@ -345,7 +345,7 @@ def _most_frequent(frequent: Any, most: int) -> tuple[list[tuple[str, int]], int
 
 
 def _error(frequent: Any) -> int:
-    """How much more than its least count a value may occur. The empty text is none."""
+    """Return by how much a count may exceed its lower bound: the upper bound of the empty text, which never occurs."""
     error: int = frequent.get_upper_bound("")
     return error
 
@@ -364,7 +364,7 @@ def _number(parts: Iterable[_Series]) -> NumberStatistics:
         return NumberStatistics(
             rows=rows, missing=rows, distinct=0, min=None, max=None, mean=None, deviation=None, quantiles=()
         )
-    # The number at rank q of n is the ceil(q n)-th, as numpy's `inverted_cdf`.
+    # The number at rank q of n numbers is the ceil(q n)-th, as in numpy's `inverted_cdf`.
     ranks = np.array([-(-sums.n * i // BUCKETS) - 1 for i in range(1, BUCKETS)], np.int64)
     return NumberStatistics(
         rows=rows,
@@ -379,7 +379,7 @@ def _number(parts: Iterable[_Series]) -> NumberStatistics:
 
 
 class _Distinct:
-    """How many different values there are in all parts."""
+    """The number of different values in all parts."""
 
     def __init__(self) -> None:
         self._union = datasketches.hll_union(_LG_REGISTERS)
@@ -388,6 +388,6 @@ class _Distinct:
         self._union.update(datasketches.hll_sketch.deserialize(part.array("distinct").tobytes()))
 
     def of(self, values: int) -> int:
-        """The estimate, which may be a little above the number of all values where these differ."""
+        """Return the estimate, at most the number of all values."""
         estimate: float = self._union.get_estimate()
         return min(round(estimate), values)

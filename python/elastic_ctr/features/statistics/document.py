@@ -1,6 +1,6 @@
-"""Statistics of the columns of the data, as `statistics.json` has them.
+"""Statistics of the columns of the data, the content of `statistics.json`.
 
-They are pinned for a model's life: the digest of the file is part of the model's. `features.statistics.collector` makes them.
+They are pinned for a model's life: the digest of the file is part of the model's. `features.statistics.collector` computes them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing_extensions import Self
 if TYPE_CHECKING:
     from elastic_ctr.formats.inputs import TextInput
 
-TOP = 4096  # most frequent values that are listed; `vocabulary: {top: n}` allows as many
+TOP = 4096  # the length of the list of most frequent values, and the most of `vocabulary: {top: n}`
 LONGEST = 256  # bytes of a value in this list
 MOST_DEVIATIONS = 10.0
 """A number that is farther from the mean is an outlier. By Chebyshev's inequality fewer than 1 % of the numbers can be, so outliers are
 always few; and a value that 1 % of the rows have is none, however rare it seems. A normal distribution has none."""
-BUCKETS = 4096  # quantiles are kept at each 1/4096; `boundaries: {quantiles: n}` allows as many buckets
+BUCKETS = 4096  # quantiles are kept at each 1/4096; this is also the most of `boundaries: {quantiles: n}`
 
-_SQUARES = 1e150  # smaller numbers have squares, and sums of thousands of them
+_SQUARES = 1e150  # squares of smaller numbers, and sums of thousands of squares, are finite
 
 
 class _Part(BaseModel):
@@ -48,12 +48,12 @@ class _OfColumn(_Part):
 
     @property
     def missing_share(self) -> float:
-        """0 where there are no rows."""
+        """The share of rows without a value; 0 without rows."""
         return self.missing / self.rows if self.rows else 0.0
 
 
 class TextStatistics(_OfColumn):
-    """Of a text input. A cell with a separator has several values."""
+    """Statistics of a text input. A cell of an input with a separator has several values."""
 
     values: int = Field(ge=0, description="Values in all rows.")
     mean_bytes: float = Field(ge=0, description="Mean length of a value in bytes of UTF-8.")
@@ -82,12 +82,12 @@ class TextStatistics(_OfColumn):
 
     @property
     def listed_share(self) -> float:
-        """Share of the values that are in the list, at least; 0 where there are no values."""
+        """A lower bound of the share of values in the list; 0 without values."""
         return sum(count for _, count in self.top) / self.values if self.values else 0.0
 
 
 class NumberStatistics(_OfColumn):
-    """Of a number input. Without a value `min`, `max`, `mean` and `deviation` are None and there are no quantiles."""
+    """Statistics of a number input. Without a number, `min`, `max`, `mean` and `deviation` are None and there are no quantiles."""
 
     min: float | None = Field(description="The least number.")
     max: float | None = Field(description="The greatest number.")
@@ -120,11 +120,11 @@ class NumberStatistics(_OfColumn):
 
     @property
     def typical(self) -> tuple[float, float]:
-        """Mean and deviation of the numbers without outliers, by the quantiles; of all numbers where the others are all the same.
+        """Mean and deviation of the numbers without outliers, by the quantiles; of all numbers if the others are equal.
 
-        One damaged number in a thousand, 1e12 among 1 to 10, would make all others the same after standardizing by it.
+        With one damaged number in a thousand, 1e12 among 1 to 10, standardizing by all numbers would make the others equal.
         """
-        # Without numpy, which clients that read no statistics should not import.
+        # Computed without numpy, which clients that read no statistics should not import.
         kept = [each for each in self.quantiles if abs(each) < _SQUARES]
         while kept:
             mean = math.fsum(kept) / len(kept)
@@ -138,10 +138,10 @@ class NumberStatistics(_OfColumn):
         return mean, deviation
 
     def quantile(self, q: float) -> float:
-        """The number at rank q, from 0 to 1, of the order of all; between two kept ones by a straight line, as numpy's `linear`.
+        """Return the number at rank q, from 0 to 1; between two kept quantiles by linear interpolation, as numpy's `linear`.
 
         Raises:
-            ValueError: q is not of 0 to 1, or the column has no number.
+            ValueError: q is not in 0 to 1, or the column has no number.
         """
         if not 0 <= q <= 1:
             raise ValueError(f"the quantile {q:g} does not exist; they are from 0 to 1")
@@ -149,34 +149,34 @@ class NumberStatistics(_OfColumn):
             raise ValueError("the column has no number in any row, so it has no quantiles; leave the feature out")
         part, place = math.modf(q * BUCKETS)
         low, high = self.quantiles[int(place)], self.quantiles[min(int(place) + 1, BUCKETS)]
-        # Of two products: the difference of two floats may be infinite.
+        # A sum of two products, because the difference of two floats may be infinite.
         return low if low == high else min(max(low * (1 - part) + high * part, low), high)
 
     def share_up_to(self, x: float) -> float:
-        """Share of the numbers that are <= x, in whole 4096ths."""
+        """Return the share of the numbers that are <= x, in whole 4096ths."""
         return max(bisect_right(self.quantiles, x) - 1, 0) / BUCKETS
 
     def share_below(self, x: float) -> float:
-        """Share of the numbers that are < x, in whole 4096ths."""
+        """Return the share of the numbers that are < x, in whole 4096ths."""
         return max(bisect_left(self.quantiles, x) - 1, 0) / BUCKETS
 
 
 class Statistics(_Part):
-    """Of all columns that features read."""
+    """The statistics of all columns that features read."""
 
     format: Literal[1] = Field(default=1, description="Of this file.")
     texts: dict[str, TextStatistics] = Field(description="By column, with the separator in brackets if there is one.")
     numbers: dict[str, NumberStatistics] = Field(description="By the name that the input has.")
 
     def to_json(self) -> str:
-        """The same text for the same statistics."""
+        """Return the text of the file, which is the same for the same statistics."""
         return json.dumps(
             self.model_dump(by_alias=True), ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
         )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Statistics:
-        """Raises ValueError with the field that is wrong."""
+        """Parse the text of the file. Raises ValueError with the field that is wrong."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as wrong:
@@ -186,10 +186,10 @@ class Statistics(_Part):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text, in hex."""
+        """Return the SHA-256 of the text, in hexadecimal."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
 def series_of(text: TextInput) -> str:
-    """The name of a text input in `Statistics.texts`: `tags[|]` for the column `tags` with the separator `|`."""
+    """Return the name of a text input in `Statistics.texts`: `tags[|]` for the column `tags` with the separator `|`."""
     return f"{text.column}[{text.separator}]" if text.separator else text.column

@@ -1,4 +1,4 @@
-"""How far the columns of later data have moved from the pinned statistics."""
+"""Drift: how far the columns of later data have moved from the pinned statistics."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from elastic_ctr.features.statistics.document import NumberStatistics, Statistic
 
 COMPARED_VALUES = 100
 _DECILES = 10
-# A share of the later values that no value has by chance that is not among the most frequent of both together.
+# A value with a higher share of the later values is counted even if the other list lacks it: chance does not explain that.
 _CERTAIN = 0.05
-# Of a bin's values in the smaller of both: above it the chi-square holds.
+# From this expected count of a bin in the smaller data on, the chi-square approximation is used.
 _MANY = 50.0
-# Deviations of a normal distribution that chance exceeds once in 9,000 times: a ninth of what is promised, for what is approximated.
+# Standard deviations that a normal variable exceeds once in 9,000 times: nine times rarer than promised, a margin for approximations.
 _RARE = 3.7
 
 
 class Drift(NamedTuple):
-    """Of a column: pinned, and in the later data. A share of None is of a column without values, or of numbers.
+    """The drift of a column from the pinned to the later data. A share is None for a column without values, or of numbers.
 
-    `psi` is the population stability index without what chance gives, 0 within chance: below 0.1 little has changed, above 0.25 much has
-    (Siddiqi, 2006). A move of a tenth of the values makes it 0.04 or more, whichever bins they are of.
-    `unseen` is the share of values outside the pinned list of frequent values, `pinned_unseen` that of the pinned data, whose list
-    may have been too short for all: the rise between the two tells of new values, not the share alone. Where the later list is too
-    short as well, both are shares outside those pinned values that must be in it unless they have become rarer.
+    `psi` is the population stability index minus its mean by chance, 0 within chance: below 0.1 little has changed, above 0.25 much has
+    (Siddiqi, 2006). A move of a tenth of the values makes it 0.04 or more, between any bins.
+    `unseen` is the share of later values outside the pinned list of frequent values, `pinned_unseen` the same share of the pinned data,
+    whose list may be too short for all values: the rise between the two shows new values, not the share alone. If the later list is
+    also too short, both shares are counted outside the pinned values that must be in it unless they have become rarer.
     """
 
     column: str
@@ -41,9 +41,9 @@ class Drift(NamedTuple):
 
 
 def compared(pinned: Statistics, later: Statistics) -> list[Drift]:
-    """The drift of every series that both have, texts first.
+    """Return the drift of every series that both have, texts first.
 
-    A pinned one that was not collected is of a column or of steps that no feature has any more: nothing is known of it. A column that
+    A pinned series that was not collected belongs to a column or to steps that no feature has any more, and is left out. A column that
     is collected and has no values is in both.
     """
     texts = [_text(name, each, later.texts[name]) for name, each in pinned.texts.items() if name in later.texts]
@@ -52,17 +52,17 @@ def compared(pinned: Statistics, later: Statistics) -> list[Drift]:
 
 
 def population_stability(pinned: Sequence[float], later: Sequence[float]) -> float | None:
-    """The sum of (q - p) ln(q / p) over the bins, p and q being the shares of a bin in the two, less what chance alone gives; 0 where it is
-    within chance. None where one is of no values.
+    """Return the sum of (q - p) ln(q / p) over the bins minus its mean by chance, with the shares p and q of a bin in the two; 0 if the
+    sum is within chance. None if one has no values.
 
-    Siddiqi: Credit Risk Scorecards, 2006. Each bin gets half a value more, (count + 1/2) / (n + bins / 2), so that an empty one has a finite
-    logarithm. Without any change the sum of many values is (1 / n + 1 / m) times a chi-square of bins - 1 degrees of freedom
-    (Yurdakul and Naranjo: Statistical Properties of the Population Stability Index, 2020). Of few values its mean and variance are worked
-    out: given how often a value occurs in both together, how many of these occurrences are in the later data is hypergeometric.
+    Siddiqi: Credit Risk Scorecards, 2006. Each bin gets half a value more, (count + 1/2) / (n + bins / 2), so that an empty bin has a
+    finite logarithm. Without any change the sum of many values is (1 / n + 1 / m) times a chi-square of bins - 1 degrees of freedom
+    (Yurdakul and Naranjo: Statistical Properties of the Population Stability Index, 2020). For few values, both are computed:
+    given a bin's values in both together, the number of them in the later data has a hypergeometric distribution.
 
     Args:
-        pinned: how many values of the pinned data are in each bin.
-        later: the same of the later data. Bins may have been chosen by the sums of both, but not by one of them.
+        pinned: the number of values of the pinned data in each bin.
+        later: the same for the later data. Bins may be chosen by the sums of both, but not by one of them.
     """
     if not math.fsum(pinned) or not math.fsum(later):
         return None
@@ -71,7 +71,7 @@ def population_stability(pinned: Sequence[float], later: Sequence[float]) -> flo
 
 
 def by_chance(pinned: Sequence[float], later: Sequence[float]) -> tuple[float, float, float]:
-    """The sum over the bins, and its mean and variance if nothing has changed."""
+    """Return the sum over the bins, and its mean and variance if nothing has changed."""
     n, m = math.fsum(pinned), math.fsum(later)
     counts = [(a, b) for a, b in zip(pinned, later, strict=True) if a + b > 0]
     half = len(counts) / 2
@@ -80,7 +80,7 @@ def by_chance(pinned: Sequence[float], later: Sequence[float]) -> tuple[float, f
     found = math.fsum(_term((a + 0.5) / (n + half), (b + 0.5) / (m + half)) for a, b in counts)
     means, variances = zip(*(_term_by_chance(a + b, n, m, half) for a, b in counts), strict=True)
     mean = math.fsum(means)
-    # The last bin has what the others leave, which counts where there are few.
+    # The last bin is determined by the others, which matters if there are few bins.
     variance = math.fsum(variances) * len(counts) / (len(counts) - 1)
     return found, mean, variance
 
@@ -89,10 +89,10 @@ def _term(p: float, q: float) -> float:
     return (q - p) * math.log(q / p)
 
 
-# Many bins have equally many values.
+# The results are cached, because many bins have the same number of values.
 @lru_cache(maxsize=1 << 14)
 def _term_by_chance(together: float, n: float, m: float, half: float) -> tuple[float, float]:
-    """Mean and variance of the term of a bin with so many values of n + m, if nothing has changed."""
+    """Return mean and variance of the term of a bin with `together` of n + m values, if nothing has changed."""
     rest = 1 - together / (n + m)
     fewer, more = min(n, m), max(n, m)
     share = fewer / (n + m)
@@ -114,7 +114,7 @@ def _term_by_chance(together: float, n: float, m: float, half: float) -> tuple[f
 
 
 def _most_by_chance(mean: float, variance: float) -> float:
-    """What a sum of such a mean and variance exceeds once in some thousand times: of a scaled chi-square, by Wilson and Hilferty (1931)."""
+    """Return the bound that a sum with this mean and variance rarely exceeds: a scaled chi-square's, by Wilson and Hilferty (1931)."""
     if not variance:
         return mean
     part = variance / (9 * mean**2)  # 2 / (9 degrees of freedom)
@@ -122,10 +122,10 @@ def _most_by_chance(mean: float, variance: float) -> float:
 
 
 def _text(name: str, pinned: TextStatistics, later: TextStatistics) -> Drift:
-    """Bins: the 100 values that both together have most often, and all others. More bins would tell of chance in small data.
+    """Compare a text series by bins: the 100 most frequent values of both together, and the others. More bins would show mere chance.
 
-    Those that are frequent in one of the two are so by chance as well, and rarer in the other: 100 of 10,000 equally frequent values would
-    have moved by much in each comparison.
+    A value that is frequent in only one of the two may be so by chance: if bins were chosen by one list, 100 of 10,000 equally frequent
+    values would seem to have moved by much in each comparison.
     """
     before, after = dict(pinned.top), dict(later.top)
     together = Counter(
@@ -135,14 +135,14 @@ def _text(name: str, pinned: TextStatistics, later: TextStatistics) -> Drift:
             if _is_counted(value, before, pinned, after, later) and _is_counted(value, after, later, before, pinned)
         }
     )
-    # Equally frequent ones by their text: the order of one list would prefer the values that it has.
+    # Equally frequent values are sorted by their text: the order of one list would prefer the values that it has.
     bins = set(sorted(together, key=lambda value: (-together[value], value))[:COMPARED_VALUES])
     bins |= {value for value in together if after.get(value, 0) > _CERTAIN * later.values}
     p, q = ([counts.get(value, 0) for value in sorted(bins)] for counts in (before, after))
     psi = population_stability([*p, max(pinned.values - sum(p), 0)], [*q, max(later.values - sum(q), 0)])
     least = 0.0
     if 0 < sum(after.values()) < later.values:
-        # An expected count of e is above the list's last one, by three deviations of chance: e - 3 sqrt(e) = last.
+        # A value is surely listed if its expected count e is three deviations above the list's last count: e - 3 sqrt(e) = last.
         expected = ((3 + math.sqrt(9 + 4 * min(after.values()))) / 2) ** 2
         least = expected / later.values * pinned.values
     known = {value for value, count in pinned.top if count >= least}
@@ -154,8 +154,8 @@ def _text(name: str, pinned: TextStatistics, later: TextStatistics) -> Drift:
 def _is_counted(
     value: str, counts: Mapping[str, int], of: TextStatistics, others: Mapping[str, int], other: TextStatistics
 ) -> bool:
-    """Whether the count of a value is known: it is in the list, or the list has all values, or the other count is far above it. The chance
-    that left a value out of a list that is too short would be taken for a change.
+    """True if the count of a value is known: it is in the list, the list has all values, or the other count is far above it. A value
+    that a short list lacks by chance would look like a change.
     """
     return value in counts or sum(counts.values()) == of.values or others[value] > _CERTAIN * other.values
 
@@ -167,7 +167,7 @@ def _outside(known: set[str], texts: TextStatistics) -> float | None:
 
 
 def _number(name: str, pinned: NumberStatistics, later: NumberStatistics) -> Drift:
-    """Bins: up to each decile of the pinned numbers, equal ones once, and above the last."""
+    """Compare a number series by bins: up to each decile of the pinned numbers, equal deciles once, and above the last."""
     if not later.values or not pinned.values:
         return Drift(name, "number", None, pinned.missing_share, later.missing_share)
     edges = sorted({pinned.quantile(i / _DECILES) for i in range(1, _DECILES)})
@@ -177,6 +177,6 @@ def _number(name: str, pinned: NumberStatistics, later: NumberStatistics) -> Dri
 
 
 def _shares(numbers: NumberStatistics, edges: Sequence[float], *, low_end: bool) -> list[float]:
-    """`low_end`: many numbers are the least, and what is below that is a bin of its own."""
+    """Return the shares of the bins. `low_end`: many numbers equal the least, so the numbers below it are a bin of their own."""
     below = [numbers.share_below(edges[0])] if low_end else []
     return [b - a for a, b in pairwise([0.0, *below, *map(numbers.share_up_to, edges), 1.0])]

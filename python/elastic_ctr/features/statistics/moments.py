@@ -1,9 +1,9 @@
-"""Mean and deviation from exact sums: the order in which numbers are added cannot change them.
+"""Mean and deviation from exact sums, which do not depend on the order of addition.
 
-A float64 is a whole number of 2^-1126, of at most 53 bits times a power of two. The sums of numbers and of their squares are kept as
-whole numbers of 2^-1126 and 2^-2252, which Python holds at any size, so that adding parts is exact, in any order. The mean is
+A float64 is a multiple of 2^-1126, at most 53 bits times a power of two. The sums of numbers and of their squares are kept as
+integers in units of 2^-1126 and 2^-2252, for which Python has no size limit, so adding parts in any order is exact. The mean is
 S / n and the deviation is that of the population, sqrt(n Q - S^2) / n (Chan, Golub, LeVeque: Algorithms for Computing the Sample
-Variance, 1983, formula 1.3). That formula cancels badly in floats; in whole numbers it is exact, and one rounding follows.
+Variance, 1983, formula 1.3). That formula cancels badly in floats; in integers it is exact, and one rounding follows.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[np.float64]
 
-MOST_NUMBERS = 1 << 17  # at once: 2^17 products of two limbs have a sum below 2^53, which a float64 holds exactly
+MOST_NUMBERS = 1 << 17  # numbers in one call: the sum of 2^17 products of two limbs is below 2^53, so exact in float64
 _LIMB_BITS, _LIMBS = 18, 3
 _MANTISSA_BITS = 53
-_LEAST_EXPONENT = -1073  # that frexp gives
+_LEAST_EXPONENT = -1073  # the least exponent that frexp returns
 _UNIT_BITS = _MANTISSA_BITS - _LEAST_EXPONENT
 _GUARD_BITS = 64  # below the point of the square root
 
 
 class Sums(NamedTuple):
-    """Of numbers: how many, their sum in 2^-1126 and that of their squares in 2^-2252."""
+    """The count of numbers, their sum in units of 2^-1126 and the sum of their squares in units of 2^-2252."""
 
     n: int = 0
     total: int = 0
@@ -36,18 +36,18 @@ class Sums(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Rounded once; there must be a number."""
+        """The mean, rounded once; n must be above 0."""
         return self.total / (self.n << _UNIT_BITS)
 
     @property
     def deviation(self) -> float:
-        """Of the population; there must be a number."""
+        """The deviation of the population; n must be above 0."""
         root = math.isqrt((self.n * self.squares - self.total**2) << (2 * _GUARD_BITS))
         return root / (self.n << (_UNIT_BITS + _GUARD_BITS))
 
 
 def sums_of(numbers: Numbers) -> Sums:
-    """The sums of at most `MOST_NUMBERS` finite numbers."""
+    """Return the sums of at most `MOST_NUMBERS` finite numbers."""
     if not len(numbers):
         return Sums()
     fractions, exponents = np.frexp(numbers)
@@ -65,7 +65,7 @@ def sums_of(numbers: Numbers) -> Sums:
 
 
 def _shifted(by_place: npt.NDArray[Any], power: int, bits: int) -> int:
-    """The sum of the whole numbers, each times 2^(power * place + bits)."""
+    """Return the sum of the whole numbers, each times 2^(power * place + bits)."""
     places = np.flatnonzero(by_place)
     return sum(
         int(each) << (power * place + bits)

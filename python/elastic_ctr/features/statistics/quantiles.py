@@ -1,8 +1,8 @@
-"""Quantiles of many numbers in bounded memory: nothing is random, and the bound of the error always holds.
+"""Quantiles of many numbers in bounded memory: deterministic, with a guaranteed error bound.
 
 Numbers are kept as *points*: rising values, each with a weight, the count of numbers that it stands for. Joining points is exact.
-Reducing them to `POINTS` cuts their order into as many runs of equal weight, of which each is told by the value in its middle; a
-rank is then wrong by half a run at most, 1 / (2 POINTS) = 0.012 % of the numbers. Chunks are reduced, and `FAN` of them are joined
+Reducing them to `POINTS` cuts their order into as many runs of equal weight, each represented by the value in its middle; a rank
+is then wrong by half a run at most, 1 / (2 POINTS) = 0.012 % of the numbers. Chunks are reduced, and `FAN` of them are joined
 and reduced to one of the next level (Munro and Paterson: Selection and Sorting with Limited Storage, 1980; Manku, Rajagopalan and
 Lindsay: Approximate Medians and other Quantiles in One Pass and with Limited Memory, 1998). n chunks are reduced
 2 + log n / log FAN times. Equal numbers share a point: a column with no more than `POINTS` different numbers loses nothing.
@@ -24,7 +24,7 @@ FAN = 16
 
 
 class Points(NamedTuple):
-    """Rising values, and how many numbers each stands for."""
+    """Rising values, and the count of numbers that each stands for."""
 
     values: Numbers
     weights: Integers
@@ -34,7 +34,7 @@ class Points(NamedTuple):
         return cls(np.empty(0, np.float64), np.empty(0, np.int64))
 
     def reduced(self) -> Points:
-        """At most `POINTS` of them, of the same weight together."""
+        """Return at most `POINTS` points with the same total weight."""
         if len(self.values) <= POINTS:
             return self
         ends = np.cumsum(self.weights)
@@ -43,7 +43,7 @@ class Points(NamedTuple):
         return joined([Points(self._at(ends, cuts[:-1] + weights // 2), weights)])
 
     def at(self, ranks: Integers) -> Numbers:
-        """The number at each rank, counted from 0, in the order of all numbers."""
+        """Return the number at each rank, counted from 0, in the order of all numbers."""
         return self._at(np.cumsum(self.weights), ranks)
 
     def _at(self, ends: Integers, ranks: Integers) -> Numbers:
@@ -51,7 +51,7 @@ class Points(NamedTuple):
 
 
 def joined(parts: Iterable[Points]) -> Points:
-    """All points, with one for equal values."""
+    """Merge all points, with one point for equal values."""
     every = [Points.none(), *parts]
     values = np.concatenate([each.values for each in every])
     order = np.argsort(values, kind="stable")
@@ -63,7 +63,7 @@ def joined(parts: Iterable[Points]) -> Points:
 
 
 class Quantiles:
-    """Takes chunks of numbers, and has their points."""
+    """Collects chunks of numbers as points."""
 
     def __init__(self) -> None:
         self._levels: list[list[Points]] = []
@@ -84,5 +84,5 @@ class Quantiles:
         return self.all_points().reduced()
 
     def all_points(self) -> Points:
-        """Without the last reduction: fewer than `FAN` times `POINTS` of each level."""
+        """Return the points without the last reduction: fewer than `FAN` times `POINTS` of each level."""
         return joined(each for level in self._levels for each in level)

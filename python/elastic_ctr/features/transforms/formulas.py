@@ -1,6 +1,6 @@
-"""The transforms of features: pure functions of a cell, compiled into the one loop over rows that `transformer` is.
+"""The transforms of features: pure functions of a cell, compiled into the one loop over rows in `transformer`.
 
-`config.features` names each transform as the values file does. Numbers are float64, keys u64, whole numbers i64.
+`config.features` names each transform as in the values file. Numbers are float64, keys u64, whole numbers i64.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TEN, _TEN_THOUSAND, _HUNDRED_MILLION, _8, _32 = (np.uint64(number) for number i
 _LONGEST = np.uint64(10**19)  # and above: of MOST_DIGITS
 _ZEROS = np.uint64(0x3030303030303030)
 _CHECKED = bounds_checked()
-# Most counts are small whole numbers, and looking up is several times as fast as computing.
+# Most counts are small whole numbers, for which a table is several times as fast as computing.
 _LOGARITHMS = np.array([math.log1p(count) for count in range(1024)])
 
 
@@ -61,7 +61,7 @@ _LOGARITHMS = np.array([math.log1p(count) for count in range(1024)])
 
 @compiled
 def log1p(x: Any) -> Any:
-    """sign(x) ln(1 + |x|): ln(1 + x) for x >= 0, and defined for negative numbers, too."""
+    """Return sign(x) ln(1 + |x|): ln(1 + x) for x >= 0, and defined for negative numbers, too."""
     size = abs(x)
     if size < _LOGARITHMS.size and size == np.int64(size):
         return math.copysign(_LOGARITHMS[np.int64(size)], x)
@@ -70,23 +70,23 @@ def log1p(x: Any) -> Any:
 
 @compiled
 def _quotient(x: Any, origin: Any, unit: Any, factor: Any) -> Any:
-    """(x - origin) / unit times a factor, of finite numbers and a factor up to 1; the largest number instead of an infinite one."""
+    """Return (x - origin) / unit times a factor up to 1, for finite numbers; the largest number instead of an infinity."""
     difference = x - origin
     if abs(difference) <= _FINITE:
         return clip(difference / unit * factor, -_FINITE, _FINITE)
-    # Of halves: the difference of two floats may be infinite.
+    # Subtract halves, because the difference of two floats may be infinite.
     return clip((x / 2 - origin / 2) / unit * (2 * factor), -_FINITE, _FINITE)
 
 
 @compiled
 def standardize(x: Any, mean: Any, deviation: Any) -> Any:
-    """(x - mean) / deviation, as Keras' Normalization; 0 where the deviation is 0, and finite in any case."""
+    """Return (x - mean) / deviation, as Keras' Normalization; 0 if the deviation is 0, and always finite."""
     return _quotient(x, mean, deviation, 1.0) if deviation > 0 else 0.0
 
 
 @compiled
 def min_max(x: Any, least: Any, most: Any) -> Any:
-    """(x - least) / (most - least), as scikit-learn's MinMaxScaler; 0 where both are the same, and finite in any case."""
+    """Return (x - least) / (most - least), as scikit-learn's MinMaxScaler; 0 if both are the same, and always finite."""
     if most <= least:
         return 0.0
     span = most - least
@@ -95,13 +95,13 @@ def min_max(x: Any, least: Any, most: Any) -> Any:
 
 @compiled
 def clip(x: Any, low: Any, high: Any) -> Any:
-    """min(max(x, low), high)"""
+    """Return min(max(x, low), high)."""
     return min(max(x, low), high)
 
 
 @compiled
 def rounded(x: Any, digits: Any) -> Any:
-    """To so many decimal digits, halves to the even one, as numpy's `round`; -0.0 becomes 0.0."""
+    """Round to `digits` decimal digits, halves to even, as numpy's `round`; -0.0 becomes 0.0."""
     # Above 2^53 there are no digits to round, and the power of ten could make it infinite.
     if abs(x) >= _EXACT:
         return x
@@ -111,19 +111,19 @@ def rounded(x: Any, digits: Any) -> Any:
 
 @compiled
 def whole(x: Any, digits: Any) -> Any:
-    """The whole number of units of 10^-digits nearest to x, halves to the even one; all beyond an i64 are its largest."""
+    """Return x in units of 10^-digits, rounded to the nearest i64, halves to even; larger values become the largest i64."""
     return np.int64(clip(np.rint(x * 10.0**digits), -_WHOLE_LIMIT, _WHOLE_LIMIT))
 
 
 @compiled
 def to_float32(x: Any) -> Any:
-    """Rounded to the nearest float32; one that is too large for it becomes its largest."""
+    """Round to the nearest float32; larger numbers become the largest float32."""
     return np.float32(clip(x, -_LARGEST, _LARGEST))
 
 
 @compiled
 def bucket_of(x: Any, boundaries: Any, first: Any, last: Any) -> Any:
-    """How many of the rising boundaries[first:last] are <= x: bucket i is [boundary i - 1, boundary i), as Keras' Discretization."""
+    """Count the rising boundaries[first:last] that are <= x: bucket i is [boundary i - 1, boundary i), as Keras' Discretization."""
     low, high = first, last
     while low < high:
         middle = (low + high) // 2
@@ -139,13 +139,13 @@ def bucket_of(x: Any, boundaries: Any, first: Any, last: Any) -> Any:
 
 @compiled
 def key_of_hash(found: Any) -> Any:
-    """The key of a hash: 0 stands for no value and becomes 1; the one number that is no feasign becomes the one before it."""
+    """Return the key of a hash: 0, the padding key, becomes 1; the one number that is no feasign becomes the number before it."""
     return min(max(found, _LEAST_KEY), _NO_KEY - _LEAST_KEY)
 
 
 @compiled
 def in_vocabulary(key: Any, vocabulary: Any, first: Any, last: Any, others: Any) -> Any:
-    """The key itself if the rising vocabulary[first:last] has it, else `others`."""
+    """Return the key if the rising vocabulary[first:last] has it, else `others`."""
     low, high = first, last
     while low < high:
         middle = (low + high) // 2
@@ -157,9 +157,9 @@ def in_vocabulary(key: Any, vocabulary: Any, first: Any, last: Any, others: Any)
 
 
 def keys_of_texts(name: str, texts: Texts) -> Keys:
-    """The keys of values of a feature: XXH3's 64 bits of the feature's name, a byte 0 and the text, made a key.
+    """Return the keys of values of a feature: the 64-bit XXH3 of the feature's name, a byte 0 and the text, made a key.
 
-    The same text has another key in another feature.
+    The same text has different keys in different features.
     """
     found = hashes_of(name.encode() + b"\0", texts.data, texts.offsets)
     return np.clip(found, _LEAST_KEY, _NO_KEY - _LEAST_KEY)
@@ -170,17 +170,17 @@ def keys_of_texts(name: str, texts: Texts) -> Keys:
 
 @compiled
 def write_decimals(number: Any, data: Any, at: Any) -> Any:
-    """Write the decimals of an i64 to data[at:], as `write_digits` does; returns where they end."""
+    """Write the decimal digits of an i64 to data[at:], as `write_digits` does. Return their end."""
     if number >= 0:
         return write_digits(np.uint64(number), data, at)
     data[at] = _MINUS
-    # The magnitude of the lowest i64 is none itself.
+    # Negate as u64, because the magnitude of the lowest i64 is no i64.
     return write_digits(np.uint64(0) - np.uint64(number), data, at + 1)
 
 
 @compiled
 def _digits_of(number: Any) -> Any:
-    """The eight decimals of a u64 below 10^8, a byte each, the first one lowest; all at once, by halves."""
+    """Return the eight decimal digits of a u64 below 10^8, one per byte, the first one lowest, computed together by halves."""
     number = (number // _TEN_THOUSAND) | ((number % _TEN_THOUSAND) << _32)
     high = ((number * np.uint64(10486)) >> np.uint64(20)) & np.uint64(0x0000007F0000007F)  # of 1/100
     number = high | ((number - high * np.uint64(100)) << np.uint64(16))
@@ -190,7 +190,7 @@ def _digits_of(number: Any) -> Any:
 
 @compiled
 def _write_first(number: Any, address: Any) -> Any:
-    """Write a u64 below 10^8 without leading zeros; returns the address behind it."""
+    """Write a u64 below 10^8 without leading zeros. Return the address after it."""
     digits = _digits_of(number)
     zeros = min(trailing_zeros(digits) >> np.uint64(3), np.uint64(7))
     store_u64(address, (digits | _ZEROS) >> (zeros * _8))
@@ -199,8 +199,8 @@ def _write_first(number: Any, address: Any) -> Any:
 
 @compiled
 def write_digits(rest: Any, data: Any, at: Any) -> Any:
-    """Write the decimals of a u64 to data[at:], which has room for MOST_DIGITS whatever the number is, or for one
-    less if that is below 10^19; returns where they end.
+    """Write the decimal digits of a u64 to data[at:] and return their end. data must have room for MOST_DIGITS from `at`
+    on, or for one digit less if the number is below 10^19.
     """
     if _CHECKED and at + (MOST_DIGITS if rest >= _LONGEST else MOST_DIGITS - 1) > data.size:
         raise IndexError("there is no room for a number")
@@ -229,10 +229,10 @@ def _is_of_word(byte: Any) -> Any:
 
 @compiled
 def write_words(data: Any, begin: Any, end: Any, words: Any, ends: Any) -> Any:
-    """Write the words of data[begin:end] to `words`, a blank behind each, and where each ends to `ends`; returns how many.
+    """Write the words of data[begin:end] to `words`, a blank after each, and their ends to `ends`. Return their number.
 
-    A word is a run of letters and digits of ASCII, in small letters, and of bytes above it, as they are: no language is assumed.
-    A run of words is one piece of `words`: that from the first's begin, one behind the end before it, to the last's end.
+    A word is a run of ASCII letters, in lower case, and digits, and of bytes above ASCII, unchanged: no language is assumed. A run
+    of words is one slice of `words`, from the first word's begin (one after the previous end) to the last word's end.
     """
     count = at = 0
     inside = False

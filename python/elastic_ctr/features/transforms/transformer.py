@@ -32,13 +32,13 @@ MOST_OF_NETWORK = 1e6
 """The largest size of a number that the network gets. Networks multiply numbers with one another several times: six factors of this size
 are within float32, and so their gradients are finite. Standardised numbers, which are clipped at ten, are never near it."""
 
-# Of a row: it is fine; or it has too many keys; or the column, or the network's number, of the numeric feature at (code - _OF_NUMBERS) // 2
-# is too large.
+# Codes of a row: fine; too many keys; from _OF_NUMBERS on, the numeric feature at (code - _OF_NUMBERS) // 2 has a number that is too
+# large, in the column (remainder 0) or for the network (remainder 1).
 _FINE, _TOO_MANY_KEYS, _OF_NUMBERS = range(3)
 
-# Bytes of a text behind its slot's prefix, which stands ready; of longer ones the prefix is copied, too.
+# Texts up to so many bytes are copied after their slot's prepared prefix; for a longer text the prefix is copied, too.
 _SHORT = 64
-# A thread keeps this from one batch to the next.
+# Sizes of the arrays that a thread keeps from one batch to the next.
 _KEPT_KEYS, _KEPT_TEXT = 1 << 15, 64 << 10
 
 _1, _4, _8, _16 = (np.uint64(number) for number in (1, 4, 8, 16))
@@ -49,15 +49,15 @@ MOST_OF_BATCH = 8 << 20
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 
-# How a slot's keys are made.
+# Kinds of slots, by the source of their keys.
 OF_TEXT, OF_NUMBER, OF_BUCKET, OF_WORDS, OF_SLOTS = range(5)
-# A slot, i64: how; its place among the text or the number cells; its separator or -1; decimal digits; buckets of `hash` or 0; its
-# vocabulary's place and end or 0, 0; its boundaries' place and end; fewest and most words of a run; its parts' place and end.
+# A slot, i64: its kind; its index among the text or the number cells; its separator or -1; decimal digits; buckets of `hash` or 0;
+# begin and end of its vocabulary or 0, 0; of its boundaries; fewest and most words of a run; begin and end of its parts.
 (
     KIND, INPUT, SEPARATOR, DIGITS, HASH, VOCABULARY, VOCABULARY_END, BOUNDARIES, BOUNDARIES_END, LEAST, MOST, PARTS, PARTS_END,
     SLOT_WIDTH,
 ) = range(14)  # fmt: skip
-# Steps of a number, and a step, f64: which, and its two numbers.
+# Kinds of steps of a number. A step, f64: its kind and its two numbers.
 LOG1P, STANDARDIZE, MIN_MAX, CLIP, ROUND = range(5)
 STEP_WIDTH = 3
 
@@ -65,37 +65,37 @@ STEP_WIDTH = 3
 class Program(NamedTuple):
     """The features as arrays."""
 
-    prefixes: npt.NDArray[np.uint8]  # of each slot's texts: its name and a byte 0
+    prefixes: npt.NDArray[np.uint8]  # the prefix of each slot's texts: its name and a byte 0
     prefix_ends: Integers  # [slots + 1], from 0
     slots: Integers  # [slots, SLOT_WIDTH]
-    order: Integers  # [slots]: those that are crossed come before the cross
+    order: Integers  # [slots]: slots in an order in which parts come before their cross
     others: Keys  # [slots]: the key of values outside a vocabulary
     vocabularies: Keys
     boundaries: npt.NDArray[np.float64]
     parts: Integers  # slots that are crossed
-    numbers: Integers  # [numbers]: each one's place among the number cells
+    numbers: Integers  # [numbers]: the index of each among the number cells
     step_ends: Integers  # [numbers + 1], from 0
     steps: npt.NDArray[np.float64]  # [steps, STEP_WIDTH]
-    missing: Floats  # [numbers]: what the network gets for an empty cell
+    missing: Floats  # [numbers]: the network's number for an empty cell
 
 
 class Series(NamedTuple):
     """Numbers after some steps, as statistics are collected of them."""
 
-    numbers: Integers  # [series]: each one's place among the number cells
+    numbers: Integers  # [series]: the index of each among the number cells
     step_ends: Integers  # [series + 1], from 0
     steps: npt.NDArray[np.float64]  # [steps, STEP_WIDTH]
-    limits: npt.NDArray[np.float64]  # [series]: the size beyond which `transform` refuses the row
+    limits: npt.NDArray[np.float64]  # [series]: the size above which `transform` refuses the row
 
     def of(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """f64 [n, numbers] -> f64 [n, series]; what is missing stays NaN."""
+        """Map f64 [n, numbers] to f64 [n, series]; a missing number stays NaN."""
         found = np.ascontiguousarray(numbers[:, self.numbers])
         _apply_all(self, found)
         return found
 
 
 class _Arrays(NamedTuple):
-    """Those of cells."""
+    """The arrays of `Cells`, for compiled code."""
 
     data: npt.NDArray[np.uint8]
     begins: Integers
@@ -104,21 +104,21 @@ class _Arrays(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """Room in which a row is worked out."""
+    """Arrays in which the keys of a row are computed."""
 
     secret: npt.NDArray[np.uint8]
     sums: Keys
-    texts: npt.NDArray[np.uint8]  # of each slot: its prefix, and room for a short text behind it
-    stride: int  # bytes from one slot's to the next
-    long: npt.NDArray[np.uint8]  # a prefix, and room for any other text
+    texts: npt.NDArray[np.uint8]  # for each slot its prefix, and room for a short text after it
+    stride: int  # bytes from one slot's prefix to the next
+    long: npt.NDArray[np.uint8]  # room for a prefix and any longer text
     words: npt.NDArray[np.uint8]
     word_ends: Integers
     keys: Keys
-    places: Integers  # [slots, 2]: where the keys of each begin and end
+    places: Integers  # [slots, 2]: begin and end of each slot's keys
 
 
 class _Workspace:
-    """The scratch of one thread, and room for the keys of a small batch: making them anew costs more than a small batch."""
+    """The scratch of one thread, and room for the keys of a small batch, whose allocation would cost more than such a batch."""
 
     def __init__(self, program: Program) -> None:
         slots = len(program.order)
@@ -142,7 +142,7 @@ class _Workspace:
         self.keys: Keys = np.empty(_KEPT_KEYS, np.uint64)
 
     def scratch(self, longest: int) -> _Scratch:
-        """For texts of at most so many bytes."""
+        """Return scratch for texts of at most `longest` bytes."""
         if longest < len(self._scratch.words):
             return self._scratch
         room = max(longest, 1024)
@@ -157,7 +157,7 @@ class _Workspace:
 
 
 class TooManyKeys(ValueError):
-    """Rows that make more keys together than one call gives; fewer rows at a time do not."""
+    """The rows have more keys together than one call returns; the caller should pass fewer rows."""
 
     def __init__(self) -> None:
         super().__init__(f"the rows have more than {MOST_OF_BATCH} keys together; send fewer at a time")
@@ -165,25 +165,25 @@ class TooManyKeys(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """n rows: u64 keys by row, then by slot; i64[n * slots] how many each has; f32[n, numbers]; rows that are refused, which
-    have no keys here.
+    """n rows: u64 keys by row, then by slot; i64[n * slots] the number of keys of each; f32[n, numbers]; refused rows, which
+    have no keys.
     """
 
     keys: Keys
     lengths: Integers
     numbers: Floats
     refused: Integers
-    codes: Integers  # of the rows that are refused
+    codes: Integers  # codes of the refused rows
 
     @property
     def kept(self) -> Integers:
-        """The rows that are not refused."""
+        """The indices of the rows that are not refused."""
         return np.setdiff1d(np.arange(len(self.numbers)), self.refused)
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """Features with all that they need: columns in, slots and numbers out. Threads may share one."""
+    """Compiled features: columns in, slots and numbers out. Threads may share one transformer."""
 
     inputs: Inputs
     slots: SlotList
@@ -192,7 +192,7 @@ class Transformer:
     _of_thread: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
 
     def in_pieces(self, cells: Cells, begin: int = 0) -> Iterator[tuple[slice, Transformed]]:
-        """All rows, however many keys they make together: pieces of rows, and which ones each is of."""
+        """Transform any number of rows in pieces. Yield the slice of rows and the result of each piece."""
         try:
             found = self.transform(cells)
         except TooManyKeys:
@@ -203,10 +203,10 @@ class Transformer:
             yield slice(begin, begin + len(cells)), found
 
     def transform(self, cells: Cells) -> Transformed:
-        """Raises TooManyKeys, never for one row."""
+        """Transform rows. Raises TooManyKeys, but never for one row."""
         cells = without_words(cells, self.inputs.missing.texts)
         rows, slots = len(cells), len(self.slots)
-        # One type of array, or the loop is compiled once for each.
+        # The array is always writeable, because numba would compile the loop again for read-only arrays.
         data = cells.data if cells.data.flags.writeable else cells.data.copy()
         arrays = _Arrays(data, cells.begins, cells.ends, cells.numbers)
         work: _Workspace | None = self._of_thread.__dict__.get("work")
@@ -230,7 +230,7 @@ class Transformer:
             keys = np.concatenate((keys[:count], np.empty(max(count, MOST_KEYS) * 2, np.uint64)))
 
     def refusals(self, cells: Cells, found: Transformed) -> Iterator[tuple[int, Reason, str]]:
-        """The rows that `transform` has refused, each with its reason and a sentence; trainers, scoring and serving say the same."""
+        """Yield the rows that `transform` refused, each with its reason and a sentence, the same in training, scoring and serving."""
         for row, code in zip(found.refused.tolist(), found.codes.tolist(), strict=True):
             if code == _TOO_MANY_KEYS:
                 detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
@@ -251,7 +251,7 @@ class Transformer:
 
 @compiled
 def _longest(begins: Any, ends: Any) -> Any:
-    """Bytes of the longest text."""
+    """Return the bytes of the longest text."""
     found = np.int64(0)
     for row in range(begins.shape[0]):
         for place in range(begins.shape[1]):
@@ -266,7 +266,7 @@ def _is_nan(x: Any) -> Any:
 
 @compiled
 def apply_step(steps: Any, step: Any, x: Any) -> Any:
-    """One step of a number, by its line in `steps`."""
+    """Apply one step, given by its row in `steps`, to a number."""
     which, first, second = steps[step, 0], steps[step, 1], steps[step, 2]
     if which == LOG1P:
         return formulas.log1p(x)
@@ -298,7 +298,7 @@ def _number(program: Any, place: Any, x: Any) -> Any:
 
 @compiled_inline
 def _copy(target: Any, source: Any, size: Any) -> Any:
-    """Copy a u64 number of bytes that do not overlap, without a call if they are few."""
+    """Copy a u64 number of bytes between ranges that do not overlap, without a call if they are few."""
     if size > np.uint64(16):
         copy_bytes(target, source, size)
     elif size >= np.uint64(8):
@@ -316,18 +316,18 @@ def _copy(target: Any, source: Any, size: Any) -> Any:
 
 @compiled
 def _key_of_text(scratch: Any, at: Any, size: Any) -> Any:
-    """The key of a prefix and a text: the `size` bytes at an address."""
+    """Return the key of a prefix and a text, given as the `size` bytes at an address."""
     return formulas.key_of_hash(hash_of(at, size, np.uint64(scratch.secret.ctypes.data), scratch.sums))
 
 
 @compiled_inline
 def _key_of_bytes(program: Any, scratch: Any, slot: Any, source: Any, size: Any, readable: Any) -> Any:
-    """The key of the `size` bytes at an address, of which `readable` may be read, as a value of a slot."""
+    """Return the key of a slot's value, the `size` bytes at an address from which `readable` bytes may be read."""
     begin = program.prefix_ends[slot]
     before = np.uint64(program.prefix_ends[slot + 1] - begin)
     together = before + np.uint64(size)
     if before < _8 and _4 <= together <= _16 and readable >= 8:
-        # Reading a copy at once takes as long as the hash.
+        # Hash without a copy, because reading a copy right after writing it takes as long as the hash.
         start = np.uint64(scratch.texts.ctypes.data) + np.uint64(slot * scratch.stride)
         prefix = load_u64(start) & ((_1 << (_8 * before)) - _1)
         found = hash_of_two(prefix, before, source, np.uint64(size), np.uint64(scratch.secret.ctypes.data))
@@ -343,7 +343,7 @@ def _key_of_bytes(program: Any, scratch: Any, slot: Any, source: Any, size: Any,
 
 @compiled_inline
 def _key_of_number(program: Any, scratch: Any, slot: Any, number: Any) -> Any:
-    """As `_key_of_bytes`, of a whole number's decimals."""
+    """As `_key_of_bytes`, for the decimal digits of a whole number."""
     begin = slot * scratch.stride
     end = formulas.write_decimals(
         number, scratch.texts, begin + program.prefix_ends[slot + 1] - program.prefix_ends[slot]
@@ -353,9 +353,9 @@ def _key_of_number(program: Any, scratch: Any, slot: Any, number: Any) -> Any:
 
 @compiled_inline
 def _bounded(program: Any, scratch: Any, slot: Any, key: Any) -> Any:
-    """A value's key under the slot's `hash` or `vocabulary`, if it has one.
+    """Return a value's key after the slot's `hash` or `vocabulary`, if it has one.
 
-    hash: the key of the number (key mod buckets), as Keras' Hashing.
+    hash: the key of the number (key mod buckets), as in Keras' Hashing.
     """
     row = program.slots[slot]
     if row[HASH] > 0:
@@ -412,7 +412,7 @@ def _add_values(program: Any, scratch: Any, slot: Any, data: Any, begin: Any, en
 
 @compiled
 def _add_crosses(program: Any, scratch: Any, slot: Any, count: Any) -> Any:
-    """Every combination of the parts' keys, the last part's fastest; its text is the keys, eight bytes each, little-endian."""
+    """Add a key for every combination of the parts' keys, the last part varying fastest. Its text is the keys, u64 little-endian."""
     first, last = program.slots[slot, PARTS], program.slots[slot, PARTS_END]
     combinations = np.int64(1)
     for part in range(first, last):
@@ -441,7 +441,7 @@ def _add_crosses(program: Any, scratch: Any, slot: Any, count: Any) -> Any:
 
 @compiled_inline
 def _add_slot(program: Any, scratch: Any, slot: Any, cells: Any, row: Any, count: Any) -> Any:
-    """Add a slot's keys of a row to the scratch; how many are there then, or -1 when they are too many."""
+    """Add a slot's keys of a row to the scratch. Return the number of keys there, or -1 if they are too many."""
     kind, place = program.slots[slot, KIND], program.slots[slot, INPUT]
     if kind == OF_TEXT:
         return _add_values(program, scratch, slot, cells.data, cells.begins[row, place], cells.ends[row, place], count)
@@ -466,7 +466,7 @@ def _add_slot(program: Any, scratch: Any, slot: Any, cells: Any, row: Any, count
 
 @compiled
 def _code_of_numbers(program: Any, given: Any, row: Any, numbers: Any) -> Any:
-    """Work out the numbers of a row, and whether one of them is too large."""
+    """Compute the numbers of a row. Return its code, which shows if one of them is too large."""
     code = np.int64(_FINE)
     for place in range(program.numbers.size):
         x = given[row, program.numbers[place]]
@@ -484,7 +484,7 @@ def _code_of_numbers(program: Any, given: Any, row: Any, numbers: Any) -> Any:
 def _transform_rows(
     program: Any, cells: Any, row: Any, total: Any, scratch: Any, keys: Any, lengths: Any, numbers: Any, codes: Any
 ) -> Any:
-    """Transform rows from `row` on until all are done or `keys` has no room; the next row, and how many keys there are."""
+    """Transform rows from `row` on until the end, or until `keys` is full. Return the next row and the number of keys."""
     slots = program.order.size
     in_order = True
     for place in range(slots):

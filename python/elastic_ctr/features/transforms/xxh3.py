@@ -1,4 +1,4 @@
-"""XXH3's 64-bit hash of many texts at once, each behind one prefix: the keys of categorical values.
+"""XXH3's 64-bit hash of many texts at once, each after one prefix: the keys of categorical values.
 
 The algorithm is that of the xxHash specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md, "XXH3 algorithm overview"), with
 seed 0 and the default secret. The library `xxhash` hashes one text a call; a test compares both at every length.
@@ -56,7 +56,7 @@ def _with_bytes_swapped(x: Any) -> Any:
 
 @compiled
 def _folded(a: Any, b: Any) -> Any:
-    """Both halves of the 128-bit product, one XOR the other."""
+    """Return the XOR of both halves of the 128-bit product."""
     return (a * b) ^ high64(a, b)
 
 
@@ -78,7 +78,7 @@ def _avalanche_of_xxh64(x: Any) -> Any:
 
 @compiled_inline
 def _of_9_to_16(first: Any, last: Any, length: Any, secret: Any) -> Any:
-    """By the first and the last eight bytes."""
+    """Hash 9 to 16 bytes, given by the first and the last eight."""
     low = first ^ load_u64(secret + _24) ^ load_u64(secret + _32)
     high = last ^ load_u64(secret + np.uint64(40)) ^ load_u64(secret + np.uint64(48))
     return _avalanche(length + _with_bytes_swapped(low) + high + _folded(low, high))
@@ -86,7 +86,7 @@ def _of_9_to_16(first: Any, last: Any, length: Any, secret: Any) -> Any:
 
 @compiled_inline
 def _of_4_to_8(first: Any, last: Any, length: Any, secret: Any) -> Any:
-    """By the first and the last four bytes."""
+    """Hash 4 to 8 bytes, given by the first and the last four."""
     x = (last + (first << _32)) ^ load_u64(secret + _8) ^ load_u64(secret + _16)
     x ^= _rotated(x, _49) ^ _rotated(x, _24)
     x *= _MIX_2
@@ -100,11 +100,11 @@ def hash_of_two(prefix: Any, before: Any, text: Any, size: Any, secret: Any) -> 
     """XXH3 of a prefix and a text of 4 to 16 bytes together, without a copy; all are u64.
 
     Args:
-        prefix: its bytes, the first one lowest, zeros behind.
-        before: how many it has, from 1 to 7.
-        text: the address of the text; eight bytes there may be read.
-        size: its bytes.
-        secret: where SECRET is.
+        prefix: the bytes of the prefix, the first one lowest, then zeros.
+        before: the number of these bytes, from 1 to 7.
+        text: the address of the text, at which eight bytes must be readable.
+        size: the bytes of the text.
+        secret: the address of SECRET.
     """
     length = before + size
     word = load_u64(text)
@@ -135,7 +135,7 @@ def _up_to_16(at: Any, length: Any, secret: Any) -> Any:
 
 @compiled
 def _mixed(at: Any, secret: Any) -> Any:
-    """16 bytes with 16 bytes of the secret."""
+    """Mix 16 bytes with 16 bytes of the secret."""
     return _folded(load_u64(at) ^ load_u64(secret), load_u64(at + _8) ^ load_u64(secret + _8))
 
 
@@ -178,7 +178,7 @@ def _take_stripe(at: Any, secret: Any, sums: Any) -> None:
 def _longer(at: Any, length: Any, secret: Any, sums: Any) -> Any:
     for lane in range(8):
         sums[lane] = _START[lane]
-    # The last stripe ends with the text, and is taken with another part of the secret.
+    # The last stripe ends at the end of the text and uses another part of the secret.
     for stripe in range(np.int64((length - _1) >> np.uint64(6))):
         in_block = stripe % _BLOCK_STRIPES
         _take_stripe(at + np.uint64(_STRIPE_BYTES * stripe), secret + np.uint64(8 * in_block), sums)
@@ -196,7 +196,7 @@ def _longer(at: Any, length: Any, secret: Any, sums: Any) -> Any:
 
 @compiled
 def hash_of(at: Any, length: Any, secret: Any, sums: Any) -> Any:
-    """XXH3 of the `length` bytes at an address; all three are u64, `secret` is where SECRET is, `sums` is u64[8] to work in."""
+    """Return XXH3 of the `length` bytes at `at`. All three are u64; `secret` is the address of SECRET, `sums` is scratch u64[8]."""
     if length <= np.uint64(16):
         return _up_to_16(at, length, secret)
     if length <= np.uint64(128):
@@ -218,7 +218,7 @@ def _hash_all(secrets: Any, prefix: Any, texts: Any, offsets: Any, room: Any, su
 
 
 def hashes_of(prefix: bytes, texts: Bytes, offsets: Offsets) -> Keys:
-    """u64[n]: XXH3 of `prefix` and text i, which is `texts[offsets[i]:offsets[i + 1]]`; offsets is i64[n + 1].
+    """Return u64[n]: XXH3 of `prefix` and text i, which is `texts[offsets[i]:offsets[i + 1]]`; offsets is i64[n + 1].
 
     Raises:
         ValueError: an offset lies outside the texts or before the offset before it.

@@ -1,1 +1,1 @@
-"""Click logs in other formats to a tree of hours, with the values file that says what their columns mean."""
+"""Import of click logs in other formats: a tree of hours, and the values file with the meaning of their columns."""

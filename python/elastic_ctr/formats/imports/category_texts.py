@@ -1,7 +1,7 @@
-"""Notes on a column of CSV or TSV that is read as text, and whose texts a program would send in JSON as something else.
+"""Notes on a text column of CSV or TSV whose texts a program would write differently in JSON.
 
-The key of a category is that of its text. pandas writes 7 as `7.0` where a column has gaps, and true as `True`; a request with 7 or
-true has another key then, and one with 12.5 is refused.
+The key of a category is that of its text. pandas writes 7 as `7.0` in a column with gaps, and true as `True`; a request with 7 or
+true gets another key then, and a request with 12.5 is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TRUTHS = ("true", "false")
 
 
 def note_of_texts(column: str, texts: Iterable[str]) -> str | None:
-    """A sentence, where all of a column's texts are numbers and some have a point, or all are truth values unlike those of JSON."""
+    """Return a sentence if all texts are numbers and some have a point, or all are truth values unlike JSON's; else None."""
     values = list(texts)
     if all(_NUMBER.fullmatch(each) for each in values):
         strange = next((each for each in values if not _WHOLE.fullmatch(each)), None)
@@ -34,5 +34,5 @@ def note_of_texts(column: str, texts: Iterable[str]) -> str | None:
 
 
 def _in_json(text: str) -> str:
-    """The value that a program would send instead."""
+    """Return the value that a program would send instead."""
     return text.lower() if text.lower() in _TRUTHS else f"{float(text):.15g}"

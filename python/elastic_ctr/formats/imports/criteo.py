@@ -23,7 +23,7 @@ CRITEO = CsvFormat(
 
 
 class CriteoImport(CsvImport):
-    """Names what a file is that is not of this form: the rows of the test set have no label, and copies have commas or a header."""
+    """An import that recognizes files of other forms: the rows of the test set have no label, and copies have commas or a header."""
 
     def rows(self, lines: Iterator[bytes], name: str) -> Rows:
         """As CsvImport.rows."""

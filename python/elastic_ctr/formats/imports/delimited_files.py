@@ -1,7 +1,7 @@
-"""Rows of CSV and TSV files for hours of the same: as they are, but for what trainers read otherwise.
+"""Import of CSV and TSV files into hours of the same format: rows are kept as they are if trainers can read them.
 
-A label that is not written as 0 or 1, other quotes or separators, and line breaks within quotes are written anew: for trainers a row is
-a line.
+A row is rewritten if its label is not 0 or 1, if it has other quotes or separators, or if it has line breaks within quotes: for
+trainers a row is a line.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class CsvFormat(Answers):
     """CSV files with a header, or with names given for their columns.
 
     Attributes:
-        fields: columns that become features; None: what the proposal makes of all but label, show, click, time and those in `without`.
-        without: columns that become none.
-        quote: stands around a value that holds delimiters; None where quotes are characters like others.
+        fields: columns that become features; None: the proposal chooses among all but label, show, click, time and `without`.
+        without: columns that become no features.
+        quote: the character around a value that contains delimiters; None: quotes are ordinary characters.
         header: the first line of each file names its columns.
-        columns: names of the columns of files without header; without them columns are called 0, 1, 2, …
+        columns: names of the columns of files without header; empty: the columns are called 0, 1, 2, …
         features: settings of features that need not be guessed, as YAML.
-        encoding: of the files, by its name in Python; None: UTF-8.
+        encoding: the encoding of the files, by its name in Python; None: UTF-8.
     """
 
     fields: tuple[str, ...] | None = None
@@ -57,12 +57,12 @@ class CsvFormat(Answers):
 
     @property
     def kind(self) -> str:
-        """`data.format` of the rows that are written."""
+        """The `data.format` of the written rows."""
         return "tsv" if (self.delimiter, self.quote) == ("\t", None) else "csv"
 
     @property
     def is_kept(self) -> bool:
-        """Whether a row can be written as it was read."""
+        """True if a row can be written as it was read."""
         return self.kind == "tsv" or (self.delimiter, self.quote) == (",", '"')
 
 
@@ -80,11 +80,11 @@ def check_fields(fields: Sequence[str] | None, without: Sequence[str], answers: 
 
 
 class CsvImport:
-    """One import: the columns are those of the first file.
+    """One import, with the columns of the first file.
 
     Args:
-        form: of the files.
-        added_to: the values file of hours that the rows are added to.
+        form: the format of the files.
+        added_to: the values file of the hours to which the rows are added.
     """
 
     slots = None
@@ -110,12 +110,12 @@ class CsvImport:
 
     @property
     def is_guessed(self) -> bool:
-        """Whether more rows would change nothing of the values."""
+        """True once further rows no longer change the proposed values."""
         return self._proposal.full
 
     @property
     def columns(self) -> list[Proposed]:
-        """What each column became; nothing where rows are added to hours that are there."""
+        """The proposal for each column; empty if rows are added to existing hours."""
         if self._added_to is not None:
             return []
         nameless = [Proposed("", "", "", "it has no name; name it in the header, or by --no-header and --columns")]
@@ -123,7 +123,7 @@ class CsvImport:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about columns that a reader should look at, and about what was written otherwise."""
+        """Sentences about columns that a user should check, and about rewritten rows."""
         found = [] if self._form.features or self._added_to is not None else self._proposal.notes()
         if self.joined:
             found.append(
@@ -133,7 +133,7 @@ class CsvImport:
 
     @property
     def header(self) -> bytes:
-        """The first line of each file that is written; empty for files without header."""
+        """The first line of each written file; empty for files without header."""
         return self._line([name.encode() for name in self._names]) + b"\n" if self._form.header else b""
 
     def file_rows(self, path: Path) -> Rows:
@@ -141,7 +141,7 @@ class CsvImport:
         return self.rows(lines_of_file(path, self._form.encoding), str(path))
 
     def rows(self, lines: Iterator[bytes], name: str) -> Rows:
-        """Rows of a file, or why they are none. Raises ImportRefused for a header that cannot be read or lacks a column."""
+        """Yield rows of a file, or reasons to refuse them. Raises ImportRefused for a header that cannot be read or lacks a column."""
         form = self._form
         records = records_of(without_last_empty(lines), self._delimiter, self._quote)
         first = next(records, None)
@@ -164,7 +164,7 @@ class CsvImport:
             yield self._row_or_refused(line, number, len(names), order)
 
     def values(self, start: str, end: str, interval: int = 60, splits: int = 1) -> str:
-        """The values file that trains the rows. Raises ImportRefused where they are not those of the hours that are there."""
+        """Return the values file that trains the rows; empty if they are added. Raises ImportRefused if existing hours differ."""
         form = self._form
         columns = None if form.header else tuple(self._names)
         if self._added_to is not None:
@@ -174,7 +174,7 @@ class CsvImport:
         return given.text(start, end, self._proposal, guessed=form.features is None)
 
     def _order(self, names: list[str], file: str) -> list[int] | None:
-        """Where the columns of the first file are among these; None: they are the same. Raises ImportRefused."""
+        """Return the positions of the first file's columns among these names, or None if both are the same. Raises ImportRefused."""
         if self._names:
             if names == self._names:
                 return None

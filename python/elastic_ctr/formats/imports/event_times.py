@@ -1,4 +1,4 @@
-"""The time of a row: ISO 8601, time since 1970 in a unit that its size tells, or as strptime takes it."""
+"""The time of a row: ISO 8601, time since 1970 in a unit that its size determines, or a format of strptime."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _ISO_TIME = re.compile(
     r"(\d{4})-?(\d\d)-?(\d\d)(?:[Tt ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d{1,9}))?)?\s*(?:[Zz]|([+-])(\d\d):?(\d\d)?)?)?"
 )
 _EPOCH_TIME = re.compile(r"[0-9]{9,19}(\.[0-9]+)?")
-# A number is of the finest unit in which it lies before the year 5138.
+# The unit of a number is the coarsest in which it lies before the year 5138.
 _LIMIT = 10**11
 _START = datetime(1970, 1, 1, tzinfo=timezone.utc)
-# Times that somebody would log, in seconds: 2001 to 2100.
+# Plausible times of a log, in seconds: 2001 to 2100.
 _LIKELY = range(10**9, 4_102_444_800)
 
 
 @lru_cache(maxsize=1 << 16)
 def parsed_time(text: str, time_format: str) -> datetime | None:
-    """None: it is not written so."""
+    """Return the time in UTC, or None if the text does not have the format."""
     try:
         if time_format == EPOCH or (time_format == ISO and _EPOCH_TIME.fullmatch(text)):
             return _since_epoch(text, None)
@@ -40,14 +40,14 @@ def parsed_time(text: str, time_format: str) -> datetime | None:
 
 
 def utc(time: date) -> datetime:
-    """Of a time or a date; without a zone it is UTC."""
+    """Return a time or a date as a time in UTC; without a zone it is taken as UTC."""
     if not isinstance(time, datetime):
         return datetime(time.year, time.month, time.day, tzinfo=timezone.utc)
     return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time.astimezone(timezone.utc)
 
 
 def looks_like_time(text: str) -> bool:
-    """Whether a cell is a date with a time, or a whole number that is one in our days."""
+    """True if a cell is a date with a time, or a whole number that is a plausible time since 1970."""
     if text.isascii() and text.isdigit():
         return len(text) in {10, 13, 16, 19} and int(text[:10]) in _LIKELY
     return ":" in text and (match := _ISO_TIME.fullmatch(text)) is not None and match[4] is not None
@@ -65,7 +65,7 @@ def _since_epoch(text: str, per_second: int | None) -> datetime:
 
 
 def _iso_time(text: str) -> datetime | None:
-    """As `datetime.fromisoformat` of Python 3.11, which 3.10 does not have; without an offset it is UTC."""
+    """As `datetime.fromisoformat` of Python 3.11, which 3.10 lacks; a time without an offset is UTC."""
     if (match := _ISO_TIME.fullmatch(text)) is None:
         return None
     year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups(default="0")

@@ -1,6 +1,6 @@
-"""Click logs of other systems as hours that can be trained on, whatever the format of their files.
+"""Import of click logs of other systems as hours for training, for files of any format.
 
-Rows that make no sense are counted with examples, never dropped unseen.
+Invalid rows are counted with examples, never dropped silently.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 
 
 class ImportRefused(ValueError):
-    """An import cannot go on, for example for a missing column or too many bad rows: one sentence."""
+    """An import cannot continue, such as for a missing column or too many invalid rows; the text is one sentence."""
 
 
 class RowRefused(ValueError):
-    """One row that makes no sense; `reason` for counting."""
+    """One row is invalid; `reason` is its category for counting."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -52,34 +52,34 @@ Rows = Iterator[Row | RowRefused]
 
 
 class Importer(Protocol):
-    """How rows are read and written. All but `rows` is asked for when rows have been read."""
+    """Reads rows and returns the lines to write. All members but `file_rows` are used after rows have been read."""
 
     @property
     def slots(self) -> SlotList | None:
-        """Of lines of feasigns; None: rows are rows of columns."""
+        """The slots of lines of feasigns; None for rows of columns."""
 
     @property
     def features(self) -> int:
-        """How many features or slots there are."""
+        """The number of features or slots."""
 
     @property
     def header(self) -> bytes:
-        """The first line of each file that is written, or nothing."""
+        """The first line of each written file, or empty."""
 
     @property
     def columns(self) -> list[Proposed]:
-        """What each column became, as far as there are columns."""
+        """The proposal for each column, if the format has columns."""
 
     def file_rows(self, path: Path) -> Rows:
-        """The rows of one file, or why they are none. Raises ImportRefused for a file that cannot be read."""
+        """Yield the rows of one file, or reasons to refuse them. Raises ImportRefused for a file that cannot be read."""
 
     def values(self, start: str, end: str, interval: int, splits: int) -> str:
-        """The values file of splits from `start` to `end`, of `interval` minutes, `splits` a pass. Raises ImportRefused where the rows cannot be added to those there."""
+        """Return the values file of splits of `interval` minutes, `splits` per pass. Raises ImportRefused if existing hours differ."""
 
 
 @dataclass
 class Summary:
-    """The result of an import: rows and lines, sums, refused rows by reason with the first examples, the hours."""
+    """The result of an import: rows, sums, refused rows by reason with the first examples, and the hours."""
 
     rows: int = 0
     records: int = 0
@@ -97,7 +97,7 @@ class Summary:
 
     @property
     def refused_share(self) -> float:
-        """Refused rows among all rows."""
+        """The share of refused rows among all rows."""
         return self.refused.total() / self.rows if self.rows else 0.0
 
     def count(self, file: str, row: Row | RowRefused) -> None:
@@ -138,20 +138,20 @@ _FEW_ROWS, _LONG_HOURS, _DAY = 200, 48, 24 * 60
 
 
 def splits_of(records: int, hours: int) -> tuple[int, int]:
-    """(minutes of a folder, folders of a pass) of rows with times, so that a pass has some thousands."""
+    """Return (minutes of a folder, folders of a pass) for rows with times, such that a pass has some thousand rows."""
     interval = _DAY if hours > _LONG_HOURS and records < _FEW_ROWS * hours else 60
     folders = math.ceil(hours * 60 / interval)
     return interval, min(max(round(ROWS_OF_A_PASS * folders / max(records, 1)), 1), folders)
 
 
 def feasign_of(slot: str, value: str) -> int:
-    """The feasign of a value of a field: stable over processes and machines, never the padding key."""
+    """Return the feasign of a field's value: the same in all processes and machines, never the padding key."""
     text = f"{slot}={value}".encode("utf-8", "surrogateescape")
     return xxhash.xxh3_64_intdigest(text) or xxhash.xxh3_64_intdigest(text, seed=1) or PADDING_KEY + 1
 
 
 def clicked(label: str) -> int:
-    """1 for the label 1 or true, 0 for 0, -1 or false, however they are written. Raises RowRefused for any other label."""
+    """Return 1 for the label 1 or true, 0 for 0, -1 or false, in any notation. Raises RowRefused for any other label."""
     number = _TRUTH.get(label.strip().lower(), _float(label))
     if number not in {1.0, 0.0, -1.0}:
         raise RowRefused("label", f"the label {label!a:.120} is not 1, 0, -1, true or false")
@@ -172,17 +172,17 @@ def import_files(
     """Read files into hours and publish them.
 
     Args:
-        files: read in this order; decompressed if their names end in .gz or .zst.
-        importer: of their rows.
-        tree: where the hours go.
+        files: the files in the order of reading; decompressed if their names end in .gz or .zst.
+        importer: reads their rows.
+        tree: gets the hours.
         start: the first hour, for rows without a time.
-        rows_per_hour: how many rows without a time make an hour; without it all are in one.
-        max_hours: a longer tree is refused: one wrong date would make years of empty hours.
-        max_refused_share: more refused rows than this share, and nothing is published.
-        report: is told how many rows of a file are read, from time to time.
+        rows_per_hour: the number of rows without a time in an hour; None: all rows are in one.
+        max_hours: a longer tree is refused, because one wrong date would make years of empty hours.
+        max_refused_share: nothing is published if the share of refused rows is higher.
+        report: called repeatedly with a sentence about the rows read from a file.
 
     Raises:
-        ImportRefused: with what was wrong; nothing was published.
+        ImportRefused: with the reason; nothing was published.
     """
     summary = Summary()
     first = last = None

@@ -10,7 +10,7 @@ from elastic_ctr.formats.imports.text_files import lines_of_file, without_last_e
 
 
 class JsonImport(RecordImport):
-    """One import; a line stays as it is where its label is 0, 1, true or false."""
+    """One import; a line is kept as it is if its label is 0, 1, true or false."""
 
     def file_rows(self, path: Path) -> Rows:
         """As Importer.file_rows."""

@@ -1,4 +1,4 @@
-"""Files of Parquet, whose rows become JSON lines: decimals, dates, times and vectors as requests have them."""
+"""Parquet files, whose rows become JSON lines with decimals, dates, times and vectors in the form of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `features:` that an import proposes: what each column became, and why, by the first rows of any format."""
+"""The `features:` that an import proposes for each column, with reasons, from the first rows of any format."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _SKEW = 2.0
 _BUCKETS = 10
 _SEVERAL = 2
 _MOST_TEXTS = 8
-# Fewer values say nothing of a column that has one value alone, or a new one in each row.
+# With fewer values, a column of one value only, or of a new value in each row, is not left out.
 _ENOUGH = 20
 _NEARLY_ALL = 0.95
 _HALF = 0.5
-# From here on a float64 rounds whole numbers: what is written with an exponent was an id.
+# From here on a float64 rounds whole numbers, so a number written with an exponent was an id.
 _ID = 1e15
-# A number of a larger size is damaged or made up: one alone rules the mean of its column. Whole numbers of 64 bits are below it.
+# A number of a larger size is damaged or a placeholder: a single one dominates the mean of its column. 64-bit integers are below it.
 _LARGEST = 1e20
 _FEW = 0.01
 _CATEGORY = "{type: categorical"
@@ -45,7 +45,7 @@ _CATEGORY = "{type: categorical"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a column became. `settings` is its feature's as YAML, without the column; empty: it is left out, and `why` is a reason."""
+    """The proposal for a column. `settings` are its feature's, as YAML; empty: the column is left out, and `why` is the reason."""
 
     settings: str
     why: str
@@ -56,8 +56,8 @@ class ColumnSample:
     """The first cells of a column as text, counted by kind.
 
     Args:
-        name: of the column.
-        typed: its format says what is a number and what is text, as JSON and Parquet do.
+        name: the column.
+        typed: the format distinguishes numbers and texts, as JSON and Parquet do.
     """
 
     def __init__(self, name: str, *, typed: bool = False) -> None:
@@ -74,7 +74,7 @@ class ColumnSample:
         self._unreadable = ""
 
     def add(self, cell: str, *, quoted: bool = False) -> None:
-        """`quoted`: a format with types says that it is text."""
+        """Count a cell. `quoted`: it is text by the types of its format."""
         if not cell:
             return
         if cell in USUAL_WORDS.numbers:
@@ -99,11 +99,11 @@ class ColumnSample:
             self._negatives.add(cell)
 
     def add_unreadable(self, what: str) -> None:
-        """A value that no feature can have, such as an object."""
+        """Note a value that no feature can have, such as an object."""
         self._unreadable = what
 
     def verdict(self, rows: int, *, kept: bool) -> Verdict:
-        """Of so many rows. `kept`: the user named it, so that only what cannot be read is left out."""
+        """Return the proposal after `rows` rows. `kept`: the user named the column, so only an unreadable one is left out."""
         if not self._name.strip():
             return Verdict("", "it has no name, which a data frame's index has not either")
         if self._unreadable:
@@ -133,7 +133,7 @@ class ColumnSample:
         return Verdict(f"{_CATEGORY}}}", why, self._note() or note)
 
     def _useless(self, rows: int, *, is_number: bool) -> str:
-        """Why the column is left out; empty: it is not."""
+        """Return why the column is left out, or empty if it is not."""
         if rows < _ENOUGH:
             return ""
         distinct = len(self._texts)
@@ -161,7 +161,7 @@ class ColumnSample:
         return f"numbers from {min(self.numbers):g} to {max(self.numbers):g}"
 
     def _note_of_words(self) -> str:
-        """Of words for a missing value that were found."""
+        """Return a note on words for a missing value in the column, or empty."""
         words = {word: count for word, count in self._missing.items() if word not in self._texts or self.numbers}
         if not words or (self._others.keys() - set(USUAL_WORDS.numbers)):
             words = {word: count for word, count in words.items() if word in USUAL_WORDS.texts}
@@ -173,7 +173,7 @@ class ColumnSample:
         )
 
     def _note(self) -> str:
-        """A fact about a category that its settings do not show."""
+        """Return a note on a category that its settings do not show, or empty."""
         if dialect := self._dialect():
             return f"the column {self._name!r} became a category{dialect}."
         others = sum(self._others.values())
@@ -194,7 +194,7 @@ class ColumnSample:
         return note_of_texts(self._name, sorted(self._texts)) or ""
 
     def _dialect(self) -> str:
-        """`: its values are percentages, …`, where most are numbers in another way of writing."""
+        """Return `: its values are percentages, …` if most values are numbers in another notation, or empty."""
         if not self._count or self._quoted:
             return ""
         for pattern, what in _DIALECTS:
@@ -225,7 +225,7 @@ class Proposed:
     why: str
 
     def __str__(self) -> str:
-        """A line for people."""
+        """Return a line for a terminal."""
         name = self.column or '""'
         if not self.feature:
             return f"{name}: left out, {self.why}"
@@ -233,17 +233,17 @@ class Proposed:
 
 
 class Proposal:
-    """Takes the cells of rows and says what each column is.
+    """Takes the cells of rows and proposes a feature for each column.
 
-    A column with a fraction, or with several negative numbers, is `numeric`, with log1p where its numbers are skewed to the right.
-    Everything else is `categorical`, whole numbers, too: they may be ids, and one negative number may stand for none. Whole
-    numbers with a point, as pandas writes those of a column with gaps (`7.0`), are read as numbers, so that 7 has their key. A
-    column without a name, with one value, or with a new one in nearly every row is left out.
+    A column with a fraction, or with several negative numbers, is `numeric`, with log1p if its numbers are skewed to the right.
+    Every other column is `categorical`, even of whole numbers: they may be ids, and one negative number may stand for a missing one.
+    Whole numbers with a point, as pandas writes those of a column with gaps (`7.0`), are rounded numbers, so that 7 has the same key. A
+    column without a name, with one value, or with a new value in nearly every row is left out.
 
     Args:
-        columns: by their names.
-        kept: those that the user named, which are not left out.
-        settings: of columns that are known, as YAML.
+        columns: the columns' names.
+        kept: columns that the user named, which are not left out.
+        settings: settings of known columns, as YAML.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Proposal:
         self.samples = {name: ColumnSample(name, typed=typed) for name in columns}
 
     def separate(self, column: str, mark: str) -> None:
-        """Say that the values of a list stand in a column, with such a mark between."""
+        """Note that a column has the values of a list, separated by `mark`."""
         self._separators[column] = mark
 
     @property
@@ -270,13 +270,13 @@ class Proposal:
         return self.rows >= MOST_ROWS
 
     def sample(self, column: str) -> ColumnSample:
-        """Of a column that may be new."""
+        """Return the sample of a column, which may be new."""
         if column not in self.samples:
             self.samples[column] = ColumnSample(column, typed=self._typed)
         return self.samples[column]
 
     def add(self, cells: Sequence[str]) -> None:
-        """The cells of a row, in the order of the columns."""
+        """Add the cells of a row, in the order of the columns."""
         self.rows += 1
         for column, cell in zip(self.samples.values(), cells, strict=True):
             column.add(cell)
@@ -290,7 +290,7 @@ class Proposal:
         return found
 
     def columns(self) -> list[Proposed]:
-        """What each column became, in the order of the columns."""
+        """Return the proposal for each column, in order."""
         found = []
         for feature, name in zip(names_of_features(list(self.samples)), self.samples, strict=True):
             verdict = self._verdict(name)
@@ -301,14 +301,14 @@ class Proposal:
         return found
 
     def features(self) -> dict[str, str]:
-        """Each feature with its settings as YAML, in the order of the columns."""
+        """Return each feature with its settings as YAML, in the order of the columns."""
         found = {each.feature: each.settings for each in self.columns() if each.feature}
         if found and not any(_CATEGORY in each for each in found.values()):
             found |= self._buckets()
         return found
 
     def notes(self) -> list[str]:
-        """Sentences about columns that are left out, or whose proposal may surprise."""
+        """Return sentences about columns that are left out, or whose proposal may surprise."""
         found = []
         for each in self.columns():
             if not each.feature:
@@ -322,7 +322,7 @@ class Proposal:
         return found
 
     def _buckets(self) -> dict[str, str]:
-        """A network needs a feature with keys: the first number's ranges."""
+        """Return buckets of the first number, because a network needs a feature with keys."""
         first = next(each for each in self.columns() if each.feature)
         numbers = self.samples[first.column].numbers
         cuts = quantiles(numbers, n=_BUCKETS) if len(numbers) > 1 else numbers

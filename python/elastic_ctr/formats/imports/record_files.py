@@ -1,4 +1,4 @@
-"""Rows that are records of named and typed values, of JSON lines and of Parquet, for hours of JSON lines."""
+"""Import of records with named and typed values, from JSON lines and Parquet, into hours of JSON lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Given: TypeAlias = "dict[str, object]"
 
 @dataclass(frozen=True)
 class RecordFormat(Answers):
-    """Which columns of records are what: as of CsvFormat."""
+    """The roles of the columns of records, as in CsvFormat."""
 
     fields: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class RecordFormat(Answers):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A row of a file: its values, and the line that it stands on, where it is one of JSON."""
+    """A row of a file: its values, and its line if it comes from JSON lines."""
 
     number: int
     values: Given
@@ -50,7 +50,7 @@ class Record:
 
 
 class RecordImport:
-    """One import: `added_to` is the values file of hours that the rows are added to."""
+    """One import: `added_to` is the values file of the hours to which the rows are added."""
 
     slots = None
     header = b""
@@ -96,7 +96,7 @@ class RecordImport:
         return given.text(start, end, self._proposed(), guessed=True)
 
     def rows(self, records: Iterable[Record | RowRefused], name: str) -> Rows:
-        """Rows of a file, or why they are none. Raises ImportRefused for a file that lacks a column."""
+        """Yield rows of a file, or reasons to refuse them. Raises ImportRefused for a file that lacks a column."""
         coming = iter(records)
         first = list(islice(coming, _LOOKED_AT))
         self._look_at([each for each in first if isinstance(each, Record)], name)
@@ -110,7 +110,7 @@ class RecordImport:
                 yield RowRefused(refused.reason, f"row {each.number}: {refused}")
 
     def _proposed(self) -> Proposal:
-        """The proposal, with the settings of lists."""
+        """Return the proposal, with the settings of lists."""
         for name, marks in self._lists.items():
             mark = next((each for each in _SEPARATORS if each not in marks), _SEPARATORS[-1])
             self._proposal.separate(name, mark)
@@ -126,7 +126,7 @@ class RecordImport:
                 raise ImportRefused(f"{name} has no column {each!r}; its columns are: {shown}.")
         for column in known:
             lists = [each.values[column] for each in records if isinstance(each.values.get(column), list)]
-            # A whole number among them says nothing; one with a point makes it a vector.
+            # Lists of whole numbers may be lists of ids; a number with a point shows that they are vectors.
             if not any(isinstance(number, (float, Decimal)) for one in lists for number in _items(one)):
                 continue
             sizes = {len(_items(one)) for one in lists}
@@ -175,7 +175,7 @@ class RecordImport:
         return form.fields is None or column in form.fields or (of in self._vectors and of in form.fields)
 
     def _read(self, column: str, value: object) -> Given:
-        """What JSON has of a value. Raises RowRefused."""
+        """Return a value's fields in the written JSON, several for a vector. Raises RowRefused."""
         size = self._vectors.get(column)
         if size is None or value is None:
             return {column: _plain(value, column)}
@@ -206,7 +206,7 @@ def _items(value: object) -> list[object]:
 
 
 def _text(value: object) -> str:
-    """A value as a cell of CSV has it."""
+    """Return a value as the text of a CSV cell."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -215,7 +215,7 @@ def _text(value: object) -> str:
 
 
 def _plain(value: object, column: str) -> object:
-    """What JSON has of a value of Parquet. Raises RowRefused."""
+    """Convert a value of Parquet for JSON. Raises RowRefused."""
     if isinstance(value, Decimal):
         return int(value) if value.as_tuple().exponent == 0 else _plain(float(value), column)
     if isinstance(value, float) and not math.isfinite(value):
@@ -235,7 +235,7 @@ def _plain(value: object, column: str) -> object:
 
 
 def json_records(lines: Iterator[bytes], name: str) -> Iterator[Record | RowRefused]:
-    """Raises ImportRefused for a file that is one document."""
+    """Yield the records of JSON lines. Raises ImportRefused for a file that is one document."""
     for number, line in enumerate(lines, 1):
         if number == 1 and line.lstrip().startswith(b"["):
             raise ImportRefused(

@@ -1,4 +1,4 @@
-"""What is known of a row only after it was shown: shows, clicks and the time, from the texts of their columns."""
+"""The answers of a row, known only after it was shown: shows, clicks and the time, from the texts of their columns."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Answers:
     """The columns of the answers.
 
     Attributes:
-        label: column of the label; or instead show and click.
-        positive: which labels are clicks: words with commas between, or a threshold such as `>=4`; None: 1 and true.
-        time: column of the time of a row, in `time_format`.
+        label: the column of the label; None: the columns show and click are used instead.
+        positive: the labels that are clicks: words with commas between, or a threshold such as `>=4`; None: 1 and true.
+        time: the column of the time of a row, in `time_format`.
     """
 
     label: str | None = None

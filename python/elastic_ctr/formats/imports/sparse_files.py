@@ -1,6 +1,6 @@
 """Lines of libFM, libSVM (`label index:value …`) and libFFM (`label field:index:value …`).
 
-Where all values are 0 and 1 they become lines of feasigns. Other values are numbers: rows are JSON lines then, with a column for each
+If all values are 0 and 1, rows become lines of feasigns. Other values are numbers: rows become JSON lines then, with a column for each
 index that has such a value, and lists of the other indices.
 """
 
@@ -34,13 +34,13 @@ Token = tuple[str, str, float]  # field, index, value
 
 @dataclass(frozen=True)
 class SparseFormat:
-    """How lines are read.
+    """The form of the lines.
 
     Attributes:
         with_fields: tokens are `field:index:value`.
-        fields: how many features each line has, if the n-th of them is always of the n-th field. Else, without fields, all are of one.
-        binary: any value but 0 is as 1.
-        positive: as of Answers.
+        fields: the number of features of each line, if the n-th is always of the n-th field; None: all are of one field.
+        binary: any value but 0 counts as 1.
+        positive: as in Answers.
     """
 
     with_fields: bool = False
@@ -49,12 +49,12 @@ class SparseFormat:
     positive: str | None = None
 
     def tokens(self, line: bytes) -> tuple[int, list[Token]]:
-        """(click, the features that are not 0) of a line without its comment. Raises RowRefused."""
+        """Return (click, the features that are not 0) of a line without its comment. Raises RowRefused."""
         words = line.decode("utf-8", "surrogateescape").split("#", 1)[0].split()
         if not words:
             raise RowRefused("empty", "the line holds nothing")
         label = Answers(label=_LABEL, positive=self.positive).clicked(words[0]) if self.positive else clicked(words[0])
-        # The query of a row that is ranked is no feature.
+        # The query id of a ranking data set is no feature.
         given = [word for word in words[1:] if not word.startswith("qid:")]
         if self.fields is not None and len(given) != self.fields:
             raise RowRefused("columns", f"{len(given)} features instead of {self.fields}")
@@ -64,14 +64,14 @@ class SparseFormat:
             number = _number(value)
             if len(names) != 1 + self.with_fields or not all(names) or not math.isfinite(number):
                 raise RowRefused("not_a_number", f"{word!a:.120} is not {_PARTS[self.with_fields]}{_other(word)}")
-            if number:  # a zero is how a sparse format says that there is nothing
+            if number:  # a zero means an absent feature in a sparse format
                 of = names[0] if self.with_fields else SLOT if self.fields is None else str(place)
                 found.append((of, names[-1], 1.0 if self.binary else number))
         return label, found
 
 
 def _other(word: str) -> str:
-    """The way out, where a token is of the other format."""
+    """Return a hint if a token has the other format, or empty."""
     names = word.count(":")
     return {1: "; that is libFM's form: use `import libfm`", 2: "; that is libFFM's form: use `import libffm`"}.get(
         names, ""
@@ -87,7 +87,7 @@ def _number(text: str) -> float:
 
 @dataclass
 class SparseImport:
-    """One import of files that were scanned before: which indices have numbers must be known of all lines."""
+    """One import of files that were scanned before, because the indices with numbers must be known for all lines."""
 
     form: SparseFormat
     found: list[str]
@@ -108,7 +108,7 @@ class SparseImport:
     def scanned(
         cls, form: SparseFormat, files: Sequence[Path], report: Callable[[str], None] = lambda _: None
     ) -> SparseImport:
-        """Raises ImportRefused where numbers are of more indices than a network can have inputs."""
+        """Scan the files. Raises ImportRefused if more indices have numbers than a network can have inputs."""
         fields: dict[str, None] = {} if form.fields is None else dict.fromkeys(map(str, range(form.fields)))
         numbers: dict[tuple[str, str], None] = {}
         queries = False
@@ -135,7 +135,7 @@ class SparseImport:
 
     @property
     def slots(self) -> SlotList | None:
-        """Of lines of feasigns."""
+        """The slots of lines of feasigns; None if rows become JSON lines."""
         try:
             return None if self.numbers else SlotList.parse(list(self.found))
         except ValueError as wrong:
@@ -167,7 +167,7 @@ class SparseImport:
         return given.text(start, end, self._proposal, guessed=True)
 
     def _require_same(self, there: Mapping[str, object]) -> None:
-        """Raises ImportRefused, also where an index has become a number that no feature there reads."""
+        """Raises ImportRefused if rows do not fit the existing hours, also if an index has numbers that no feature there reads."""
         columns = [self._column(each) for each in self.found] + list(self.numbers.values())
         require_same(there, "jsonl", Answers(label=_LABEL), None, columns)
         features = there.get("features")
@@ -182,7 +182,7 @@ class SparseImport:
         return self.rows(lines_of_file(path), str(path))
 
     def rows(self, lines: Iterator[bytes], name: str) -> Rows:  # noqa: ARG002 (as other importers have it)
-        """The rows of lines."""
+        """Yield the rows of lines."""
         for number, line in enumerate(lines, 1):
             try:
                 click, tokens = self.form.tokens(line)

@@ -1,4 +1,4 @@
-"""Lines of text files in any encoding and with any line ends, and records of CSV that go over several lines."""
+"""Lines of text files in any encoding and with any line ends, and records of CSV that span several lines."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from elastic_ctr.formats.imports.importers import ImportRefused
 
 _HEAD_BYTES = 64 << 10
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# A quote that is never closed takes no more lines with it.
+# Most lines that an unclosed quote can join to a record.
 _MOST_JOINED = 200
 
 
 class _Whole(io.RawIOBase):
-    """What was read of a stream, and the rest of it."""
+    """A stream that begins with bytes already read from it."""
 
     def __init__(self, head: bytes, stream: BinaryIO) -> None:
         self._head = head
@@ -37,9 +37,9 @@ class _Whole(io.RawIOBase):
 
 
 def lines_of_file(path: Path, encoding: str | None = None) -> Iterator[bytes]:
-    """The lines of a file in UTF-8, decompressed, without BOM and line ends.
+    """Yield the lines of a file in UTF-8, decompressed, without BOM and line ends.
 
-    UTF-16 with a BOM is known, and so are the line ends CR alone. Raises ImportRefused for text that is not in its encoding.
+    UTF-16 with a BOM is recognized, and so are line ends of CR only. Raises ImportRefused for text that is not in its encoding.
     """
     with open_lines(path) as stream:
         head = stream.read(_HEAD_BYTES)
@@ -56,7 +56,7 @@ def lines_of_file(path: Path, encoding: str | None = None) -> Iterator[bytes]:
 
 def _decoded(stream: BinaryIO, path: Path, encoding: str | None) -> Iterator[bytes]:
     try:
-        # Bytes that are no UTF-8 are named by the row that has them.
+        # Without a given encoding, bytes that are not UTF-8 are kept here and refused with their row.
         errors = "strict" if encoding else "surrogateescape"
         text = io.TextIOWrapper(stream, encoding or "utf-8-sig", errors)
     except LookupError:
@@ -75,7 +75,7 @@ def _decoded(stream: BinaryIO, path: Path, encoding: str | None) -> Iterator[byt
 
 
 def without_last_empty(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines but for empty ones at the end of the file, which many programs leave there."""
+    """Yield the lines without empty ones at the end of the file, which many programs write."""
     empty = 0
     for line in lines:
         if not line:
@@ -87,9 +87,9 @@ def without_last_empty(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def records_of(lines: Iterator[bytes], delimiter: bytes, quote: bytes | None) -> Iterator[bytes]:
-    """The lines; those of a record whose quoted cells have line breaks come as one, with LF between.
+    """Yield records: the lines of a record whose quoted cells have line breaks are joined by LF.
 
-    A line whose quote is not closed within 200 lines comes alone.
+    A line whose quote is not closed within 200 lines is yielded alone.
     """
     waiting: list[bytes] = []
     while True:
@@ -112,7 +112,7 @@ def records_of(lines: Iterator[bytes], delimiter: bytes, quote: bytes | None) ->
 
 
 def is_open(record: bytes, delimiter: bytes, quote: bytes) -> bool:
-    """Whether the last cell is in quotes that are not closed. A quote opens a cell alone at its beginning."""
+    """True if the last cell has an unclosed quote. A quote opens a cell only at its beginning."""
     at, size = 0, len(record)
     while at < size:
         if record[at : at + 1] != quote:

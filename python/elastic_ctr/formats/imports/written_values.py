@@ -14,11 +14,11 @@ from elastic_ctr.formats.imports.row_answers import Answers
 
 @dataclass(frozen=True)
 class WrittenValues:
-    """What `data` says of rows of a format.
+    """The settings below `data` for imported rows.
 
     Attributes:
         kind: `data.format`.
-        answers: their columns.
+        answers: the columns of the answers.
         columns: names of the columns of files without header.
         interval: minutes of a folder.
         splits: folders of a pass.
@@ -31,7 +31,7 @@ class WrittenValues:
     splits: int = 1
 
     def text(self, start: str, end: str, proposal: Proposal, *, guessed: bool) -> str:
-        """Raises ImportRefused where no column is left to learn from."""
+        """Return the text of the values file. Raises ImportRefused if no column is left to learn from."""
         data = {
             "source": '{url: "file:."}    # the folder of this file; a cluster needs hdfs:// or a mounted file:///',
             "path": "/",
@@ -69,7 +69,7 @@ class WrittenValues:
 def require_same(
     values: Mapping[str, object], kind: str, answers: Answers, columns: Sequence[str] | None, known: Sequence[str]
 ) -> None:
-    """Raises ImportRefused where rows are not those of the values file of the hours that are there."""
+    """Raises ImportRefused if rows do not fit the values file of the existing hours."""
     data, features = values.get("data"), values.get("features")
     there = data if isinstance(data, dict) else {}
     listed = None if columns is None else list(columns)

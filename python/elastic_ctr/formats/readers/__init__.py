@@ -1,1 +1,1 @@
-"""Files of rows to cells: one module a kind of file, behind `rows.rows_in_range`."""
+"""Files of rows to cells: one module per kind of file, behind `rows.rows_in_range`."""

@@ -1,4 +1,4 @@
-"""The questions to readers, and their answers: columns in, batches of rows out."""
+"""The interface of readers: the wanted columns in, batches of rows out."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Kind: TypeAlias = Literal["csv", "tsv", "jsonl", "parquet", "reader"]
 
 
 class ColumnsRefused(ValueError):
-    """A file whose columns are not those that are wanted; one sentence that names the file."""
+    """A file lacks wanted columns, or cannot be read as such; the text is one sentence that names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """The kind of the files. `columns` names those of text without a header line; None: the first line of each file names them.
 
-    A `reader` is a function of the user's own, `package.module:function`; see `own_reader`.
+    `reader` names a function of the user's, `package.module:function`; see `own_reader`.
     """
 
     kind: Kind
@@ -35,10 +35,10 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The columns that are read of each row.
+    """The columns to read of each row.
 
-    A label alone is 0 or 1 and its show is 1. With `shows` both are counts: whole numbers below 2^31, shows of at least 1,
-    label of at most shows; with `late_clicks`, shows may be 0 where the label is not. Rows without label, as those to predict, have
+    A label without `shows` is 0 or 1 and its show is 1. With `shows` both are counts: whole numbers below 2^31, shows of at least 1,
+    label of at most shows; with `late_clicks`, shows may be 0 if the label is not. Rows without label, such as rows to predict, have
     show 1 and click 0.
     """
 
@@ -53,7 +53,7 @@ class Wanted:
 
     @property
     def counts(self) -> tuple[str, ...]:
-        """The columns of label and shows, as far as they are read."""
+        """The columns of label and shows that are read."""
         return tuple(column for column in (self.label, self.shows) if column is not None)
 
     @property
@@ -63,7 +63,7 @@ class Wanted:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row beside its texts."""
+        """The bytes of a row in memory, without its texts."""
         return 16 * len(self.inputs.texts) + 8 * len(self.inputs.numbers) + 24
 
 
@@ -71,8 +71,8 @@ class Wanted:
 class RefusedRow:
     """A row that was left out.
 
-    `place` is the offset of its first byte in the text (decompressed), or its number in the file from 0 on where rows have
-    no offset. `detail` is a sentence that names the column, its value and what is allowed; `excerpt` the row's first bytes.
+    `place` is the offset of its first byte in the (decompressed) text, or its number in the file from 0 on if rows have no
+    offset. `detail` is a sentence that names the column, its value and the allowed values; `excerpt` has the row's first bytes.
     """
 
     place: int
@@ -84,7 +84,7 @@ class RefusedRow:
 @dataclass(frozen=True, slots=True)
 class RowBatch:
     """Some rows in their order: `shows`, `clicks` and `places` (as in RefusedRow) are i64[n] of the n rows of `cells`; `refused`
-    are those that lay among them.
+    are the refused rows between them.
     """
 
     cells: Cells
@@ -95,7 +95,7 @@ class RowBatch:
 
 
 def find_columns(wanted: Sequence[str], names: Sequence[str], path: str) -> list[int]:
-    """The place of each wanted column among the names of a file. Raises ColumnsRefused."""
+    """Return the index of each wanted column among the names of a file. Raises ColumnsRefused."""
     for column in wanted:
         times = names.count(column)
         if times > 1:

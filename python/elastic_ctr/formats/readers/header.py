@@ -13,7 +13,7 @@ _CHUNK = 64 << 10
 
 
 def names_of(stream: BinaryIO, path: str, form: Format, max_line_bytes: int) -> tuple[str, ...] | None:
-    """None where nothing names them before the rows do, and where the file is empty. Raises ColumnsRefused, DamagedFile, ValueError."""
+    """Return the columns' names; None for an empty file or a format without header. Raises ColumnsRefused, DamagedFile, ValueError."""
     if form.columns is not None or form.kind not in {"csv", "tsv", "parquet"}:
         return form.columns
     if form.kind == "parquet":

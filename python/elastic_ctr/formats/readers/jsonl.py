@@ -1,7 +1,7 @@
 """Rows of JSON lines: a row is an object on a line, `{"user": "u1", "price": 3.2, "tags": ["a", "b"]}`.
 
-A column that a row lacks, or that is null, is missing; one that is not wanted is left out. Everyday lines are read in machine code
-(`json_scan`), all others by `json_rows`, which refuses what is wrong. Of label and shows `true` is 1 and `false` is 0. A BOM at the
+A column that a row lacks, or that is null, is missing; an unwanted column is ignored. Everyday lines are read in machine code
+(`json_scan`), all others by `json_rows`, which refuses invalid ones. In label and shows, `true` is 1 and `false` is 0. A BOM at the
 beginning of a file and a CR at the end of a line are dropped.
 """
 
@@ -45,7 +45,7 @@ class _Reader:
         self._max_line_bytes = max_line_bytes
         self._names = {*wanted.inputs.columns, *wanted.counts}
         self._columns: Columns = columns_of(wanted.inputs, counts=wanted.counts, skips=True)
-        # A value takes no more room as text than in its line, once for each way in which its column is read.
+        # A value takes at most as many bytes as text as in its line, once for each way of reading its column.
         self._copies = int(np.diff(self._columns.starts).max(initial=0))
         self._most_rows = min(max(MOST_BYTES // wanted.row_bytes, 1), MOST_ROWS)
 
@@ -79,7 +79,7 @@ class _Reader:
                 refused[row] = wrong
         shows, clicks = judge_counts(self._wanted, cells.numbers[:, :counted], bad, codes, details)
         for row, wrong in list(refused.items()):
-            # The first that is found: label and shows come before the columns, and a line that is no object before both.
+            # The first reason counts: label and shows come before the columns, and a line that is no object before both.
             if codes[row] == refusals.FINE or wrong[0] == Reason.NOT_JSON:
                 codes[row] = refusals.NOT_READ
         places = offset + lines[:, 0]
@@ -103,9 +103,9 @@ class _Reader:
         return RowBatch(rows, shows[kept], clicks[kept], places[kept], out)
 
     def _take(self, line: bytes, data: Bytes, cells: CellRoom, row: int, bad: Codes) -> tuple[Reason, str] | None:
-        """Read a line in Python; why it is refused."""
+        """Read a line in Python. Return why it is refused, or None."""
         counted = len(self._wanted.counts)
-        # A row that is refused later has cells, too.
+        # Empty cells, because a row that is refused below has cells, too.
         cells.begins[row] = cells.ends[row] = 0
         cells.numbers[row] = math.nan
         try:
@@ -155,7 +155,7 @@ def _shown(value: Any) -> str:
 
 
 def _count(value: Any) -> tuple[float, int]:
-    """A label or a number of shows, and its code."""
+    """Return a label or a number of shows, and its code."""
     if value is None:
         return math.nan, refusals.FINE
     if not isinstance(value, (bool, int, float)):

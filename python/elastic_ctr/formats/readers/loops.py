@@ -1,7 +1,7 @@
 """The compiled loops of the readers: lines to cells, texts to numbers, and the check of UTF-8.
 
-A CSV reader that is handed whole blocks lets a quote that is never closed swallow good rows and takes a bare CR for the end of
-a row; here a row is a line. Cells stay where they are in the block.
+A usual CSV reader of whole blocks lets an unclosed quote swallow good rows and takes a bare CR for the end of a row; here
+a row is a line. Cells are offsets into the block, without copies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HARD = 255
 _LF, _CR, _QUOTE, _PLUS, _MINUS, _POINT, _SMALL_E, _LARGE_E, _ZERO = 10, 13, 34, 43, 45, 46, 101, 69, 48
 _TEN = np.uint64(10)
 _ENDLESS = 1 << 20
-_EXACT = 2.0**53  # from here on JSON programs round whole numbers
+_EXACT = 2.0**53  # from here on programs that read JSON round whole numbers
 _0, _1, _8, _16, _32, _64 = (np.uint64(number) for number in (0, 1, 8, 16, 32, 64))
 _WINDOW = 64
 _ZEROS, _TO_HIGH, _HIGHS = (np.uint64(byte * 0x0101010101010101) for byte in (_ZERO, 0x76, 0x80))
@@ -43,7 +43,7 @@ _MILLION_AND_HUNDRED, _TEN_THOUSAND_AND_ONE = np.uint64((10**6 << 32) + 100), np
 
 @compiled_inline
 def _stops(block: Any, at: Any, separator: Any) -> Any:
-    """A bit for each of the 64 bytes from `at` on that ends a cell; behind the block there are none."""
+    """Return a u64 with a bit set for each of the 64 bytes from `at` on that ends a cell; no bits beyond the block."""
     if at + _WINDOW <= block.size:
         address = np.uint64(block.ctypes.data) + np.uint64(at)
         return equal_bytes(address, np.uint8(separator)) | equal_bytes(address, np.uint8(_LF))
@@ -70,22 +70,22 @@ def split_lines(
     codes: Any,
     details: Any,
 ) -> Any:
-    """Find the cells of lines until all are done or there is no room for more; returns the rows and where it stopped.
+    """Find the cells of lines until the end or the room. Return the number of rows and the offset after them.
 
     Args:
-        block: u8 of whole lines. Doubled quotes inside of quotes become one, in place: what follows in the cell moves up.
-        at: where the first line begins.
-        separator: of cells.
-        quoted: whether a cell may stand in quotes.
+        block: u8 of whole lines. Doubled quotes within quotes become one, in place: the rest of the cell moves up.
+        at: the offset of the first line.
+        separator: the byte between cells.
+        quoted: true if a cell may be in quotes.
         max_line_bytes: a longer line is refused.
         starts: column c of the file is read as the slots `slots[starts[c]:starts[c + 1]]`.
-        slots: first the texts, then the rest.
-        begins: i64[rows, texts], get where each text begins
-        ends: and ends.
-        spans: i64[rows, rest, 2], get begin and end of each other cell.
-        lines: i64[rows, 2], get where each line begins, and ends without its LF.
-        codes: get the code of each line.
-        details: get the column of a bad quote, or the number of columns if it is wrong.
+        slots: indices of cells, first of the texts, then of the others.
+        begins: i64[rows, texts], filled with the begin of each text
+        ends: and the end.
+        spans: i64[rows, rest, 2], filled with begin and end of each other cell.
+        lines: i64[rows, 2], filled with begin and end of each line, without its LF.
+        codes: filled with the code of each line.
+        details: filled with the column of a bad quote, or the number of columns if it is wrong.
     """
     size, texts, columns = block.size, begins.shape[1], starts.size - 1
     row = 0
@@ -122,7 +122,7 @@ def split_lines(
             else:
                 if at - window >= _WINDOW:
                     window, stops = at, _stops(block, at, separator)
-                # Those within cells in quotes are passed over.
+                # Drop the stops before `at`, such as separators within quotes.
                 stops &= ~_0 << np.uint64(at - window)
                 while stops == 0 and window + _WINDOW < size:
                     window += _WINDOW
@@ -147,7 +147,7 @@ def split_lines(
         if at - line > max_line_bytes:
             code = _TOO_LONG
         elif code == _FINE and column != columns:
-            # The cell of an empty line is the last that was found; a CR does not count.
+            # An empty line has one cell, which is empty; a CR does not count.
             code = _EMPTY if column == 1 and begin == line and finish == line else _WRONG_COLUMNS
             details[row] = column
         lines[row, 0] = line
@@ -160,10 +160,10 @@ def split_lines(
 
 @compiled_inline
 def _short_whole(data: Any, at: Any, size: Any) -> Any:
-    """(The number, True) of one to eight digits; (0, False) of any other text, and at the end of the data. All digits at once."""
+    """Return (the number, True) of one to eight digits, computed at once; (0, False) for other texts and near the end of the data."""
     if size > 8 or at + 8 > data.size:
         return _0, False
-    # The last digit highest, and zeros in front.
+    # Shift the last digit to the highest byte, and fill with zeros in front.
     word = load_u64(np.uint64(data.ctypes.data) + np.uint64(at)) << (_64 - _8 * np.uint64(size))
     digits = (word | ((_ZEROS >> _8) >> (_8 * np.uint64(size - 1)))) ^ _ZEROS
     if ((digits + _TO_HIGH) | digits) & _HIGHS != 0:
@@ -175,7 +175,7 @@ def _short_whole(data: Any, at: Any, size: Any) -> Any:
 
 @compiled_inline
 def _digits(data: Any, at: Any, end: Any, mantissa: Any, digits: Any) -> Any:
-    """(Past decimal digits, the mantissa with them behind it, how many digits it has but for zeros in front)."""
+    """Return (the offset after decimal digits, the mantissa with them appended, its number of digits without leading zeros)."""
     while at < end:
         digit = np.uint64(data[at]) - np.uint64(_ZERO)  # wraps below the zero
         if digit >= _TEN:
@@ -189,16 +189,16 @@ def _digits(data: Any, at: Any, end: Any, mantissa: Any, digits: Any) -> Any:
 
 @compiled
 def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) -> Any:
-    """Read decimal numbers, `[+-]digits[.digits][e[+-]digits]`; returns how many are not fine.
+    """Read decimal numbers, `[+-]digits[.digits][e[+-]digits]`. Return how many are not fine.
 
-    Digits may be lacking on one side of the point, as R and SAS write numbers.
+    Digits may be missing on one side of the point, as R and SAS write numbers.
 
     Args:
         data: u8
-        spans: i64[rows, numbers, 2], begin and end of each in data. An empty one is NaN.
-        codes: of the rows; the numbers of those that are not fine are NaN.
-        numbers: f64[rows, numbers], get them, correctly rounded.
-        cells: get the code of each: FINE, NOT_A_NUMBER or HARD.
+        spans: i64[rows, numbers, 2], begin and end of each number in data. An empty one is NaN.
+        codes: codes of the rows; the numbers of rows that are not fine are NaN.
+        numbers: f64[rows, numbers], filled with the numbers, correctly rounded.
+        cells: filled with the code of each number: FINE, NOT_A_NUMBER or HARD.
     """
     odd = 0
     for row in range(codes.size):
@@ -255,7 +255,7 @@ def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) ->
 
 @compiled
 def copy_spans(data: Any, spans: Any, out: Any) -> None:
-    """The bytes of each [begin, end) in turn."""
+    """Copy the bytes of each [begin, end) in turn to `out`."""
     to = 0
     for place in range(spans.shape[0]):
         for at in range(spans[place, 0], spans[place, 1]):
@@ -265,7 +265,7 @@ def copy_spans(data: Any, spans: Any, out: Any) -> None:
 
 @compiled
 def check_utf8(data: Any, begins: Any, ends: Any, codes: Any, details: Any) -> None:
-    """Give fine rows NOT_UTF8 and the text that is not UTF-8."""
+    """Give rows that were fine NOT_UTF8, and the index of the text that is not UTF-8 as the detail."""
     for row in range(codes.size):
         for place in range(begins.shape[1]):
             if codes[row] == _FINE and not is_utf8(data, begins[row, place], ends[row, place]):
@@ -275,7 +275,7 @@ def check_utf8(data: Any, begins: Any, ends: Any, codes: Any, details: Any) -> N
 
 @compiled_inline
 def _is_whole(data: Any, at: Any, end: Any) -> Any:
-    """Whether a text is a whole number as JSON and Python write it: no `+7`, `007`, `-0`, `7.0` or `1e2`."""
+    """True if a text is a whole number as JSON and Python write it: no `+7`, `007`, `-0`, `7.0` or `1e2`."""
     negative = at < end and data[at] == _MINUS
     at += negative
     if at == end or (data[at] == _ZERO and (negative or at + 1 < end)):
@@ -289,17 +289,17 @@ def _is_whole(data: Any, at: Any, end: Any) -> Any:
 def check_both(
     data: Any, begins: Any, ends: Any, text: Any, numbers: Any, number: Any, codes: Any, details: Any
 ) -> None:
-    """Give fine rows NOT_BOTH and the number where a text that is read as a number, too, is neither missing nor a whole number.
+    """Give rows that were fine NOT_BOTH if a text that is read as a number, too, is neither missing nor a whole number.
 
     Args:
         data: u8
-        begins: i64[rows, texts], where each text begins in data
-        ends: and ends.
-        text: which of the texts.
+        begins: i64[rows, texts], the begin of each text in data
+        ends: and the end.
+        text: the index of the text.
         numbers: f64[rows, numbers]
-        number: which of the numbers is read of the same column.
-        codes: of the rows.
-        details: of the rows.
+        number: the index of the number that is read from the same column.
+        codes: codes of the rows.
+        details: details of the rows, filled with `number`.
     """
     for row in range(codes.size):
         begin, end = begins[row, text], ends[row, text]
@@ -317,17 +317,17 @@ def check_both(
 def join_values(
     data: Any, begins: Any, ends: Any, last_values: Any, separator: Any, out: Any, out_ends: Any, bad: Any
 ) -> None:
-    """Join the values of lists; empty ones are left out.
+    """Join the values of lists; empty values are left out.
 
     Args:
         data: u8
-        begins: i64, where each value begins in data
-        ends: and ends.
-        last_values: i64[lists], the value after the last of each list.
-        separator: between the values of a list.
-        out: gets the texts, one after the other.
-        out_ends: i64[lists], gets where each ends.
-        bad: gets True for a list with a value that holds the separator.
+        begins: i64, the begin of each value in data
+        ends: and the end.
+        last_values: i64[lists], the index after the last value of each list.
+        separator: the byte between the values of a list.
+        out: filled with the texts, concatenated.
+        out_ends: i64[lists], filled with the end of each text.
+        bad: set to True for a list with a value that contains the separator.
     """
     to = value = 0
     for row in range(last_values.size):

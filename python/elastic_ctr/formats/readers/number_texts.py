@@ -14,10 +14,10 @@ from elastic_ctr.formats.word_cells import accept_numbers, word_table
 def numbers_of_texts(
     data: Bytes, spans: Places, codes: Codes, missing: tuple[str, ...] = ()
 ) -> tuple[Numbers, Codes | None]:
-    """f64[n, numbers] of the texts at `spans`, i64[n, numbers, 2]; an empty one is NaN, and so are the words `missing`.
+    """Return f64[n, numbers] of the texts at `spans`, i64[n, numbers, 2]; empty texts and the words `missing` are NaN.
 
-    Also the code of each number, or None if all are fine: NOT_A_NUMBER, or NOT_FINITE for what is named so or rounds to
-    infinity. Of rows that are not fine there are none.
+    Also return the code of each number, or None if all are fine: NOT_A_NUMBER, or NOT_FINITE for names of infinity and
+    NaN and for numbers that round to infinity. Rows that are not fine are not read.
     """
     numbers = np.empty(spans.shape[:2], np.float64)
     cells = np.empty(spans.shape[:2], np.uint8)

@@ -1,10 +1,10 @@
-"""Rows by a function of the user's own: `data.reader: package.module:function`.
+"""Rows from a function of the user's: `data.reader: package.module:function`.
 
 ```python
 def rows(file: BinaryIO, start: int, end: int | None) -> Iterator[pyarrow.RecordBatch]: ...
 ```
-It is given a file as it is stored, and yields the rows that lie in [start, end), where None is the end of the file: whatever the
-cut points, every row must be in exactly one range. Columns are read by the rules of `record_batches`.
+The function gets a file as it is stored, and yields the rows in [start, end), where None is the end of the file: for any cut
+points, every row must be in exactly one range. Columns are read by the rules of `record_batches`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Reader: TypeAlias = Callable[[BinaryIO, int, "int | None"], Iterator[Any]]
 
 
 class ReaderFailed(ValueError):
-    """A reader of the user's own raised something: one sentence that names the reader, the file and the error."""
+    """A user's reader raised an error; the text is one sentence that names the reader, the file and the error."""
 
 
 def find_reader(name: str) -> Reader:
-    """The function that `package.module:function` names. Raises ValueError, with a sentence."""
+    """Return the function that `package.module:function` names. Raises ValueError, with a sentence."""
     module, colon, function = name.partition(":")
     if not (module and colon and function):
         raise ValueError(f"the reader {name!r} is not package.module:function.")
@@ -34,7 +34,7 @@ def find_reader(name: str) -> Reader:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
         raise ValueError(f"the reader {name!r} cannot be imported ({error}); is its package installed?") from error
-    except Exception as error:  # what a module runs when it is imported
+    except Exception as error:  # an import runs the module's code
         raise ValueError(
             f"the reader {name!r} cannot be imported: {module} raises {_shown(error)}; mend it."
         ) from error
@@ -60,11 +60,11 @@ def rows_of_reader(
 
 
 def _yielded(read: Reader, name: str, stream: BinaryIO, path: str, start: int, end: int | None) -> Iterator[Any]:
-    """The batches of a reader. Raises ReaderFailed."""
+    """Yield the batches of a reader. Raises ReaderFailed."""
     try:
         yield from read(stream, start, end)
     except (OSError, ColumnsRefused):
-        # A store that is away is no fault of the reader; its task is given out again.
+        # An unreachable store is not the reader's fault; its task is assigned again.
         raise
     except Exception as error:
         raise ReaderFailed(
@@ -73,7 +73,7 @@ def _yielded(read: Reader, name: str, stream: BinaryIO, path: str, start: int, e
 
 
 def _shown(error: Exception) -> str:
-    """`KeyError: 'boom'`, on one line and cut."""
+    """Return an error as `KeyError: 'boom'`, on one line and truncated."""
     told = " ".join(str(error).split())
     if len(told) > _SHOWN:
         told = told[:_SHOWN] + "…"

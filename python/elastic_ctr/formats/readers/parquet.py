@@ -11,14 +11,14 @@ from elastic_ctr.formats.readers.batches import MOST_BYTES, ColumnsRefused, RowB
 from elastic_ctr.formats.readers.record_batches import batches_of, check_schema, mean_row_bytes
 
 _MOST_ROWS = 1 << 14
-# Of all columns together, and of one: a column is read on by so many bytes.
+# Bytes of the read buffers of all columns together, and the least and most of one column.
 _BUFFERS_BYTES, _LEAST_BUFFER, _MOST_BUFFER = 32 << 20, 64 << 10, 1 << 20
 
 
 def rows_of_parquet(
     stream: BinaryIO, path: str, wanted: Wanted, start: int, end: int | None, max_line_bytes: int
 ) -> Iterator[RowBatch]:
-    """As `rows.rows_in_range`: the row groups whose first data byte is in the range. `places` are row numbers in the file."""
+    """As `rows.rows_in_range`, for the row groups whose first data byte is in the range. `places` are row numbers in the file."""
     if path.endswith(COMPRESSED):
         raise ColumnsRefused(
             f"{path} is Parquet that was compressed once more; decompress it, so that it can be read in parts."
@@ -33,7 +33,7 @@ def rows_of_parquet(
         row, first = first, first + group.num_rows
         if not group.num_rows or _first_byte(group) < start or (end is not None and _first_byte(group) >= end):
             continue
-        # Dictionary pages make a group smaller than its rows.
+        # Dictionary encoding makes a group smaller than its rows in memory, so take the larger estimate.
         row_bytes = max(measured, group.total_byte_size // group.num_rows)
         rows = min(max(MOST_BYTES // row_bytes, 1), _MOST_ROWS)
         batches = file.iter_batches(rows, row_groups=[number], columns=list(wanted.columns), use_threads=False)
@@ -44,7 +44,7 @@ def rows_of_parquet(
 
 
 def schema_of(stream: BinaryIO, path: str) -> Any:
-    """Its columns. Raises ColumnsRefused, DamagedFile."""
+    """Return the schema of a file. Raises ColumnsRefused, DamagedFile."""
     noting = ReadNoting(stream)
     return _read(partial(_open, noting, _LEAST_BUFFER), noting, path).schema_arrow
 
@@ -70,5 +70,5 @@ def _read(read: Callable[[], Any], noting: ReadNoting, path: str) -> Any:
 
 def _first_byte(group: Any) -> int:
     column = group.column(0)
-    # Writers leave out the dictionary's place in several ways.
+    # Writers omit the dictionary's offset in different ways: None, 0, or an offset after the data.
     return int(min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset))

@@ -1,7 +1,7 @@
-"""Record batches of pyarrow to cells: for Parquet, and for readers of the user's own.
+"""Record batches of pyarrow to cells, for Parquet and for readers of the user's.
 
-A text cell is text or bytes as they are, a whole number in decimal, a date as `2020-04-01`, `true` or `false`, or the values of a list
-with the separator between; a number cell is a whole, decimal or floating-point number. Null is missing, and so is an empty text, also as the value of a list.
+A text cell is text or bytes unchanged, a whole number in decimal, a date as `2020-04-01`, `true` or `false`, or the values of a list
+with the separator between; a number cell is a whole, decimal or floating-point number. Null and empty texts are missing, in lists, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from elastic_ctr.formats.readers.refusals import Codes, judge_counts, refusal, r
 
 
 def check_schema(schema: Any, wanted: Wanted, path: str) -> None:
-    """Raises ColumnsRefused for a column that a schema of pyarrow lacks, or has with a type that cannot be read so."""
+    """Raises ColumnsRefused for a wanted column that the pyarrow schema lacks, or whose type cannot be read as wanted."""
     names = schema.names
     find_columns(wanted.columns, names, path)
     for column, separator in wanted.inputs.texts:
@@ -96,12 +96,12 @@ def _class(kind: Any) -> str:
 
 
 def mean_row_bytes(batch: Any) -> int:
-    """Bytes of a row of a pyarrow.RecordBatch, in the mean; 0 where there is none."""
+    """Return the mean bytes of a row of a pyarrow.RecordBatch; 0 if it has no row."""
     import pyarrow as pa
 
     try:
         size: int = batch.nbytes
-    except pa.ArrowTypeError:  # not known of string_view
+    except pa.ArrowTypeError:  # not implemented for string_view
         size = batch.get_total_buffer_size()
     return size // max(len(batch), 1)
 
@@ -109,7 +109,7 @@ def mean_row_bytes(batch: Any) -> int:
 def batches_of(
     batch: Any, wanted: Wanted, path: str, first: int, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[RowBatch]:
-    """`cells_of_record_batch` of a batch of any size, in parts that keep to the size of a RowBatch."""
+    """Yield `cells_of_record_batch` of a batch of any size, in parts that respect the limits of a RowBatch."""
     check_schema(batch.schema, wanted, path)
     used = batch.select(wanted.columns)
     row_bytes = mean_row_bytes(used) + wanted.row_bytes
@@ -121,12 +121,12 @@ def batches_of(
 def cells_of_record_batch(
     batch: Any, wanted: Wanted, path: str, first: int = 0, max_line_bytes: int = MAX_LINE_BYTES
 ) -> RowBatch:
-    """The rows of a pyarrow.RecordBatch.
+    """Return the rows of a pyarrow.RecordBatch.
 
     Args:
-        batch: with the columns that are wanted.
-        wanted: of each row.
-        path: of the file, for sentences.
+        batch: has the wanted columns.
+        wanted: the columns to read.
+        path: the name of the file for sentences.
         first: the number of the first row in the file.
         max_line_bytes: a row with more bytes of text is refused.
 
@@ -181,7 +181,7 @@ def _shown(scalar: Any) -> str:
 
 
 def _excerpt(rows: Cells, row: int, wanted: Wanted, counts: list[str]) -> bytes:
-    """`column=value, …`: a row of a Parquet file has no text of its own."""
+    """Return a row as `column=value, …`, because a row of a Parquet file has no text of its own."""
     parts = [f"{column}={count}".encode() for column, count in zip(wanted.counts, counts, strict=True)]
     texts = wanted.inputs.texts
     parts += [
@@ -196,7 +196,7 @@ _MOST = EXCERPT_BYTES // 2
 
 
 def _numbers(array: Any, missing: tuple[str, ...]) -> tuple[Numbers, Codes]:
-    """Null is NaN, and the code of infinity is NOT_FINITE; so is that of NaN where it is no word for a missing value."""
+    """Return numbers and codes. Null is NaN; infinity has the code NOT_FINITE, as has NaN unless it is a word for a missing value."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -271,7 +271,7 @@ def _texts(array: Any) -> _Texts:
 
 
 def _joined(array: Any, separator: str) -> tuple[_Texts, npt.NDArray[np.bool_]]:
-    """The values of each list with the separator between, and which lists have a value that holds it."""
+    """Return each list's values joined by the separator, and bool[n], true for lists with a value that contains it."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -280,7 +280,7 @@ def _joined(array: Any, separator: str) -> tuple[_Texts, npt.NDArray[np.bool_]]:
     data = np.empty(len(values.data) + len(values.begins), np.uint8)
     ends, bad = np.empty(len(array), np.int64), np.zeros(len(array), np.bool_)
     join_values(
-        values.data.copy(),  # numba would compile the loop once more for arrays that are read only
+        values.data.copy(),  # numba would compile the loop again for read-only arrays
         values.begins,
         values.ends,
         np.cumsum(counts),

@@ -1,4 +1,4 @@
-"""Why rows are refused: codes for loops over arrays, and the sentence of each. A row has the first reason that is found."""
+"""Reasons to refuse rows: codes for loops over arrays, and the sentence of each. The first reason found for a row counts."""
 
 from __future__ import annotations
 
@@ -55,31 +55,31 @@ _SENTENCES: dict[int, tuple[Reason, str]] = {
 
 
 def refusal(code: int, **facts: object) -> tuple[Reason, str]:
-    """The reason of a code, and its sentence."""
+    """Return the reason of a code, and its sentence."""
     reason, sentence = _SENTENCES[code]
     return reason, sentence.format(**facts)
 
 
 def shown(text: bytes) -> str:
-    """A value in a sentence."""
+    """Return a value for a sentence."""
     decoded = text[:40].decode("utf-8", "backslashreplace")
     return repr(decoded + "…" if len(text) > 40 else decoded)
 
 
 def shown_bytes(text: bytes) -> str:
-    """A value that is not UTF-8 in a sentence."""
+    """Return a value that is not UTF-8 for a sentence."""
     return repr(text[:40]) + ("…" if len(text) > 40 else "")
 
 
 def judge_counts(wanted: Wanted, counts: Numbers, cells: Codes, codes: Codes, details: Places) -> tuple[Places, Places]:
-    """Shows and clicks of each row, of which only those of fine rows count.
+    """Return shows and clicks of each row, valid for rows that are fine.
 
     Args:
         wanted: label and shows.
         counts: f64[n, len(wanted.counts)], their numbers; NaN is missing.
         cells: their codes: NOT_A_NUMBER, NOT_FINITE or FINE.
-        codes: of the rows; gets those of rows that were fine.
-        details: gets the place of the column among `wanted.counts` for them.
+        codes: codes of the rows, changed for rows that were fine.
+        details: filled for these rows with the index of the column among `wanted.counts`.
     """
     if wanted.label is None:
         return np.ones(len(codes), np.int64), np.zeros(len(codes), np.int64)
@@ -108,7 +108,7 @@ def judge_counts(wanted: Wanted, counts: Numbers, cells: Codes, codes: Codes, de
 
 
 def refuse(code: int, where: npt.NDArray[np.bool_], detail: int | Places, codes: Codes, details: Places) -> None:
-    """Give a code to the rows `where`, as far as they are fine."""
+    """Give a code to those of the rows `where` that are fine."""
     if where.any():
         where = where & (codes == FINE)
         codes[where] = code

@@ -1,4 +1,4 @@
-"""Rows of a part of a file as cells, whatever the kind of the file."""
+"""Rows of a part of a file as cells, for any kind of file."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def rows_in_range(
     end: int | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Iterator[RowBatch]:
-    """The rows of a file that lie in [start, end), in batches of at most 2,048 rows.
+    """Yield the rows of a file in [start, end), in batches of at most 2,048 rows.
 
-    Whatever the cut points, every row is in exactly one range: a line in that of its first byte, a row of a Parquet file in
-    that of the first data byte of its row group. Memory is bounded by a few batches, however large the file is.
+    For any cut points, every row is in exactly one range: a line in the range of its first byte, a row of a Parquet file in
+    that of the first data byte of its row group. Memory is bounded by a few batches for files of any size.
 
     Args:
         stream: the file as it is stored.
         path: its name, for sentences; text whose name ends in .gz or .zst is decompressed and can only be read whole.
-        format: of the file.
-        wanted: of each row.
+        format: the format of the file.
+        wanted: the columns to read.
         start: the first byte of the range.
         end: the byte after the range; None is the end of the file.
         max_line_bytes: a longer line, or a row with more bytes of text, is refused.
 
     Raises:
         ColumnsRefused: the file lacks a column or has one that cannot be read.
-        DamagedFile: it is cut off.
+        DamagedFile: the file is cut off.
         ValueError: `start` is not 0 and the file is compressed.
     """
     if format.kind == "parquet":

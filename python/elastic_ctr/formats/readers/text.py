@@ -1,7 +1,7 @@
 """Rows of CSV and TSV: a row is a line.
 
-CSV has commas, and quotes (`"`) around a cell with commas or quotes in it, which are then doubled; TSV has tabs and no quotes. Cells are
-taken as they are, blanks included. A BOM at the beginning of a file and a CR at the end of a line are dropped.
+CSV has commas, and quotes (`"`) around a cell with commas or quotes in it, which are then doubled; TSV has tabs and no quotes. Cells
+are read unchanged, blanks included. A BOM at the beginning of a file and a CR at the end of a line are dropped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def rows_of_text(
                 header_of(block[at:stop], path, form, max_line_bytes), path, form, wanted, max_line_bytes
             )
             at = stop
-        if splitter is not None:  # None: the file holds nothing but a BOM
+        if splitter is not None:  # None: the file has only a BOM
             yield from splitter.batches(offset, block, at)
 
 
@@ -103,7 +103,7 @@ class _Splitter:
         self._most_rows = min(max(MOST_BYTES // wanted.row_bytes, 1), MOST_ROWS)
 
     def batches(self, offset: int, block: bytes, at: int) -> Iterator[RowBatch]:
-        """Those of the lines of a block from `at` on; `offset` is where it begins in the file."""
+        """Yield batches of the lines of a block from `at` on; `offset` is the block's offset in the file."""
         given = np.frombuffer(block, np.uint8)
         data = given.copy()  # doubled quotes become one in it
         plain = given.max(initial=0) < 0x80

@@ -32,7 +32,7 @@ DEFLATE_CODECS = ("org.apache.hadoop.io.compress.DefaultCodec", "org.apache.hado
 
 
 class Compression(str, enum.Enum):
-    """How the records of a file are kept."""
+    """The compression of a file's records."""
 
     NONE = "none"
     RECORD = "record"
@@ -61,15 +61,15 @@ class SequenceFileHeader:
 
 
 def sync_marker(seed: bytes) -> bytes:
-    """The same seed gives the same marker, so that the same records make the same file.
+    """Return a sync marker. The same seed gives the same marker, so that the same records make the same file.
 
-    The seed should differ from file to file: a reader that begins in the middle relies on that.
+    The seed should differ from file to file, because a reader that begins in the middle relies on that.
     """
     return xxhash.xxh3_128_digest(seed)
 
 
 def header_bytes(sync: bytes) -> bytes:
-    """The header of an uncompressed file of BytesWritable pairs."""
+    """Return the header of an uncompressed file of BytesWritable pairs."""
     if len(sync) != SYNC_BYTES:
         raise ValueError(f"a sync marker has {SYNC_BYTES} bytes, this one has {len(sync)}.")
     name = bytes([len(BYTES_WRITABLE)]) + BYTES_WRITABLE.encode()  # a VInt below 128 is its byte
@@ -77,7 +77,7 @@ def header_bytes(sync: bytes) -> bytes:
 
 
 def read_vint(take: Callable[[int], bytes]) -> int:
-    """An integer as `WritableUtils.readVLong` reads it; `take(n)` gives the next n bytes or raises."""
+    """Read an integer as `WritableUtils.readVLong` does; `take(n)` returns the next n bytes or raises."""
     first = int.from_bytes(take(1), "big", signed=True)
     if first >= -112:
         return first
@@ -87,9 +87,9 @@ def read_vint(take: Callable[[int], bytes]) -> int:
 
 
 def record_dtype(dim: int, *, inner_lengths: bool = True) -> np.dtype[np.void]:
-    """An uncompressed record of a u64 key and `dim` float32, packed as in the file: many are read or written in one copy.
+    """Return the dtype of an uncompressed record of a u64 key and `dim` float32, packed as in the file, to copy many at once.
 
-    Without `inner_lengths` it is the layout of the old cube builder.
+    Without `inner_lengths` the layout is that of the old cube builder.
     """
     if dim < 1:
         raise ValueError(f"a value has at least one float, not {dim}.")

@@ -1,7 +1,7 @@
 """Reads SequenceFiles of BytesWritable pairs: as arrays of keys and vectors, or any pairs as bytes.
 
 Uncompressed, record-compressed and block-compressed files (DefaultCodec, that is zlib). Every length is checked before
-it is used, and memory is bounded by what one record or block may hold.
+it is used, and memory is bounded by the largest allowed record or block.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class SequenceFileReader:
     """Reads a file once, from its beginning: either iterate for arrays, or take `records()`.
 
     Another number than `expected_records` is damage: a file that was cut off between two records looks whole. Files of
-    the old cube builder leave BytesWritable's own lengths out: `inner_lengths` is False for them. Errors call the file
-    `name`, by default its path; a stream is left open. Raises SequenceFileDamaged, as all methods do.
+    the old cube builder omit BytesWritable's own lengths: `inner_lengths` is False for them. Errors name the file
+    `name`, by default its path; a stream is left open. The constructor and all methods raise SequenceFileDamaged.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class SequenceFileReader:
         self._escape = ESCAPE + self.header.sync
 
     def __iter__(self) -> Iterator[Arrays]:
-        """Blocks of (keys u64[n], values f32[n, dim]), n above 0.
+        """Yield blocks of (keys u64[n], values f32[n, dim]), n above 0.
 
-        A key that is not 8 bytes is damage too, and a value that is not dim floats in all records.
+        A key that does not have 8 bytes is damage, too, as is a value of another dim than the others.
         """
         count = 0
         for keys, values in self._fixed() if self.header.compression is Compression.NONE else self._gathered():
@@ -82,7 +82,7 @@ class SequenceFileReader:
         self._check_count(count)
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
-        """Key and value of each record, without their inner lengths."""
+        """Yield key and value of each record, without their inner lengths."""
         count = 0
         for _, key, value in self._raw():
             count += 1
@@ -119,7 +119,7 @@ class SequenceFileReader:
             source.fill(max(_CHUNK_BYTES, dtype.itemsize))
             block = np.frombuffer(source.held(), dtype=dtype, count=source.available // dtype.itemsize)
             if not len(block):
-                source.take(dtype.itemsize)  # says what is missing
+                source.take(dtype.itemsize)  # raises the error about the missing bytes
             same = (block["record_bytes"] == record) & (block["key_bytes"] == key)
             if self._inner:
                 same &= (block["key_length"] == 8) & (block["value_length"] == 4 * dim)
@@ -147,7 +147,7 @@ class SequenceFileReader:
             yield keys.astype(np.uint64), values.astype(np.float32).reshape(len(some), -1)
 
     def _sized(self) -> Iterator[tuple[bytes, bytes]]:
-        """Records of the first one's size. The first that differs ends the file, before others are kept beside it."""
+        """Yield records of the first one's size. A record of another size is damage, raised before more records are buffered."""
         size = 0
         for start, key, value in self._raw():
             size = size or len(value)
@@ -213,7 +213,7 @@ class SequenceFileReader:
         return pieces
 
     def _at_record(self, *, block: bool = False) -> bool:
-        """Pass the sync marker, which each block has and some records have; False at the end of the file."""
+        """Skip the sync marker, which each block has and some records have. Return False at the end of the file."""
         while True:
             have = self._from.fill(4)
             if have == 0:
@@ -251,7 +251,7 @@ class SequenceFileReader:
 
 
 class _Source:
-    """A stream with a look ahead, that knows where it is."""
+    """A buffered stream with look-ahead and its offset."""
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
         self._stream = stream
@@ -268,7 +268,7 @@ class _Source:
         return memoryview(self._held)[self._at :]
 
     def fill(self, size: int) -> int:
-        """Have `size` bytes ready, or all that are left; returns how many there are."""
+        """Buffer `size` bytes, or all that are left. Return how many are buffered."""
         if self.available < size:
             pieces = [self._held[self._at :]]
             have = len(pieces[0])

@@ -17,10 +17,10 @@ _SLICE_BYTES = 8 << 20
 
 
 class SequenceFileWriter:
-    """Writes records in the order given; the same records and seed give the same bytes.
+    """Writes records in the given order; the same records and seed give the same bytes.
 
-    A path is created or replaced; a stream is left open. The sync marker is made from `seed`, of which the name of the
-    file is a good one, or is `sync` itself; it stands every `sync_interval` bytes, by default as often as Hadoop's.
+    A path is created or replaced; a stream is left open. The sync marker is made from `seed`, such as the file's name, or
+    is `sync` itself; it is written every `sync_interval` bytes, by default as often as by Hadoop.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SequenceFileWriter:
         self._put(header)
 
     def write(self, keys: npt.NDArray[np.uint64], values: npt.NDArray[np.float32]) -> None:
-        """Append n records: keys u64[n], values f32[n, dim] of one dim in all calls. Raises ValueError for others."""
+        """Append n records: keys u64[n], values f32[n, dim], with one dim in all calls. Raises ValueError for others."""
         if keys.dtype != np.uint64 or values.dtype != np.float32:
             raise ValueError(f"records are u64 and float32, not {keys.dtype} and {values.dtype}.")
         if keys.ndim != 1 or values.ndim != 2 or len(keys) != len(values):
@@ -83,7 +83,7 @@ class SequenceFileWriter:
         view = records.view(np.uint8).data
         done = 0
         while done < len(keys):
-            # As Hadoop does: an escape before the first record that begins an interval or more after the last one.
+            # As in Hadoop, an escape precedes the first record that begins an interval or more after the last escape.
             if self.bytes >= self._last_sync + self._interval:
                 self._put(self._escape)
                 self._last_sync = self.bytes

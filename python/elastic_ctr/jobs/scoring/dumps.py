@@ -1,4 +1,4 @@
-"""Columns that show how a row was scored, slot by slot: for finding out why a prediction is what it is, not for speed."""
+"""Columns that show how a row was scored, slot by slot: for finding the reasons of a prediction, not for speed."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -15,7 +15,7 @@ Dump = Literal["keys", "pooled"]
 
 
 def dump_names(dumps: Sequence[Dump], schema: Schema) -> tuple[str, ...]:
-    """`keys.<slot>` and `pooled.<slot>`, in the order of the slots; with the latter `number.<name>`, where the network takes any."""
+    """Return `keys.<slot>` and `pooled.<slot>` in the order of slots; with the latter also `number.<name>` of the network's numbers."""
     names = [f"{dump}.{slot}" for dump in dumps for slot in schema.slots]
     if "pooled" in dumps and schema.transformer is not None:
         names += [f"number.{name}" for name in schema.transformer.numbers]
@@ -23,7 +23,7 @@ def dump_names(dumps: Sequence[Dump], schema: Schema) -> tuple[str, ...]:
 
 
 def dumped(dumps: Sequence[Dump], instances: Instances, sparse_dim: int | None, pooled: Floats) -> Texts:
-    """The texts of those columns. `pooled` is f32 [rows, slots * dim]. Numbers of a text are apart by blanks."""
+    """Return the texts of those columns. `pooled` is f32 [rows, slots * dim]. Numbers in a text are separated by blanks."""
     columns: list[Sequence[str]] = []
     slots = len(instances.lengths) // instances.rows if instances.rows else 0
     for dump in dumps:
@@ -34,7 +34,7 @@ def dumped(dumps: Sequence[Dump], instances: Instances, sparse_dim: int | None, 
 
 
 def _keys(instances: Instances, sparse_dim: int | None, slots: int) -> list[list[str]]:
-    """The padding key is in none."""
+    """Return the keys by column and row, without the padding key."""
     keys = keys_of(instances.feasigns, sparse_dim).tolist()
     ends = np.cumsum(instances.lengths)
     places = zip((ends - instances.lengths).tolist(), ends.tolist(), strict=True)

@@ -9,7 +9,7 @@ from elastic_ctr.jobs.scoring.scoring_job import Outcome
 
 @dataclass(frozen=True)
 class Report:
-    """The outcomes of a job, by split (or file) and together."""
+    """The outcomes of a job, by split (or file) and in total."""
 
     version: int
     splits: dict[str, Outcome]
@@ -17,7 +17,7 @@ class Report:
     max_refused_share: float
 
     def document(self) -> dict[str, Any]:
-        """`version`, and the measures of `splits` and of the `total`, with refused rows by reason and an example of each."""
+        """Return `version`, and the measures of `splits` and of the `total`, with refused rows by reason and an example of each."""
         return {
             "version": self.version,
             "maxRefusedShare": self.max_refused_share,

@@ -1,11 +1,11 @@
 """Leases of tasks as files of a store: processes of several machines share work without a master.
 
-The lease of task 17 is the file `17.1`; a process that takes it over writes `17.2`, and so on. A put that refuses to overwrite is atomic in
-every store, so each of these files has one writer. Its holder writes it anew a few times a lease; others take a lease as lost when
-its content has not changed for its whole length by their own clock, so clocks need not agree. A holder on the same machine that has
-ended is seen at once.
+The lease of task 17 is the file `17.1`; a process that takes it over writes `17.2`, and so on. A put that refuses to overwrite is
+atomic in every store, so each of these files has one writer. Its holder rewrites the file several times per lease. Other processes
+treat a lease as lost if its content has not changed for the lease's length by their own clock, so clocks need not agree. The end of a
+holder on the same machine is detected at once.
 
-A holder that was only slow goes on beside the one that took its lease: a task may be scored twice, and the first result is kept.
+A slow holder continues beside the process that took its lease: a task may be scored twice, and the first result is kept.
 """
 
 import os
@@ -25,7 +25,7 @@ _BEATS = 3
 
 
 class Holder(Record):
-    """A process: `machine` is the same for processes that can see each other, `started` tells two with one pid apart."""
+    """A process: `machine` is the same for processes in one pid namespace, `started` distinguishes two processes with the same pid."""
 
     machine: str
     pid: Whole
@@ -38,13 +38,13 @@ def this_process() -> Holder:
 
 
 def _machine() -> str:
-    # Pids mean something within one boot of a kernel and one namespace.
+    # Pids are unique within one boot of a kernel and one namespace.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
 
 
 def _started(pid: int) -> int | None:
-    """Clock ticks after boot at which a process began; None when it has ended, also while its parent has not noticed."""
+    """Return the clock ticks after boot at which a process began; None if it has ended, even if it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -53,12 +53,12 @@ def _started(pid: int) -> int | None:
 
 
 def _has_ended(holder: Holder) -> bool:
-    """As far as this machine can tell."""
+    """True if the holder was a process of this machine that has ended."""
     return holder.machine == _machine() and _started(holder.pid) != holder.started
 
 
 class Lease:
-    """A task that is this process's until `release`; it is renewed meanwhile."""
+    """The lease of a task, which a thread renews until `release`."""
 
     def __init__(self, store: Store, path: str, holder: Holder, seconds: float) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class Lease:
         beat = 0
         while not self._over.wait(self._pause):
             beat += 1
-            # A store that is away loses the lease at worst, and the task is scored twice.
+            # If the store is unreachable, the lease may be lost at worst, and the task is scored twice.
             with suppress(StoreError):
                 self._store.put_bytes(
                     self._holder.model_copy(update={"beat": beat}).to_json(), self._path, overwrite=True
@@ -106,7 +106,7 @@ class Leases:
         self._seen: dict[str, _Seen] = {}
 
     def take(self, tasks: Collection[int]) -> tuple[int, Lease] | None:
-        """The first of these tasks that has no holder, or whose holder is lost. None: each has a holder. Raises StoreError."""
+        """Take the first task without a holder, or whose holder is lost. Return None if each has a holder. Raises StoreError."""
         held = self._held()
         free = [task for task in tasks if task not in held]
         for task in [*free, *(task for task in tasks if task in held)]:
@@ -126,7 +126,7 @@ class Leases:
         return f"{self._folder}/{task}.{number}"
 
     def _held(self) -> dict[int, int]:
-        """The newest lease of each task that has one."""
+        """Return the number of the newest lease of each task that has one."""
         held: dict[int, int] = {}
         for name in self._store.list(self._folder):
             task, dot, number = name.partition(".")
@@ -138,7 +138,7 @@ class Leases:
         try:
             content = self._store.get_bytes(path)
         except (NotInStore, FileTooLarge):
-            # Released since it was listed. The next holder looks whether the task is done.
+            # The lease was released since it was listed. The next holder checks if the task is done.
             return True
         seen = self._seen.get(path)
         if seen is None or seen.content != content:

@@ -11,13 +11,13 @@ from elastic_ctr.training.master.calendar.schedule import look, splits, splits_t
 
 
 class NothingToRead(ValueError):
-    """No hour is complete, or no file is there: a sentence."""
+    """No hour is complete, or no file exists; the text is a sentence."""
 
 
 class Listing(NamedTuple):
-    """Files by their paths in the source: bytes, the split (or name) that each belongs to, its name in a tree of outputs.
+    """Files by their paths in the source: their bytes, their splits (or names), and their names in the tree of outputs.
 
-    `hours` are the complete splits, also those without a file; `waiting` have no donefile and are left out.
+    `hours` are the complete splits, including those without files; splits in `waiting` have no donefile and are left out.
     """
 
     files: dict[str, int]
@@ -28,7 +28,7 @@ class Listing(NamedTuple):
 
 
 def complete_hours(source: Source, data: Data, *, chosen: bool) -> Listing:
-    """The splits from data.start to data.end: all of them if they were `chosen`, else those that have a folder.
+    """List the splits from data.start to data.end: all of them if they were `chosen`, else those that have a folder.
 
     Raises NothingToRead, StoreError.
     """
@@ -52,7 +52,7 @@ def complete_hours(source: Source, data: Data, *, chosen: bool) -> Listing:
 
 
 def given_files(paths: Sequence[Path]) -> Listing:
-    """Files of this machine, for the source `file:///`; in the output they stand as below the folder that all of them are in.
+    """List files of this machine, for the source `file:///`; the output tree is relative to their common folder.
 
     Raises NothingToRead, OSError.
     """

@@ -1,4 +1,4 @@
-"""An order to score hours or files: commands make it, and the pods of a Job get it."""
+"""An order to score hours or files: commands create it, and the pods of a Kubernetes Job read it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +19,8 @@ from elastic_ctr.store.versions.manifest import Record
 
 
 class Order(Record):
-    """`output` is the address of a store, or a folder in the one with the versions; None goes with the command. `files` are of this
-    machine; without them hours of data.source are scored, from `first` to `last`.
+    """`output` is the address of a store, or a folder in the store with the versions; None: the output is deleted after the command.
+    `files` are on this machine; without them hours of data.source are scored, from `first` to `last`.
     """
 
     deed: Literal["predict", "evaluate"]
@@ -45,7 +45,7 @@ class Order(Record):
         scratch: Path,
         tokens_given: bool = False,
     ) -> Given:
-        """`told` hears of hours that are left out. The tokens of `models` are sent to an output elsewhere only if it was `tokens_given`.
+        """The callback gets sentences about hours that are left out. An output elsewhere gets the tokens of `models` only with `tokens_given`.
 
         Raises ConfigRefused, OutputRefused, NothingToRead, OSError, ValueError.
         """
@@ -85,8 +85,8 @@ class Order(Record):
         return self.output if "://" in self.output else f"{models.url.rstrip('/')}/{self.output.strip('/')}"
 
     def _refuse_input(self, url: str, data: Data) -> None:
-        """Raises OutputRefused for an output among the files that are read."""
-        # Counts in the store of the versions are no rows, and that store may share a file system with the hours.
+        """Raises OutputRefused if the output overlaps the input."""
+        # An evaluation writes counts and no rows to the store of the versions, which may share a file system with the hours.
         if self.output is None or (self.deed == "evaluate" and "://" not in self.output):
             return
         hours = f"{data.source.url.rstrip('/')}/{quote(data.path.strip('/'))}"
@@ -96,7 +96,7 @@ class Order(Record):
                 "folder that neither holds the hours nor lies among them"
             )
         for file in self.files:
-            # A folder below that of a file, such as one in the working directory, holds none of the files.
+            # An output below the folder of a file, such as one in the working directory, contains no input.
             folder = Path(file).resolve().parent
             if lies_in(folder.as_uri(), url):
                 raise OutputRefused(
@@ -104,7 +104,7 @@ class Order(Record):
                 )
 
     def _at_hours(self, data: Data) -> Data:
-        """Raises ConfigRefused."""
+        """Return the data with the order's first and last hour. Raises ConfigRefused."""
         told = {name: split for name, split in (("start", self.first), ("end", self.last)) if split is not None}
         if not told:
             return data
@@ -112,7 +112,7 @@ class Order(Record):
 
     def _hours(self, data: Data, told: Callable[[str], None]) -> Listing:
         source = open_source(data.source.url, data.source.user)
-        # Hours that were named are looked for one by one; without a last one there would be no end of them.
+        # Named hours are looked up one by one, which needs a last hour.
         found = complete_hours(source, data, chosen=self.first is not None and data.end is not None)
         for split in found.waiting:
             told(f"{split} has no {data.donefile} yet and is left out")

@@ -1,7 +1,7 @@
 """Scored rows as files: CSV or Parquet, one row for each row of the input, in its order.
 
-Columns: `probability`; `show` and `click` where rows are labelled; `reason`, a sentence for a row that was refused, whose other
-columns are empty; then the columns that were copied from the input.
+Columns: `probability`; `show` and `click` if rows are labelled; `reason`, a sentence for a refused row, whose other columns are
+empty; then the columns copied from the input.
 """
 
 import csv
@@ -18,10 +18,10 @@ from elastic_ctr.jobs.scoring.records import Records
 from elastic_ctr.jobs.scoring.scoring_job import OutputFormat
 from elastic_ctr.serving.batching.pooling import Floats
 
-# Of a row group of Parquet, and of what is formatted at once.
+# Rows of a Parquet row group, and rows that are formatted together.
 _ROWS_AT_ONCE = 1 << 16
 OWN = ("probability", "show", "click", "reason")
-# Between the probabilities of processors that add in another order.
+# The most difference between probabilities of processors that add in another order.
 _ROUNDING = 1e-5
 _ROUNDED = ("pooled.", "number.")
 
@@ -48,7 +48,7 @@ class RowWriter:
         for each in records.refused:
             reasons[each.place] = each.detail
         columns.append(pa.array(reasons, pa.string()))
-        # The texts of a refused row are not known.
+        # A refused row has no texts.
         where = None if scored.all() else pa.array(np.where(scored, np.cumsum(scored) - 1, 0), mask=~scored)
         for texts in records.copied:
             column = pa.array(texts, pa.string())
@@ -78,7 +78,7 @@ class RowWriter:
 
 @contextmanager
 def row_writer(path: Path, form: OutputFormat, copied: Sequence[str], *, labelled: bool) -> Iterator[RowWriter]:
-    """A new file, which is whole when the block ends. Raises OSError."""
+    """Yield the writer of a new file, which is complete when the block ends. Raises OSError."""
     import pyarrow as pa
 
     counts = [("show", pa.int64()), ("click", pa.int64())] if labelled else []
@@ -95,7 +95,7 @@ def row_writer(path: Path, form: OutputFormat, copied: Sequence[str], *, labelle
         else:
             from pyarrow.csv import CSVWriter, WriteOptions
 
-            # Arrow would quote every name.
+            # Python writes the header, because Arrow would quote every name.
             names = io.StringIO(newline="")
             csv.writer(names, lineterminator="\n").writerow(schema.names)
             out.write(names.getvalue().encode())
@@ -106,7 +106,7 @@ def row_writer(path: Path, form: OutputFormat, copied: Sequence[str], *, labelle
 
 
 def same_rows(one: Path, other: Path, form: OutputFormat) -> bool:
-    """Whether two outputs agree but for rounding; `one` was written here, `other` may be anything. Raises OSError."""
+    """True if two outputs agree except for rounding; `one` was written here, `other` may be any file. Raises OSError."""
     import pyarrow as pa
 
     if filecmp.cmp(one, other, shallow=False):

@@ -1,4 +1,4 @@
-"""One pod of a Job that scores: its progress in the log."""
+"""One pod of a Kubernetes Job that scores; its progress goes to the log."""
 
 import logging
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class _Logged(Progress):
 
 
 def run_order(order: Order, settings: ScoringFile, models: Place, live: Callable[[], int | None]) -> Report:
-    """Do the part of this pod, and wait for the others. Raises what `run_job` raises, and ConfigRefused."""
+    """Score this pod's share of an order, and wait for the other pods. Raises the errors of `run_job`, and ConfigRefused."""
     scratch = Path(settings.scoring.scratch_dir)
     scratch.mkdir(parents=True, exist_ok=True)
     given = order.given(

@@ -1,4 +1,4 @@
-"""The quality of scores: sums over impressions while rows are scored, and what they say."""
+"""The quality of scores: sums over impressions during scoring, and the measures computed from them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,14 +14,14 @@ Counts = npt.NDArray[np.int64]
 
 
 class QualityCounter:
-    """Of the rows of a task."""
+    """Sums over the rows of a task."""
 
     def __init__(self) -> None:
         self._positives, self._negatives = np.zeros(BUCKETS), np.zeros(BUCKETS)
         self._sums = np.zeros(4)
 
     def add(self, probabilities: npt.NDArray[np.float32], shows: Counts, clicks: Counts) -> None:
-        """Rows of `shows` impressions of which `clicks` were clicked."""
+        """Add rows with `shows` impressions, of which `clicks` were clicked."""
         if not len(probabilities):
             return
         p = inside(probabilities)
@@ -54,7 +54,7 @@ def _sparse(counts: npt.NDArray[np.float64]) -> dict[int, int]:
 
 
 def total(outcomes: Iterable[Outcome]) -> Outcome:
-    """The outcome of all of them as one."""
+    """Return the sum of several outcomes."""
     rows = shows = clicks = 0
     refused: Counter[str] = Counter()
     examples: dict[str, str] = {}
@@ -91,7 +91,7 @@ def total(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def measures(outcome: Outcome) -> dict[str, Any]:
-    """Rows and refused rows; of labelled ones the measures of their impressions, None where there are too few to tell.
+    """Return counts of rows and refused rows, and for labelled rows the measures of their impressions, None if these are too few.
 
     `calibration` is predicted ÷ observed CTR.
     """

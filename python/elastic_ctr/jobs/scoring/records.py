@@ -1,4 +1,4 @@
-"""Rows of a part of a file as serving's instances, in the order of the file, and those that are refused with their reasons."""
+"""Rows of a part of a file as serving's instances, in the order of the file, and the refused rows with their reasons."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class RefusedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A block of `rows` rows. Instances, shows, clicks and copied texts are of those that are scored, `places` where they stand."""
+    """A block of `rows` rows. Instances, shows, clicks and copied texts belong to the scored rows, `places` are their indices."""
 
     rows: int
     instances: Instances
@@ -50,13 +50,13 @@ class Records:
 
 class RecordReader(Protocol):
     def blocks(self, raw: BinaryIO, path: str, start: int, stop: int) -> Iterator[Records]:
-        """The rows that lie in [start, stop) of a file, where 0 is its end. Raises DamagedFile, ColumnsRefused, ValueError."""
+        """Yield the rows in [start, stop) of a file, where stop 0 is its end. Raises DamagedFile, ColumnsRefused, ValueError."""
 
 
 def reader_of(
     schema: Schema, data: Data, sparse_dim: int | None, copied: Sequence[str], *, no_clicks: bool
 ) -> RecordReader:
-    """By the features of the version, and what the values file says of the rows. Raises ValueError where these do not fit."""
+    """Return a reader for the features of the version and the rows described in `data`. Raises ValueError if they do not fit."""
     if schema.transformer is None:
         if data.format != "clicks":
             raise ValueError(
@@ -76,7 +76,7 @@ def reader_of(
 
 
 class LineReader:
-    """Lines of `show click feasign:slot …`, by the trainers' converter; without clicks, of features alone."""
+    """Reads lines of `show click feasign:slot …` by the trainers' converter; with `no_clicks` lines have only features."""
 
     def __init__(self, schema: Schema, sparse_dim: int | None, max_line_bytes: int, *, no_clicks: bool) -> None:
         self._slots = len(schema.slots)
@@ -107,7 +107,7 @@ class LineReader:
 
 
 class RowReader:
-    """Rows of columns, by the trainers' readers and the version's features."""
+    """Reads rows of columns by the trainers' readers and the version's features."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class RowReader:
         self._format = form
         self._own = len(transformer.inputs.texts)
         self._copied = len(copied)
-        # Behind the features' own, whose places the transformer knows.
+        # Copied columns come after the features' inputs, whose indices the transformer uses.
         texts = (*transformer.inputs.texts, *(TextInput(column, "") for column in copied))
         self._wanted = Wanted(Inputs(texts, transformer.inputs.numbers, transformer.inputs.missing), label, shows)
         self._max_line_bytes = max_line_bytes
@@ -168,7 +168,7 @@ class RowReader:
 
 
 def _ranks(kept: Places, refused: Sequence[int]) -> Places:
-    """Where the kept ones stand among all, which are in the order of their offsets."""
+    """Return the indices of the kept rows among all rows, which are in the order of their offsets."""
     if not refused:
         return np.arange(len(kept))
     return np.arange(len(kept)) + np.searchsorted(np.array(refused, np.int64), kept)

@@ -1,4 +1,4 @@
-"""A job of scoring on this machine: begun or gone on with, its version fetched, its tasks given to processes, its outcomes summed."""
+"""A scoring job on this machine: begin or resume it, fetch its version, run its tasks in processes, sum the outcomes."""
 
 import multiprocessing
 import os
@@ -27,22 +27,22 @@ from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.store.versions.manifest import VersionManifest, read_version
 from elastic_ctr.training.master.calendar.schedule import ranges
 
-# Of `data`: what decides how a row is read.
+# The settings below `data` that decide how a row is read.
 _OF_ROWS = {"path", "format", "reader", "label", "shows", "columns", "slots", "max_line_bytes"}
-# Processes that were ended, of all together.
+# The job fails after so many lost processes in all.
 _MOST_LOST = 3
 _LOOK_SECONDS = 1.0
 
 
 class JobFailed(RuntimeError):
-    """Some tasks cannot be scored, or processes end: what, why, the way out. Finished tasks stay done."""
+    """Some tasks cannot be scored, or processes crash; the text has the reason and the way out. Finished tasks stay done."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """All that a job needs. `models` is the store with versions, `folder` is where its processes share the job.
+    """The inputs of a job. `models` is the store with versions, `folder` the place through which processes share the job.
 
-    `listing` finds the files when the job begins; `live` tells the live version where it is asked for.
+    `listing` finds the files when the job begins; `live` returns the live version, and is called only for `--version live`.
     """
 
     options: Options
@@ -58,7 +58,7 @@ class Given:
 
 
 class Progress:
-    """Told of what goes on."""
+    """An observer of a job's progress."""
 
     def begun(self, job: Job, done: set[int], *, again: bool) -> None: ...
 
@@ -68,12 +68,12 @@ class Progress:
 
 
 def how_read(data: Data) -> str:
-    """The digest of what decides how rows are read."""
+    """Return the digest of the settings that decide how rows are read."""
     return digest_of(data.model_dump(mode="json", include=_OF_ROWS))
 
 
 def run_job(given: Given, progress: Progress) -> Report:
-    """Score what is not scored yet.
+    """Score the tasks of a job that are not done yet, and return the report of all.
 
     Raises VersionUnusable, OutputRefused, NothingToRead, ManifestDamaged, BuildFailed, JobFailed, StoreError, OSError, ValueError.
     """
@@ -86,11 +86,11 @@ def run_job(given: Given, progress: Progress) -> Report:
         done = folder.done()
         progress.begun(job, done, again=manifest is None)
         if left := len(job.tasks) - len(done):
-            # What is done needs no version: retention may have deleted it since.
+            # The version is read only for open tasks, because retention may have deleted it since.
             manifest = manifest or _version_of(job, folder, models, left)
             config = StoreConfig(url=given.models.url, user=given.models.user)
             files = fetch_version(models, manifest, given.scratch, config, given.models.tokens, given.processes)
-            # A sentence now, not one from every process.
+            # An error is raised once here, not by every process.
             schema = schema_of(manifest, files.folder)
             options = job.options
             reader_of(schema, given.data, manifest.sparse_dim, options.copied, no_clicks=options.no_clicks)
@@ -107,7 +107,7 @@ def run_job(given: Given, progress: Progress) -> Report:
 
 
 def _begun(given: Given, folder: JobFolder, models: Store) -> tuple[Job, VersionManifest | None]:
-    """The job, and its version unless the job was begun before."""
+    """Return the job, and its version unless the job was begun before."""
     job = folder.job()
     if job is None:
         manifest = find_version(models, given.options.version, given.live)
@@ -119,7 +119,7 @@ def _begun(given: Given, folder: JobFolder, models: Store) -> tuple[Job, Version
 
 
 def _version_of(job: Job, folder: JobFolder, models: Store, left: int) -> VersionManifest:
-    """The version that a job was begun with. Raises VersionUnusable, ManifestDamaged, StoreError."""
+    """Return the version with which a job was begun. Raises VersionUnusable, ManifestDamaged, StoreError."""
     try:
         manifest = read_version(models, job.version)
     except NotInStore as gone:
@@ -146,7 +146,7 @@ def digest_of_manifest(manifest: VersionManifest) -> str:
 
 
 class _Processes:
-    """The processes of a job on this machine, until each has found nothing more to do."""
+    """The processes of a job on this machine, each of which ends once no task is left."""
 
     def __init__(self, work: Work, folder: JobFolder, progress: Progress, done: set[int]) -> None:
         self._work = work
@@ -161,7 +161,7 @@ class _Processes:
         self._running: dict[Connection, SpawnProcess] = {}
 
     def run(self, processes: int) -> None:
-        """Raises JobFailed, StoreError."""
+        """Run until all processes have ended. Raises JobFailed, StoreError."""
         try:
             for _ in range(processes):
                 self._start()
@@ -185,7 +185,7 @@ class _Processes:
         process = context.Process(target=run_worker, args=(self._work, self._started, telling, os.getpid()))
         with children_without_interrupts():
             process.start()
-        # The pipe ends with the process.
+        # The parent closes its writing end, so that the pipe ends with the process.
         telling.close()
         self._started += 1
         self._running[told] = process
@@ -224,7 +224,7 @@ class _Processes:
         self._start()
 
     def _look(self) -> None:
-        """Tasks that were done here or elsewhere."""
+        """Report tasks that were done here or elsewhere."""
         now = self._folder.done()
         self._progress.done(self._work.job, now - self._done)
         self._done |= now

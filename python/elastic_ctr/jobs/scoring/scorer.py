@@ -1,4 +1,4 @@
-"""Probabilities of instances by one version: what serving computes, from parts that are mapped here. Only one thread may use it."""
+"""Probabilities of instances by one version, computed as in serving, from locally mapped parts. Only one thread may use a scorer."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,13 @@ from elastic_ctr.serving.batching.pooling import NOT_AVERAGED, Floats, pooled, u
 from elastic_ctr.serving.batching.predictor import DenseNetwork
 from elastic_ctr.serving.batching.schema import schema_of
 
-# Of one call of the network; each is keys and floats in memory.
+# Limits of one call of the network; each row and feasign takes keys and floats in memory.
 _MOST_ROWS = 2048
 _MOST_FEASIGNS = 1 << 20
 
 
 class Scorer:
-    """Raises VersionUnusable's causes while it is made: NetworkUnusable, DictionaryDamaged, PartsDoNotFit, FeaturesDamaged, OSError."""
+    """Scores with one version. The constructor raises NetworkUnusable, DictionaryDamaged, PartsDoNotFit, FeaturesDamaged, OSError."""
 
     def __init__(self, files: VersionFiles) -> None:
         manifest = files.manifest
@@ -32,7 +32,7 @@ class Scorer:
         self._network = DenseNetwork(files.folder, len(manifest.slots) * manifest.dim, len(manifest.numbers))
 
     def probabilities(self, instances: Instances) -> Floats:
-        """f32 [rows]. Raises NetworkUnusable."""
+        """Return probabilities f32 [rows]. Raises NetworkUnusable."""
         if not instances.rows:
             return np.empty(0, np.float32)
         parts = [self._of_part(part) for part in instances.parts(_MOST_ROWS, _MOST_FEASIGNS)]
@@ -47,7 +47,7 @@ class Scorer:
         return pooled(unique, values, instances, self._manifest.dim, self._averaged)
 
     def dumped(self, instances: Instances, dumps: Sequence[Dump]) -> Texts:
-        """The columns of `dump_names`, of each instance."""
+        """Return the columns of `dump_names` for each instance."""
         if not dumps or not instances.rows:
             return tuple([] for _ in dump_names(dumps, self.schema))
         return dumped(dumps, instances, self._manifest.sparse_dim, self._pooled(instances))

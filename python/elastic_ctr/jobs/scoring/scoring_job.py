@@ -1,10 +1,10 @@
-"""A job of scoring: what is scored, with which version, cut into tasks. Its document is written once, and all its processes read it.
+"""A scoring job: the input and the version, cut into tasks. Its document is written once, and all its processes read it.
 
-Everything that processes agree on stands in the folder of the job, which may be on any store:
+All shared state is in the folder of the job, which may be on any store:
 
-    _job/job.json            this document, by the process that came first
+    _job/job.json            this document, written by the first process
     _job/leases/17.1         the process that works on task 17
-    _job/done/17.json        its result, after its output; a task without it is scored again
+    _job/done/17.json        its result, written after its output; a task without it is scored again
     20200401/00/part-0.csv   the output of a task
     _SUCCESS                 all tasks are done
 """
@@ -35,17 +35,17 @@ Amount = Annotated[float, Field(ge=0)]
 
 
 class OutputRefused(ValueError):
-    """Nothing is written to this folder: a sentence."""
+    """The folder cannot take the output; the text is a sentence."""
 
 
 class OtherJob(OutputRefused):
-    """The folder holds another job: what differs, and the way out."""
+    """The folder has another job; the text has the difference and the way out."""
 
 
 class Options(Record):
-    """The options that were given. Two runs belong together when these are the same.
+    """The options of a run. Runs with the same options share a job.
 
-    `version` is as it was asked for. `data` is the digest of how rows are read; `hours` and `files` are what was named.
+    `version` is the value of the option. `data` is the digest of how rows are read; `hours` and `files` are the named inputs.
     """
 
     deed: Literal["predict", "evaluate"]
@@ -60,7 +60,7 @@ class Options(Record):
     dumps: tuple[Dump, ...] = ()
 
 
-# In the order in which a difference is looked for, each as the command calls it.
+# The names of the options in messages, in the order in which they are compared.
 _NAMES = {
     "deed": "the command",
     "version": "--version",
@@ -76,7 +76,7 @@ _NAMES = {
 
 
 class ScoringTask(Record):
-    """A part of a file: the bytes [start, stop) of it, where 0 is its end. `size` is the file's; `split` is its hour or name."""
+    """A part of a file: its bytes [start, stop), where stop 0 is the end. `size` is the file's; `split` is its hour or name."""
 
     path: str
     split: str
@@ -91,7 +91,7 @@ class ScoringTask(Record):
 
 
 class Job(Record):
-    """`version` is the id that `options.version` was when the job began; `manifest` is the SHA-256 of its manifest."""
+    """`version` is the id to which `options.version` resolved when the job began; `manifest` is the SHA-256 of its manifest."""
 
     options: Options
     version: VersionId
@@ -102,7 +102,7 @@ class Job(Record):
 class QualitySums(Record):
     """Sums over impressions of one task, or of several: `positives` and `negatives` are counts by bucket of the logit.
 
-    `predicted` is of probabilities, `loss` in nats, `absolute` and `squared` of the distance to 0 or 1.
+    `predicted` sums probabilities, `loss` nats, `absolute` and `squared` the distances to 0 or 1.
     """
 
     predicted: Amount = 0
@@ -114,15 +114,15 @@ class QualitySums(Record):
 
 
 class Written(Record):
-    """An output as it was written."""
+    """Size and digest of an output as it was written."""
 
     bytes: Whole
     sha256: str
 
 
 class Outcome(Record):
-    """The result of a task: `rows` of its input, `refused` of them by reason, an example of each, the sums of the others. `written` is
-    absent where a task has no output, and in those of an earlier release.
+    """The result of a task: `rows` of its input, `refused` rows by reason, an example of each, the sums of the other rows. `written`
+    is absent if the task has no output, and in results of an earlier release.
     """
 
     rows: Whole
@@ -141,9 +141,9 @@ def digest_of(document: object) -> str:
 def tasks_of(
     parts: list[tuple[str, int, int]], files: dict[str, int], splits: dict[str, str], names: dict[str, str], ending: str
 ) -> tuple[ScoringTask, ...]:
-    """One task a range of a file. `names` are those of the files in the output, `ending` is that of outputs.
+    """Return one task per range of a file. `names` are the files' names in the output, `ending` the ending of outputs.
 
-    Raises OutputRefused where two tasks would have one output.
+    Raises OutputRefused if two tasks would have the same output.
     """
     of_file: dict[str, int] = {}
     for path, _, _ in parts:
@@ -161,7 +161,7 @@ def tasks_of(
 
 
 def _refuse_collisions(tasks: Iterable[ScoringTask]) -> None:
-    """A part of a cut file is called as a whole file may be."""
+    """Raises OutputRefused if a part of a cut file has the same output as another file."""
     by_output: dict[str, ScoringTask] = {}
     for task in tasks:
         other = by_output.setdefault(task.output, task)
@@ -173,13 +173,13 @@ def _refuse_collisions(tasks: Iterable[ScoringTask]) -> None:
 
 
 class JobFolder:
-    """A job where its processes share it."""
+    """The folder of a job, through which its processes share it."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def job(self) -> Job | None:
-        """None before any was begun. Raises OtherJob, StoreError."""
+        """Return the job of the folder, or None before one was begun. Raises OtherJob, StoreError."""
         try:
             return read_document(Job, self.store.get_bytes(DOCUMENT))
         except NotInStore:
@@ -190,9 +190,9 @@ class JobFolder:
             ) from damaged
 
     def begin(self, job: Job) -> Job:
-        """The job of this folder: this one, or the one that another process has begun. Raises OutputRefused, StoreError."""
+        """Begin this job, unless another process has begun one, and return the folder's. Raises OutputRefused, StoreError."""
         there = self._left_over(job)
-        # Another process that has begun meanwhile may have written that; its document came first.
+        # Another process that began meanwhile may have written the file; then its document is there.
         if there is not None and self.job() is None:
             raise OutputRefused(
                 f"{there} is in {self.store.url} already, and there is no {DOCUMENT} that tells which run wrote it; give another "
@@ -207,7 +207,7 @@ class JobFolder:
         return found
 
     def _left_over(self, job: Job) -> str | None:
-        """A file that would pass for one of this job."""
+        """Return a file that would be mistaken for one of this job, or None."""
         if self.store.exists(SUCCESS):
             return SUCCESS
         if names := self.store.list(DONE):
@@ -224,7 +224,7 @@ class JobFolder:
         return None
 
     def check(self, found: Job, options: Options) -> None:
-        """Raises OtherJob unless the job in the folder was asked for with the same options; its version may be named by its id."""
+        """Raises OtherJob unless the folder's job has the same options; its version may also be named by its id."""
         for field, name in _NAMES.items():
             before, now = getattr(found.options, field), getattr(options, field)
             if before != now and not (field == "version" and now == str(found.version)):
@@ -235,7 +235,7 @@ class JobFolder:
                 )
 
     def done(self) -> set[int]:
-        """Raises StoreError."""
+        """Return the tasks that have a result. Raises StoreError."""
         names = (name.removesuffix(".json") for name in self.store.list(DONE))
         return {int(name) for name in names if name.isdigit()}
 
@@ -243,7 +243,7 @@ class JobFolder:
         return self.store.exists(f"{DONE}/{task}.json")
 
     def outcome(self, task: int) -> Outcome:
-        """Raises NotInStore, OtherJob."""
+        """Return the result of a task. Raises NotInStore, OtherJob."""
         try:
             return read_document(Outcome, self.store.get_bytes(f"{DONE}/{task}.json"))
         except DocumentDamaged as damaged:
@@ -255,7 +255,7 @@ class JobFolder:
         return self.store.exists(SUCCESS)
 
     def changed(self, job: Job) -> Iterator[int]:
-        """The done tasks whose outputs are no longer as they were written. Reads all of them. Raises OtherJob, StoreError."""
+        """Yield the done tasks whose outputs differ from what was written, by reading all outputs. Raises OtherJob, StoreError."""
         for task in sorted(self.done()):
             written = self.outcome(task).written
             if written is not None and not self._stands(job.tasks[task].output, written):
@@ -272,18 +272,18 @@ class JobFolder:
         return (size, digest.hexdigest()) == (written.bytes, written.sha256)
 
     def reopen(self, job: Job, task: int) -> None:
-        """The task is to be done again: its result goes last, so that a look after a crash finds the same. Raises StoreError."""
+        """Open a task again. Its result is deleted last, so that after a crash the task is found changed again. Raises StoreError."""
         self.store.delete(SUCCESS)
         self.store.delete(job.tasks[task].output)
         self.store.delete(f"{DONE}/{task}.json")
 
     def note(self, task: int, outcome: Outcome) -> None:
-        """The task is done. Another process may have said so already: the first one counts."""
+        """Write the result of a task, unless another process has done so: the first result counts."""
         with suppress(AlreadyPublished):
             self.store.put_bytes(outcome.to_json(), f"{DONE}/{task}.json")
 
     def finish(self, tasks: Iterable[ScoringTask]) -> None:
-        """All tasks are done: what lost processes have left goes, and the donefile of the folder comes."""
+        """Delete the files of lost processes, and write the donefile of the folder, once all tasks are done."""
         self.store.delete(LEASES)
         for folder in sorted({task.output.rpartition("/")[0] or "." for task in tasks} | {DONE, FOLDER}):
             self.store.sweep(folder)
@@ -292,8 +292,8 @@ class JobFolder:
 
 
 class OpenTasks:
-    """The tasks that one process may still take, in its order. The folder is listed once in a while, not for each task: a listing is
-    as long as the job.
+    """The tasks that one process may still take, in its order. The folder is listed at intervals, not for each task, because a listing
+    grows with the job.
     """
 
     def __init__(self, folder: JobFolder, order: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
@@ -303,7 +303,7 @@ class OpenTasks:
         self._next = clock()
 
     def left(self) -> list[int]:
-        """Some may have been done elsewhere meanwhile; none is left only if the folder says so. Raises StoreError."""
+        """Return the open tasks, of which some may be done elsewhere; an empty list was confirmed by the folder. Raises StoreError."""
         if self._clock() >= self._next or not self._open:
             done = self._folder.done()
             self._open = [task for task in self._open if task not in done]
@@ -311,11 +311,11 @@ class OpenTasks:
         return self._open
 
     def look_again(self) -> None:
-        """All are held by others: look at the folder next time."""
+        """List the folder at the next call, because other processes work on all open tasks."""
         self._next = self._clock()
 
     def settle(self, task: int) -> None:
-        """This process takes it, and never again."""
+        """Remove a task that this process has taken; it does not take the task again."""
         self._open.remove(task)
 
 

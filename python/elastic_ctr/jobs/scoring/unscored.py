@@ -1,4 +1,4 @@
-"""Rows whose probability is no number: they are refused with a sentence, and the others of their block are scored."""
+"""Rows whose probability is NaN: they are refused with a sentence, and the other rows of their block are scored."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +15,7 @@ from elastic_ctr.serving.batching.schema import Schema
 
 
 class Where(NamedTuple):
-    """A block of a file: so many rows are before it, from the byte `start` on."""
+    """The position of a block in a file: the rows before it, counted from the byte `start` on."""
 
     path: str
     start: int
@@ -23,7 +23,7 @@ class Where(NamedTuple):
 
 
 def split_unscored(records: Records, probabilities: Floats, where: Where, schema: Schema) -> tuple[Records, Floats]:
-    """The records with those refused that have no probability, and the probabilities of the others."""
+    """Return the records, of which those without a probability are refused, and the probabilities of the others."""
     scored = ~np.isnan(probabilities)
     if scored.all():
         return records, probabilities
@@ -52,7 +52,7 @@ def _refusals(records: Records, scored: npt.NDArray[np.bool_], where: Where, sch
 
 
 def _largest(instances: Instances, row: int, schema: Schema) -> str:
-    """What the network got, as far as it may be the reason."""
+    """Return the largest input of the network as the end of a sentence, because it may be the reason."""
     if instances.numbers is None or schema.transformer is None:
         return "; a value of the version is damaged"
     numbers = instances.numbers[row]

@@ -1,4 +1,4 @@
-"""The version that rows are scored with: found by its name, and its files on this machine as cube and serving would have them."""
+"""The version that scores the rows: its lookup by name, and its files on this machine as in cube and serving."""
 
 import multiprocessing
 import os
@@ -37,13 +37,13 @@ _NAMED = 5
 
 
 class VersionUnusable(ValueError):
-    """The version that was asked for cannot be scored with: which, why, the way out."""
+    """The requested version cannot score; the text has the version, the reason and the way out."""
 
 
 def find_version(store: Store, asked: str, live: Callable[[], int | None]) -> VersionManifest:
-    """The version of an id, the newest one that is not refused (`latest`), or the one that `live` tells (`live`).
+    """Return the version of an id, the newest one that is not refused (`latest`), or the live one by the callback (`live`).
 
-    Raises VersionUnusable, ManifestDamaged, StoreError, and what `live` raises.
+    Raises VersionUnusable, ManifestDamaged, StoreError, and the errors of `live`.
     """
     if asked == LATEST:
         there = published_versions(store)
@@ -80,7 +80,7 @@ def _those_there(store: Store) -> str:
 
 @dataclass(frozen=True)
 class VersionFiles:
-    """The files of a version on this machine: `folder` has network and features, `parts` are those of the dictionary."""
+    """The files of a version on this machine: `folder` has network and features, `parts` are the dictionary's."""
 
     manifest: VersionManifest
     folder: Path
@@ -90,8 +90,8 @@ class VersionFiles:
 def fetch_version(
     store: Store, manifest: VersionManifest, scratch: Path, config: StoreConfig, tokens: Tokens | None, processes: int
 ) -> VersionFiles:
-    """Every file is checked by its digest. Parts are those of the store's dictionary; where none was built, or it is gone, they
-    are built here from the published files, by the rules of cube-builder.
+    """Fetch the files of a version and check their digests. Parts come from the store's dictionary. If none was built, or it was
+    deleted, they are built here from the published files, by the rules of cube-builder.
 
     Raises VersionUnusable, ManifestDamaged, BuildFailed, StoreError, OSError.
     """
@@ -115,10 +115,10 @@ def fetch_version(
 
 
 def _published(store: Store, dictionary: DictionaryManifest, folder: Path) -> dict[int, Paths]:
-    """Raises NotInStore where retention has taken a part meanwhile."""
+    """Fetch the parts of a dictionary. Raises NotInStore if retention has deleted a part meanwhile."""
     full = read_full(store, dictionary)
     layers = {p: (full.part(p), *dictionary.overlays(p)) for p in range(dictionary.partitions)}
-    # Each file once: an overlay may be the one of all partitions.
+    # Each file once, because an overlay may be one file of all partitions.
     files = {each: checked_file(store, each, folder) for each in {each for own in layers.values() for each in own}}
     return {partition: Paths.of(*(files[each] for each in own)) for partition, own in layers.items()}
 
@@ -140,7 +140,7 @@ def _built(
 
 
 def _build_all(plan: Plan, folder: Path, config: StoreConfig, tokens: Tokens | None, processes: int) -> None:
-    """Raises BuildFailed."""
+    """Build all parts in worker processes. Raises BuildFailed."""
     step = plan.first_step
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, spawn, die_with_parent, (os.getpid(),)) as pool:

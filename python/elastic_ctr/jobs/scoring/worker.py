@@ -1,4 +1,4 @@
-"""A process that scores tasks of a job until none is left. Its parent starts it, and hears what becomes of each task."""
+"""A process that scores tasks of a job until none is left. It sends the result of each task to its parent."""
 
 import os
 import signal
@@ -45,21 +45,21 @@ _EXAMPLE_CHARACTERS = 200
 
 
 class Place(NamedTuple):
-    """The address of a store, with what it takes to write there."""
+    """The address of a store, with the user and tokens to write there."""
 
     url: str
     user: str = "root"
     tokens: Tokens | None = None
 
     def open(self) -> Store:
-        """Raises StoreError."""
+        """Open the store. Raises StoreError."""
         patience = RetryPolicy(_STORE_PATIENCE_SECONDS)
         return open_store(self.url, user=self.user, tokens=self.tokens, retry=patience)
 
 
 @dataclass(frozen=True)
 class Work:
-    """The share of every process of a job on this machine. `source` has the rows; `scratch` is for files of a task."""
+    """The inputs that all processes of a job on this machine share. `source` has the rows; `scratch` is for files of a task."""
 
     job: Job
     folder: Place
@@ -79,23 +79,23 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A task cannot be scored (its sentence), or none can be (without a task)."""
+    """A task cannot be scored, or, without a task, none can be; with the sentence."""
 
     task: int | None
     sentence: str
 
 
 class InputChanged(OSError):
-    """A file is not the one that the job was cut from."""
+    """A file has changed since the job was cut into tasks."""
 
 
 def run_worker(work: Work, number: int, told: Connection, parent: int) -> None:
-    """In a process of its own."""
+    """Run the worker in a process of its own."""
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     scratch = work.scratch / f"process-{number}"
     scratch.mkdir(parents=True, exist_ok=True)
-    # Paddle leaves files where it runs.
+    # Paddle writes files to the working directory.
     os.chdir(scratch)
     try:
         with closing(work.folder.open()) as store, closing(open_source(work.source.url, work.source.user)) as source:
@@ -107,7 +107,7 @@ def run_worker(work: Work, number: int, told: Connection, parent: int) -> None:
     except (NetworkUnusable, DictionaryDamaged, PartsDoNotFit, OSError, ValueError) as wrong:
         told.send(Failed(None, str(wrong)))
     told.close()
-    # Paddle's own threads and destructors have no part in a clean end.
+    # Exit without Paddle's threads and destructors, which may fail.
     os._exit(0)
 
 
@@ -129,9 +129,9 @@ class Worker:
         self._columns = (*options.copied, *dump_names(options.dumps, self._scorer.schema))
 
     def run(self, number: int) -> None:
-        """Until every task is done, here or elsewhere, or has failed here. Raises StoreError."""
+        """Work until every task is done, here or elsewhere, or has failed here. Raises StoreError."""
         tasks = range(len(self._job.tasks))
-        # Each process begins somewhere else, so that few want the same task.
+        # Each process begins at another task, so that few compete for the same one.
         begin = (os.getpid() + number) % max(len(tasks), 1)
         open_tasks = OpenTasks(self._folder, [*tasks[begin:], *tasks[:begin]])
         while left := open_tasks.left():
@@ -141,13 +141,13 @@ class Worker:
                 time.sleep(_LOOK_SECONDS)
                 continue
             task, lease = taken
-            # Also one that has failed: this process does not try it twice.
+            # A failed task is settled, too, because this process does not try it twice.
             open_tasks.settle(task)
             self._carry_out(task, lease)
 
     def _carry_out(self, task: int, lease: Lease) -> None:
         try:
-            # It may have been done between the look and the lease.
+            # The task may have been done between the listing and the lease.
             if not self._folder.is_done(task):
                 outcome = self._score(self._job.tasks[task])
                 self._folder.note(task, outcome)
@@ -159,7 +159,7 @@ class Worker:
             lease.release()
 
     def _score(self, task: ScoringTask) -> Outcome:
-        """Raises InputChanged, OutputRefused, StoreError, OSError, ValueError."""
+        """Score a task and write its output. Raises InputChanged, OutputRefused, StoreError, OSError, ValueError."""
         if (size := self._source.size(task.path)) != task.size:
             raise InputChanged(
                 f"{task.path} has {size} bytes, and had {task.size} when this output was begun: begin another output"
@@ -188,12 +188,12 @@ class Worker:
         return tally.outcome().model_copy(update={"written": written})
 
     def _publish(self, part: Path, output: str) -> Written:
-        """What stands there. Raises OutputRefused, StoreError, OSError."""
+        """Put the output into the folder, and return size and digest of the file there. Raises OutputRefused, StoreError, OSError."""
         try:
             self._folder.store.put(part, output)
             return _written(part)
         except AlreadyPublished as stands:
-            # A process that was slow has been overtaken, or one was lost before it noted its result: both wrote the same.
+            # A slow process was overtaken, or a process was lost before it wrote its result: both outputs should be the same.
             there = self._scratch / "there"
             try:
                 self._folder.store.get(output, there)

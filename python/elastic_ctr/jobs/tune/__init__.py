@@ -1,1 +1,1 @@
-"""A search for the model's settings on hours that are there already: one trial is one training beside one parameter server."""
+"""A search for the model's settings on existing hours: one trial is one training beside one parameter server."""

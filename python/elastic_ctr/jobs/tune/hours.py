@@ -1,7 +1,7 @@
-"""The hours of a search: which are trained and which validate, converted once for all trials.
+"""The hours of a search, divided into training and validation, and converted once for all trials.
 
-Records are converted as trainers convert them, with the statistics that a training would pin: those of the values file, or of the
-first pass.
+Records are converted as by trainers, with the statistics that a training would pin: those of the values file, or of the first
+pass.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from elastic_ctr.training.trainer.converter import Conversion, convert_task
 from elastic_ctr.training.trainer.held_out import hold_out, is_chosen
 
 VALIDATION_SHARE = 0.2
-# Of the draws that decide for a record, by its content; data.holdout has seed 0.
+# Seeds of the random choices for a record, by its content; data.holdout has seed 0.
 _SAMPLE_SEED, _VALIDATION_SEED = 1, 2
 
 Report = Callable[[int, str], None]
@@ -35,13 +35,13 @@ Group = tuple[Pass, dict[str, int]]
 
 
 class HoursRefused(ValueError):
-    """The hours cannot be searched on: a sentence."""
+    """The hours cannot be used for a search; the text is a sentence."""
 
 
 def divided(hours: Sequence[str], trained: Sequence[str] | None = None) -> tuple[list[str], list[str]]:
-    """The hours to train and those to validate with: the last fifth of all, or as many after those to be `trained`.
+    """Return the hours to train and the hours to validate with: the last fifth of all, or as many after the `trained` hours.
 
-    Of a single hour there are none to validate with: a share of its records does.
+    With a single hour there is none to validate with, so a share of its records is used.
     """
     if trained is not None:
         after = [hour for hour in hours if hour > max(trained, default="")]
@@ -70,7 +70,7 @@ class HoursReader:
         self._files = 0
 
     def read(self, trained: Sequence[str], validated: Sequence[str], records: int) -> Hours:
-        """About so many records of these hours, at most. Raises HoursRefused, StoreError, OSError, ValueError."""
+        """Convert about `records` records of these hours, at most. Raises HoursRefused, StoreError, OSError, ValueError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         groups = list(self._groups(trained))
         conversion = self._conversion(groups)
@@ -109,7 +109,7 @@ class HoursReader:
         return {path: size for path, size in self._listing.files.items() if self._listing.splits[path] in wanted}
 
     def _groups(self, trained: Sequence[str]) -> Iterator[Group]:
-        """The passes as the master would plan them."""
+        """Yield the passes as the master would plan them."""
         data, wanted = self._values.data, set(trained)
         span = at_hours(data, f"{trained[0]}..{trained[-1]}", "--hours")
         for one in passes(span):
@@ -126,7 +126,7 @@ class HoursReader:
         return conversion_of(member, feature_document(member, statistics))
 
     def _statistics(self, groups: Sequence[Group]) -> Statistics:
-        """Of the first pass that has records."""
+        """Return the statistics of the first pass that has records."""
         assert self._values.features is not None
         reader = reader_of(self._values.data, self._values.features)
         for planned, files in groups:
@@ -142,7 +142,7 @@ class HoursReader:
         raise HoursRefused("the hours have no row; there is nothing to make statistics of")
 
     def _sampled_share(self, conversion: Conversion, files: Sequence[tuple[str, int]], records: int) -> float:
-        """So that about so many are left, judged by the first file that has some."""
+        """Return the share of records to keep, so that about `records` are left, estimated by the first file with records."""
         for path, size in files:
             [(_, start, stop), *_] = [*ranges({path: size}, self._values.data.task_bytes), (path, 0, 0)]
             target = self._folder / "first.txt"
@@ -150,14 +150,14 @@ class HoursReader:
             target.unlink()
             if result.records:
                 ratio = records / (result.records * sum(each for _, each in files) / ((stop or size) - start))
-                # 2 % above all that there seem to be are not worth a sample.
+                # Sampling is not worth it to drop less than 2 % of the records.
                 return 1.0 if ratio > 0.98 else ratio
         return 1.0
 
     def _pass(
         self, conversion: Conversion, planned: Pass, files: Mapping[str, int], *, aside: bool
     ) -> tuple[TrainedPass, list[Piece]]:
-        """The pass, and with `aside` the records that validate instead of being trained."""
+        """Return the converted pass, and with `aside` the records that are set apart for validation."""
         pieces, apart = [], []
         shows = clicks = 0
         for piece, result in self._pieces(conversion, files, planned.id):
@@ -179,7 +179,7 @@ class HoursReader:
     def _pieces(
         self, conversion: Conversion, files: Mapping[str, int], planned: str | None
     ) -> Iterator[tuple[Piece, control.TaskResult]]:
-        """The tasks of a pass in the order in which the master would give them; without a pass nothing is shuffled."""
+        """Yield the tasks of a pass in the order in which the master would assign them; without a pass nothing is shuffled."""
         data, seed = self._values.data, self._values.model.seed
         order = None if planned is None else order_of_tasks(data, seed, planned)
         for [(path, start, stop), *further] in tasks_of(
@@ -200,7 +200,7 @@ class HoursReader:
             yield Piece(file=target.name, records=kept), result
 
     def _thinned(self, file: Path) -> int:
-        """Leave a share of the records in the file."""
+        """Keep the sampled share of the records in the file, and return their number."""
         kept, count = file.with_suffix(".sampled"), 0
         with file.open("rb") as lines, kept.open("wb") as out:
             for line in lines:
@@ -211,7 +211,7 @@ class HoursReader:
         return count
 
     def _set_apart(self, piece: Piece) -> tuple[Piece, Piece]:
-        """Those of a piece that are trained, and those that validate."""
+        """Split a piece into the records to train and the records to validate with."""
         file = self._folder / piece.file
         names = (file, file.with_suffix(".validation"))
         kept, counts = file.with_suffix(".kept"), [0, 0]
@@ -240,7 +240,7 @@ def _files(groups: Sequence[Group]) -> Iterator[tuple[str, int]]:
 
 
 def counts_of(file: Path) -> tuple[int, int]:
-    """Shows and clicks of a converted file, whose lines begin with `1 SHOW 1 CLICK`."""
+    """Return shows and clicks of a converted file, whose lines begin with `1 SHOW 1 CLICK`."""
     shows = clicks = 0
     with file.open("rb") as lines:
         for line in lines:
@@ -250,7 +250,7 @@ def counts_of(file: Path) -> tuple[int, int]:
 
 
 def at_hours(data: Data, hours: str, option: str) -> Data:
-    """The data of FIRST..LAST, or of one hour. Raises ConfigRefused."""
+    """Return the data of FIRST..LAST, or of one hour. Raises ConfigRefused."""
     first, dots, last = hours.partition("..")
     told = {"start": first, "end": last if dots else first}
     return settings(Data, {**data.model_dump(by_alias=True, exclude_defaults=True), **told}, f"{option} {hours}")

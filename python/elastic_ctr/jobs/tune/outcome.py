@@ -16,7 +16,7 @@ _SHOWN = 10
 
 
 def changes(base: Candidate, other: Candidate) -> dict[str, Any]:
-    """The values of the other one that differ, as a values file: given behind the base's file, it makes the other one."""
+    """Return the values of `other` that differ, as a values file: passed after the base's file, it gives `other`."""
     found: dict[str, Any] = {}
     model = _differences(_whole(base)["model"], _whole(other)["model"])
     model.pop("network", None)
@@ -46,7 +46,7 @@ def _differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
 
 
 def _network_changes(base: Candidate, other: Candidate) -> dict[str, Any]:
-    """The whole of another network: settings of the present one, which it may lack, are taken away by null."""
+    """Return all settings of another network; settings that only the present one has are removed by null."""
     before, after = (each.model.network.model_dump(mode="json", by_alias=True) for each in (base, other))
     if before == after:
         return {}
@@ -59,7 +59,7 @@ def _network_changes(base: Candidate, other: Candidate) -> dict[str, Any]:
 
 
 def described(base: Candidate, other: Candidate) -> str:
-    """In one line; the network always, whether it differs or not."""
+    """Return the differences in one line, which always names the network."""
     words = [f"network {getattr(other.model.network, 'name', '')}"]
     for key, value in _flat(changes(base, other)):
         if key == "model.network.name" or value is None:
@@ -83,7 +83,7 @@ def _text(value: Any) -> str:
 
 
 def leaderboard(base: Candidate, found: Found) -> Table:
-    """The winner first, then by logloss; the present values are always shown."""
+    """Return the trials as a table, the winner first, then by logloss; the present values are always shown."""
     again = {each.result.number: each for each in found.checked if each.again is not None}
     winner = found.winner
     ranked = sorted(
@@ -117,7 +117,7 @@ def _figure(value: float | None) -> str:
 
 
 def verdict(found: Found) -> str:
-    """One sentence."""
+    """Return the result in one sentence."""
     winner, baseline = found.winner, found.baseline
     if winner is None or baseline is None:
         return "the present values were not trained to their end, so nothing can be said"
@@ -131,7 +131,7 @@ def verdict(found: Found) -> str:
 
 
 def tuned_yaml(base: Candidate, found: Found, hours: Hours) -> str:
-    """A values file with what the winner has instead of the present values, and how it was found."""
+    """Return a values file with the winner's values that differ from the present ones, and a comment about the search."""
     winner = found.winner
     added, said = {} if winner is None else changes(base, winner.result.candidate), verdict(found)
     ended = f"{len(found.results)} trials" + (", stopped before the end" if found.interrupted else "")
@@ -146,7 +146,7 @@ def tuned_yaml(base: Candidate, found: Found, hours: Hours) -> str:
 
 
 def document(base: Candidate, found: Found, hours: Hours) -> dict[str, Any]:
-    """For programs."""
+    """Return the result as JSON for programs."""
     winner = found.winner
     return {
         "trained": {

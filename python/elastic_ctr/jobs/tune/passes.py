@@ -1,14 +1,14 @@
-"""The converted hours of a search, as the process of a trial reads them. That process imports nothing that converts."""
+"""The converted hours of a search, for the process of a trial, which does not import the converter."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class SearchFailed(RuntimeError):
-    """Nothing can be compared: a sentence."""
+    """The search has nothing to compare; the text is a sentence."""
 
 
 class Piece(BaseModel):
-    """A converted file: its records, and how many of them `data.holdout` holds out."""
+    """A converted file: its number of records, and of those that `data.holdout` excludes from training."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -18,7 +18,7 @@ class Piece(BaseModel):
 
 
 class TrainedPass(BaseModel):
-    """A pass to train; shows and clicks are of all its records."""
+    """A pass to train; shows and clicks are sums over all its records."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,9 +37,9 @@ class Hours(BaseModel):
     """The records that trials are trained and validated with.
 
     Attributes:
-        validation: not trained.
-        validated: what those records are, in words.
-        share: of the records that were taken; 1 where the passes are whole.
+        validation: pieces of records that are not trained.
+        validated: a description of those records in words.
+        share: the share of records that were kept; 1 if the passes are whole.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,7 +55,7 @@ class Hours(BaseModel):
 
     @property
     def trained(self) -> str:
-        """The passes in words."""
+        """A description of the trained passes in words."""
         first, last = self.passes[0].id, self.passes[-1].id
         return first if first == last else f"{first} to {last} ({len(self.passes)} passes)"
 

@@ -1,4 +1,4 @@
-"""Trials as processes: as many at once as there are places, each with a longest time, all of them ended with this one."""
+"""Trials as processes: a limited number at once, each with a time limit; all of them end with this process."""
 
 import json
 import os
@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ended:
-    """A trial has ended: what it found, or the sentence of its failure."""
+    """A trial has ended: its result, or the sentence of its failure."""
 
     trial: str
     found: dict[str, Any] | None
@@ -60,7 +60,7 @@ class _Running:
 
 
 class TrialPool:
-    """Only the thread that made it may use it: the kernel ends the trials with that thread."""
+    """Only the thread that created the pool may use it, because the kernel ends the trials with that thread."""
 
     def __init__(self, template: TrialSpec, folder: Path, places: int, longest_seconds: float, *, keep: bool) -> None:
         self._template = template
@@ -106,7 +106,7 @@ class TrialPool:
         self._selector.register(process.stdout, selectors.EVENT_READ, trial)
 
     def wait(self) -> Iterator[Step | Ended]:
-        """The events of the next half second. A trial that is stopped meanwhile says nothing more."""
+        """Yield the events of the next half second. A trial that is stopped meanwhile has no further events."""
         for key, _ in self._selector.select(_LOOK_SECONDS):
             trial = key.data
             if trial not in self._running:

@@ -1,4 +1,4 @@
-"""The folder of a search, until it ends: converted hours, Optuna's journal, and the trials that run."""
+"""The folder of a search until its end: converted hours, Optuna's journal, and the files of running trials."""
 
 import json
 import shutil
@@ -11,11 +11,11 @@ _OURS = ("tune.json", "journal.log", "data", "trials", ".lock")
 
 
 class OtherSearch(ValueError):
-    """The folder is not of this search: a sentence."""
+    """The folder belongs to another search; the text is a sentence."""
 
 
 class Scratch:
-    """A folder that its one process has locked."""
+    """A folder that one process has locked."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder.resolve()
@@ -26,7 +26,7 @@ class Scratch:
         self._mark = self.path / "tune.json"
 
     def begin(self, digest: str) -> None:
-        """Raises OtherSearch, OSError."""
+        """Begin or resume the search with this digest. Raises OtherSearch, OSError."""
         if self._mark.exists():
             if json.loads(self._mark.read_text()) != {"search": digest}:
                 raise OtherSearch(
@@ -37,15 +37,15 @@ class Scratch:
         else:
             with appearing(self._mark) as out:
                 out.write(json.dumps({"search": digest}).encode())
-        # Of trials that were killed.
+        # Delete the files of trials that were killed.
         shutil.rmtree(self.trials, ignore_errors=True)
         self.trials.mkdir()
 
     def hours(self) -> Hours | None:
-        """Those that are converted already."""
+        """Return the converted hours, or None if the conversion is not finished."""
         if self.hours_file.exists():
             return Hours.model_validate_json(self.hours_file.read_text())
-        # Files of a conversion that was not finished.
+        # Delete the files of an unfinished conversion.
         shutil.rmtree(self.data, ignore_errors=True)
         return None
 

@@ -1,4 +1,4 @@
-"""The search: trials until there are enough or time is up, then the best ones once more with another seed."""
+"""The search: trials until there are enough or the time is over, then the best ones again with another seed."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,9 +11,9 @@ from elastic_ctr.jobs.tune.pool import Ended, Step, TrialPool
 from elastic_ctr.jobs.tune.space import Candidate
 from elastic_ctr.jobs.tune.study import Result, Study, best_first
 
-# Trials besides the present values that are trained once more.
+# Trials that are trained again with another seed, besides the baseline.
 CHECKED = 3
-# Suggestions in a row that the values do not allow.
+# The search fails after so many refused suggestions in a row.
 _MOST_REFUSED = 50
 
 Say = Callable[[str], None]
@@ -21,14 +21,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Checked:
-    """A trial, and what it gave with another seed; None where that was not trained to its end."""
+    """A trial, and its result with another seed; None if that was not trained to the end."""
 
     result: Result
     again: dict[str, Any] | None = None
 
     @property
     def logloss(self) -> float:
-        """The mean of both seeds."""
+        """The mean logloss of both seeds."""
         return self.mean("logloss")
 
     def mean(self, figure: str) -> float:
@@ -38,7 +38,7 @@ class Checked:
 
 @dataclass
 class Found:
-    """The result of a search. The winner is the baseline where nothing is better."""
+    """The result of a search. The winner is the baseline if no trial is better."""
 
     results: list[Result] = field(default_factory=list)
     checked: list[Checked] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Found:
 
 
 def chosen(checked: Sequence[Checked]) -> Checked | None:
-    """The lowest logloss among those trained as often as the present values; they win a tie, as they come first."""
+    """Return the trial with the lowest logloss among those trained as often as the baseline, which comes first and so wins a tie."""
     baseline = next((each for each in checked if each.result.is_baseline), None)
     if baseline is None:
         return None
@@ -63,7 +63,7 @@ def chosen(checked: Sequence[Checked]) -> Checked | None:
 
 
 def candidates(results: Sequence[Result], most: int = CHECKED) -> list[Result]:
-    """The present values, and the best of those that are better."""
+    """Return the baseline, and the best of the trials that are better."""
     ranked = best_first(results)
     baseline = next((each for each in ranked if each.is_baseline), None)
     if baseline is None:
@@ -76,7 +76,7 @@ def candidates(results: Sequence[Result], most: int = CHECKED) -> list[Result]:
 
 
 class Search:
-    """`deadline` is a time of the monotonic clock. Neither `trials` nor it is a limit where it is None."""
+    """`deadline` is a time of the monotonic clock. `trials` and `deadline` are no limits if they are None."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Search:
         self._refused = 0
 
     def run(self) -> Found:
-        """Ends by itself, or by KeyboardInterrupt with what was found so far. Raises SearchFailed."""
+        """Run to the end, or to a KeyboardInterrupt, which keeps the results so far. Raises SearchFailed."""
         found = Found()
         try:
             self._search()
@@ -122,7 +122,7 @@ class Search:
             late = self._is_late()
             while not late and self._pool.has_place and self._wants_more(ended):
                 self._start()
-                # One that is refused has ended at once.
+                # A refused trial has ended at once, so count again.
                 ended, late = len(self._study.results()), self._is_late()
             if late and self._open:
                 self._say(f"time is up: {len(self._open)} unfinished trials are stopped")
@@ -179,12 +179,12 @@ class Search:
         return f"{ended}" if self._trials is None else f"{ended}/{self._trials}"
 
     def _is_late(self) -> bool:
-        """Whether the rest of the time is needed to train the best ones once more."""
+        """True if the rest of the time is needed to train the best trials again."""
         if self._deadline is None:
             return False
         repeated = candidates(self._study.results())
         needed = sum(each.seconds for each in repeated) / self._places if len(repeated) > 1 else 0.0
-        # The present values are trained whatever it takes: without them there is nothing to compare.
+        # The baseline is trained without regard to time, because without it there is nothing to compare.
         return bool(self._study.results()) and time.monotonic() + needed > self._deadline
 
     def _stop_all(self) -> None:

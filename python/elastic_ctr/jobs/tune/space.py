@@ -1,4 +1,4 @@
-"""The values that a search tries: the settings of a trial, as a sampler suggests them."""
+"""The search space: the settings of a trial that a sampler suggests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from elastic_ctr.config.networks import NETWORKS, Crossed
 from elastic_ctr.config.roles import TrainerConfig
 
 DEFAULT_NETWORKS = ("deepfm", "wide-deep", "lr", "fm", "dcn-v2", "final-mlp", "slot-dnn")
-# The keys that are searched; `--keep` names some of them, or the beginning of some.
+# The keys that are searched, except those that `--keep` names or whose beginning it names.
 KEYS = (
     "model.network.layers", "model.network.dropout", "model.network.crossLayers", "model.embeddingDim",
     "model.table.embed.name", "model.table.embed.learningRate", "model.table.embed.initialG2Sum",
@@ -18,11 +18,11 @@ KEYS = (
     "model.table.embedx.initialRange", "model.table.embeddingL2", "model.dense.learningRate", "model.dense.l2",
     "trainer.config.batchSize", "trainer.config.epochs",
 )  # fmt: skip
-# Rows of another model's checkpoint fit these alone.
+# The rows of another model's checkpoint fit only the present values of these keys.
 _OF_START_FROM = ("model.embeddingDim", "model.table.embed.name", "model.table.embedx.name")
 _SHAPES = {"32": [32], "64-32": [64, 32], "128-64": [128, 64], "256-128": [256, 128], "400-400-400": [400, 400, 400]}
 _DIMS = (5, 9, 17)
-# Of the first-order weight and of the vector.
+# Ranges of the learning rates of the first-order weight and of the vector.
 _RATES = {
     "embed": {"adam": (1e-3, 5e-2), "adagrad": (1e-2, 0.5)},
     "embedx": {"adam": (2e-4, 1e-2), "adagrad": (2e-3, 0.2)},
@@ -34,12 +34,12 @@ _DENSE_RATE = (1e-4, 5e-3)
 _DENSE_L2 = (1e-6, 1e-2)
 _EPOCHS = (1, 6)
 _BATCH_SIZES = (16, 32, 64, 128, 256, 512)
-# An epoch of more steps takes minutes where larger batches learn as well.
+# Batch sizes with more steps per epoch are not tried: they take minutes, and larger batches learn as well.
 _MOST_STEPS = 8192
 
 
 class Sampler(Protocol):
-    """The methods of an Optuna trial that are called."""
+    """The methods of an Optuna trial that a space uses."""
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any: ...
     def suggest_float(
@@ -54,7 +54,7 @@ def is_kept(key: str, kept: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The settings that a trial is trained with."""
+    """The settings of a trial."""
 
     model: Model
     trainer: TrainerConfig
@@ -65,11 +65,11 @@ class Space:
     """The values around the present ones.
 
     Attributes:
-        networks: names; one alone is not searched.
-        kept: keys, or beginnings of keys, that stay as they are.
-        records: of the largest pass.
-        whole: passes have all their records; of others neither batch size nor epochs are searched, because they would not fit.
-        stops_by_itself: held-out records end the epochs of a pass.
+        networks: names of networks; a single one is not searched.
+        kept: keys, or beginnings of keys, that are not changed.
+        records: the records of the largest pass.
+        whole: passes have all their records; otherwise batch size and epochs are not searched, because they would not fit whole passes.
+        stops_by_itself: the epochs of a pass end by early stopping on `data.holdout`.
     """
 
     base: Candidate
@@ -83,13 +83,13 @@ class Space:
         return is_kept(key, self.kept) or (self.base.model.start_from is not None and key in _OF_START_FROM)
 
     def suggest(self, sampler: Sampler) -> Candidate:
-        """Raises ConfigRefused where the values file itself forbids a combination."""
+        """Return a suggestion. Raises ConfigRefused if the settings forbid the combination."""
         found: dict[str, Any] = {}
 
         def ask(key: str, suggest: Callable[..., Any], *bounds: Any, name: str = "", **more: Any) -> None:
             if not self.keeps(key):
                 value = suggest(name or key, *bounds, **more)
-                # As it is written, so it is trained.
+                # Trained values are rounded as they are written.
                 found[key] = float(f"{value:.3g}") if isinstance(value, float) else value
 
         network = self._network(sampler)
@@ -97,7 +97,7 @@ class Space:
             ask("model.embeddingDim", sampler.suggest_categorical, _DIMS)
         for block in ("embed",) if network["name"] == "lr" else ("embed", "embedx"):
             self._suggest_rule(sampler, block, ask, found)
-        # A setting of 0 turns it off, which a logarithmic range never reaches.
+        # 0 turns a regularisation off, which a logarithmic range never reaches.
         ask("model.table.embeddingL2", _or_zero(sampler), *_EMBEDDING_L2)
         ask("model.dense.learningRate", sampler.suggest_float, *_DENSE_RATE, log=True)
         ask("model.dense.l2", _or_zero(sampler), *_DENSE_L2)
@@ -150,7 +150,7 @@ class Space:
         return network
 
     def presets(self) -> list[dict[str, Any]]:
-        """Suggestions that often do well, to begin with; what they leave open the sampler chooses."""
+        """Return suggestions that often do well, for the first trials; the sampler chooses their other values."""
         steps = {"trainer.config.batchSize": 32, "trainer.config.epochs": 2, "model.dense.learningRate": 5e-4}
         small = {"model.network.layers": "64-32", "model.network.dropout": 0.2, "model.embeddingDim": 9, **steps}
         adam = {
@@ -179,7 +179,7 @@ class Space:
 
 
 def _or_zero(sampler: Sampler) -> Callable[[str, float, float], float]:
-    """A regularisation: off in the lowest part of its range."""
+    """Return a suggestion of a regularisation that is off (0) in the lowest part of its range."""
 
     def suggest(name: str, low: float, high: float) -> float:
         value = sampler.suggest_float(name, low / 10, high, log=True)
@@ -189,7 +189,7 @@ def _or_zero(sampler: Sampler) -> Callable[[str, float, float], float]:
 
 
 def with_values(base: Candidate, network: Mapping[str, Any], found: Mapping[str, Any]) -> Candidate:
-    """The base with another network, and with these values by their keys. Raises ConfigRefused."""
+    """Return the base with another network and with these values by key. Raises ConfigRefused."""
     given = {
         "model": base.model.model_dump(mode="json", by_alias=True, exclude_unset=True),
         "trainer": {"config": base.trainer.model_dump(mode="json", by_alias=True, exclude_unset=True)},
@@ -208,7 +208,7 @@ def with_values(base: Candidate, network: Mapping[str, Any], found: Mapping[str,
 
 
 def usable_networks(base: Candidate, wanted: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Those that go with the rest of the model, and a sentence for each of the others."""
+    """Return the networks that are compatible with the rest of the model, and a sentence for each of the others."""
     usable, refused = [], []
     for name in dict.fromkeys(wanted):
         try:

@@ -1,4 +1,4 @@
-"""The record of a search, in Optuna's journal: what was tried, and what it gave. A later process goes on with it."""
+"""The record of a search in Optuna's journal: the trials and their results. A later process can resume it."""
 
 import logging
 import warnings
@@ -18,9 +18,9 @@ from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.jobs.tune.space import Candidate, Space
 
 _NAME = "tune"
-# Before so many are complete, none is pruned, and the sampler draws at random.
+# Until this many trials are complete, none is pruned, and the sampler draws at random.
 _STARTUP = 8
-# Optuna's name for what a trial was enqueued with.
+# Optuna's name for the values of an enqueued trial.
 _PRESET = "fixed_params"
 _BASELINE, _STOPPED = "baseline", "stopped"
 _STATES = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
@@ -28,7 +28,7 @@ _STATES = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned", TrialState.
 
 @dataclass(frozen=True)
 class Result:
-    """A trial that has ended. `found` has its figures; `reason` says why it failed."""
+    """A trial that has ended. `found` has its figures, `reason` the cause of a failure."""
 
     number: int
     state: str
@@ -44,15 +44,15 @@ class Result:
 
 
 class Study:
-    """Raises what the file system does where the journal cannot be written."""
+    """The study in a journal file. The constructor raises OSError if the journal cannot be written."""
 
     def __init__(self, journal: Path, space: Space, seed: int, *, by_epoch: bool) -> None:
         optuna.logging.set_verbosity(logging.WARNING)
         self._space = space
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            # Settings of one network are not there for another: `group` samples each set for itself. Of trials that run at the
-            # same time the sampler assumes the worst, so that they differ.
+            # Networks have different settings: `group` samples each set separately. `constant_liar` assumes bad results for
+            # running trials, so that concurrent trials differ.
             sampler = optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=_STARTUP, multivariate=True, group=True, constant_liar=True
             )
@@ -60,21 +60,21 @@ class Study:
             storage=JournalStorage(JournalFileBackend(str(journal))),
             study_name=_NAME,
             sampler=sampler,
-            # The first step says little: of epochs, larger steps fall faster at first.
+            # The first steps are no basis for pruning: in the first epochs, a larger learning rate only falls faster.
             pruner=optuna.pruners.MedianPruner(_STARTUP, n_warmup_steps=3 if by_epoch else 2),
             load_if_exists=True,
         )
         self._open: dict[int, optuna.Trial] = {}
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
-            # Of a process that was killed.
+            # A running trial in the journal belongs to a process that was killed.
             self._study.tell(trial.number, state=TrialState.FAIL)
 
     def ask(self) -> tuple[int, Candidate]:
-        """The next trial. The first one has the present values. Raises ConfigRefused, and the trial has failed."""
+        """Return the next trial; the first one is the baseline. Raises ConfigRefused after recording the trial as failed."""
         is_baseline = not any(each.is_baseline for each in self.results()) and not self._baseline_runs()
         trial = self._study.ask()
         try:
-            # The present values may lie outside of all ranges.
+            # The baseline is not suggested, because the present values may lie outside of all ranges.
             candidate = self._space.base if is_baseline else self._space.suggest(trial)
         except ConfigRefused as wrong:
             self._describe(trial, self._space.base, is_baseline=False)
@@ -85,9 +85,9 @@ class Study:
         self._open[trial.number] = trial
         if is_baseline:
             if taken := self._study.trials[trial.number].system_attrs.get(_PRESET):
-                # An earlier process was killed while it tried the present values, and this trial is one that it had planned.
+                # An earlier process was killed during the baseline, and this trial took one of its enqueued presets.
                 self._study.enqueue_trial(taken)
-            # From here on: the first trial takes none of them.
+            # Presets are enqueued after the first trial was taken, so that the baseline takes none of them.
             for preset in self._space.presets():
                 self._study.enqueue_trial(preset, skip_if_exists=True)
         return trial.number, candidate
@@ -101,7 +101,7 @@ class Study:
         return any(trial.user_attrs.get(_BASELINE) for trial in self._open.values())
 
     def is_hopeless(self, number: int, step: int, logloss: float) -> bool:
-        """Whether the trial is worse after this step than half of the others were. The present values are tried to the end."""
+        """True if the trial is worse after this step than half of the others were. The baseline is always trained to the end."""
         trial = self._open[number]
         trial.report(logloss, step)
         return not trial.user_attrs[_BASELINE] and trial.should_prune()
@@ -116,7 +116,7 @@ class Study:
         self._end(number, TrialState.FAIL, seconds, reason=reason)
 
     def stopped(self, number: int) -> None:
-        """By Ctrl-C or for want of time: it does not count."""
+        """Record a trial that was stopped by Ctrl-C or for lack of time, which does not count."""
         self._end(number, TrialState.FAIL, 0, reason=_STOPPED)
 
     def _end(self, number: int, state: TrialState, seconds: float, **told: Any) -> None:
@@ -126,7 +126,7 @@ class Study:
         self._study.tell(trial, told["found"]["logloss"] if state == TrialState.COMPLETE else None, state=state)
 
     def results(self) -> list[Result]:
-        """Trials that have ended, without those that were stopped."""
+        """Return the trials that have ended, without those that were stopped."""
         return [
             _result(trial)
             for trial in self._study.get_trials(states=tuple(_STATES))
@@ -150,5 +150,5 @@ def _result(trial: FrozenTrial) -> Result:
 
 
 def best_first(results: Sequence[Result]) -> list[Result]:
-    """Those with figures."""
+    """Return the complete trials by rising logloss."""
     return sorted((each for each in results if each.state == "done"), key=lambda each: each.logloss)

@@ -1,9 +1,9 @@
-"""The process of a trial: it trains the passes as a training would, beside one parameter server, and predicts what validates.
+"""The process of a trial: it trains the passes as a training would, beside one parameter server, and predicts validation records.
 
     python -m elastic_ctr.jobs.tune.trial SPEC.json
 
 Every line that it prints is a JSON object: `{"step": …, "logloss": …, "auc": …}` after a pass or an epoch, at the end
-`{"found": {…}}`, or `{"failed": SENTENCE}`. The parameter server ends with it.
+`{"found": {…}}`, or `{"failed": SENTENCE}`. The parameter server ends with this process.
 """
 
 import json
@@ -42,10 +42,10 @@ class TrialSpec(Section):
 
     Attributes:
         slots, averaged, numbers: the network's inputs.
-        evaluates: each pass is predicted when it is trained.
+        evaluates: each pass is predicted after it is trained, for the shift.
         holds_out: data.holdout is above 0.
-        hours: the file of `Hours`, whose pieces lie beside it.
-        folder: scratch of the trial alone.
+        hours: the file of `Hours`, with its pieces in the same folder.
+        folder: the scratch folder of this trial.
     """
 
     model: Model
@@ -60,7 +60,7 @@ class TrialSpec(Section):
 
 
 class TrialFailed(RuntimeError):
-    """A trial cannot go on: a sentence."""
+    """A trial cannot continue; the text is a sentence."""
 
 
 class Training:
@@ -117,7 +117,7 @@ class Training:
             self._engine.shrink()
 
     def _validated(self, *, calibrated_by_itself: bool = False) -> Quality:
-        """Of the version that there would be now; between epochs there is no shift yet, so the best one stands for it."""
+        """Return the quality of the version at this point; between epochs there is no shift yet, so the best shift is used."""
         histograms = self._predicted(self._hours.validation, "all", 0.0)
         shift = learning.calibrating_shift(*histograms) if calibrated_by_itself else self._shift
         found = self._quality(histograms, shift)
@@ -142,7 +142,7 @@ class Training:
         return positives, negatives
 
     def _loaded(self, pieces: Sequence[Piece], part: str, batch_size: int) -> Iterator[Any]:
-        """The datasets of pieces that have records; the next one is read while one is used."""
+        """Yield the datasets of pieces that have records; the next one is read while one is used."""
         waiting: list[tuple[Any, int]] = []
         for piece in pieces:
             file, records = self._part_of(piece, part)
@@ -162,7 +162,7 @@ class Training:
 
 
 class Pserver:
-    """The parameter server of a trial. It starts while this process imports Paddle."""
+    """The parameter server of a trial, which starts while this process imports Paddle."""
 
     def __init__(self, spec: TrialSpec, folder: Path) -> None:
         self._spec = spec
@@ -186,7 +186,7 @@ class Pserver:
             )  # fmt: skip
 
     def wait_until_it_answers(self) -> None:
-        """Raises TrialFailed."""
+        """Wait for the first answer. Raises TrialFailed."""
         ends = time.monotonic() + _START_SECONDS
         while self._process.poll() is None and time.monotonic() < ends:
             if _answers(self.socket):
@@ -197,7 +197,7 @@ class Pserver:
         raise TrialFailed(f"the parameter server does not start: {last_line(self._log)}")
 
     def wait_until_it_ends(self) -> str:
-        """The sentence that says so."""
+        """Wait for the end of the parameter server and return it as a sentence."""
         self._process.wait()
         return f"the parameter server has ended: {last_line(self._log)}"
 
@@ -215,16 +215,16 @@ def _answers(server: Path) -> bool:
 
 
 def last_line(file: Path) -> str:
-    """Of a log: the last one that names an error, else the last one. Behind Paddle's error come an advice and a signal."""
+    """Return the last line of a log that names an error, else the last line. Paddle prints advice and a signal after its error."""
     lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
     named = [line for line in lines if "Error: " in line]
     return (named or lines or ["it says nothing"])[-1][:300]
 
 
 def main() -> None:
-    """Does not return."""
+    """Run the trial. Ends the process."""
     spec = TrialSpec.model_validate_json(Path(sys.argv[1]).read_text())
-    # Paddle prints to stdout at every dataset run.
+    # Keep the real stdout for events, because Paddle prints to stdout at every dataset run.
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
@@ -242,7 +242,7 @@ def main() -> None:
         link_sockets([address_on_this_machine(server.socket)], Path())
 
         def watch() -> None:
-            # Without its server Paddle waits for minutes, and then learns garbage.
+            # Without its server, Paddle waits for minutes and then trains with garbage.
             say({"failed": server.wait_until_it_ends()})
             os._exit(1)
 
@@ -260,7 +260,7 @@ def main() -> None:
     except Exception as failed:  # noqa: BLE001 (whatever ends a trial is its result)
         known = isinstance(failed, TrialFailed | EngineBroken)
         say({"failed": f"{failed}" if known else f"{type(failed).__name__}: {failed}"[:500]})
-    # Paddle's threads crash in an orderly interpreter shutdown.
+    # Exit at once, because Paddle's threads crash in a regular interpreter shutdown.
     os._exit(code)
 
 

@@ -45,12 +45,12 @@ Part = tuple[str, int, int]  # a file, its first byte and the byte after the las
 
 
 class AnalysisRefused(ValueError):
-    """The hours cannot be analyzed: a sentence."""
+    """The hours cannot be analyzed; the text is a sentence."""
 
 
 @dataclass
 class Analysis:
-    """Rows that were read so far."""
+    """The sums over the rows read so far."""
 
     parts: dict[str, bytes] = field(default_factory=dict)
     records: int = 0
@@ -66,7 +66,7 @@ class Analysis:
             self.examples.setdefault(each.reason, f"{path}: {next(iter(each.examples), '')}")
 
     def refusals(self) -> str:
-        """A sentence; empty where no row was refused."""
+        """Return a sentence about refused rows; empty if there are none."""
         if not self.refused:
             return ""
         reasons = ", ".join(
@@ -126,7 +126,7 @@ def analyze(
     if as_json:
         typer.echo(statistics.to_json())
     else:
-        # A pipe has no width.
+        # A pipe has no width, so it gets a fixed one.
         Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(statistics_table(statistics))
     typer.echo(f"{found.records:,} rows of {len(names)} hours, {names[0]} to {names[-1]}", err=True)
     if refusals := found.refusals():
@@ -149,7 +149,7 @@ def _at_hours(data: Data, hours: str | None) -> Data:
 
 
 def _files(source: Source, data: Data, *, chosen: bool) -> tuple[list[str], dict[str, int]]:
-    """The complete hours and their files with their bytes. Raises NothingToRead, StoreError."""
+    """Return the complete hours, and their files with their sizes in bytes. Raises NothingToRead, StoreError."""
     found = complete_hours(source, data, chosen=chosen)
     for split in found.waiting:
         typer.echo(f"{split} has no {data.donefile} yet and is left out", err=True)
@@ -168,17 +168,17 @@ def _read(values: Values, files: dict[str, int], processes: int) -> Analysis:
 
 
 def _results(values: Values, parts: Sequence[Part], processes: int) -> Iterator[tuple[Part, control.TaskResult]]:
-    """In any order. Raises AnalysisRefused."""
+    """Yield the results of parts in any order. Raises AnalysisRefused."""
     if processes == 1:
         reader = PartReader(values)
         for part in parts:
             yield part, _result_of(reader.read(part))
         return
-    # Spawned: a fork of a process with threads may hang.
+    # Spawn, because a fork of a process with threads may hang.
     spawned = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, spawned, _begin, (values.model_dump_json(by_alias=True), os.getpid()))
     try:
-        # The pool starts its processes while it is given work.
+        # The pool starts its processes during the submits.
         with children_without_interrupts():
             running = {pool.submit(_read_part, part): part for part in parts}
         for done in as_completed(running):
@@ -207,7 +207,7 @@ class PartReader:
         self._reader = reader_of(values.data, values.features)
 
     def read(self, part: Part) -> bytes | str:
-        """A TaskResult, or the sentence of a failure: errors of libraries do not all cross from process to process."""
+        """Return a serialized TaskResult, or the sentence of a failure, because not all errors of libraries can be pickled."""
         path, start, stop = part
         try:
             result, _ = self._reader.analyze(self._source, control.Task(path=path, start=start, end=stop))
@@ -221,7 +221,7 @@ _reader: PartReader | None = None
 
 
 def _begin(values: str, parent: int) -> None:
-    """In a process of the pool."""
+    """Set up a process of the pool."""
     die_with_parent(parent)
     global _reader  # noqa: PLW0603 (a pool hands nothing from its initializer to its calls)
     _reader = PartReader(Values.model_validate(json.loads(values)))
@@ -251,7 +251,7 @@ def _checked(found: Analysis, data: Data) -> Statistics:
 
 
 def _notes(features: Features, data: Data, statistics: Statistics) -> Iterator[str]:
-    """About columns whose texts JSON programs would send as something else: other formats say themselves what is text."""
+    """Yield notes on text columns whose texts programs would write differently in JSON; other formats have types themselves."""
     if data.format not in {"csv", "tsv"}:
         return
     for text in measured_inputs(features)[0].texts:

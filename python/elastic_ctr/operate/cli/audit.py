@@ -1,4 +1,4 @@
-"""elastic-ctr audit: who changed what in a run on this machine or in a release, and whose calls were refused."""
+"""elastic-ctr audit: the changes to a run on this machine or to a release with their callers, and the refused calls."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def audit(
 
 def _of_pods(cluster: Cluster) -> Iterator[AuditLine]:
     """Raises KubectlFailed."""
-    # An absent release is refused here: kubectl itself would print that with exit code 0.
+    # Refuse an absent release here, because kubectl would report it with exit code 0.
     cluster.pods()
     words = ["logs", "--selector", cluster.selector_of(None), "--all-containers", "--ignore-errors", "--tail=-1"]
     with ending_in_order():
@@ -67,7 +67,7 @@ def _of_pods(cluster: Cluster) -> Iterator[AuditLine]:
 
 
 def line_in(logged: str) -> AuditLine | None:
-    """The audit line in a line of a role's log, which is text or JSON; None for any other line."""
+    """Return the audit line in a line of a role's log, which is text or JSON; None for any other line."""
     if LOG_PREFIX not in logged:
         return None
     try:

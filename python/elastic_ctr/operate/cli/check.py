@@ -1,4 +1,4 @@
-"""elastic-ctr check: whether serving and cube answer, and answer right. For `helm test` and for operators."""
+"""elastic-ctr check: a test that serving and cube give right answers, for `helm test` and for operators."""
 
 import json
 import math
@@ -38,8 +38,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, with `ok`
 
 
 class CheckFailed(RuntimeError):
-    """The check fails: one sentence. `may_pass`: the cause may be a change under way, which is over in a moment. `is_wrong`: an answer
-    came, and a later one will be no better.
+    """The check fails; the text is one sentence. `may_pass`: the cause may be a change under way, which ends soon. `is_wrong`: an
+    answer was wrong, and a later answer will be no better.
     """
 
     def __init__(self, sentence: str, *, may_pass: bool = False, is_wrong: bool = False) -> None:
@@ -49,7 +49,7 @@ class CheckFailed(RuntimeError):
 
 
 class Checked(NamedTuple):
-    """The result of a check that passed, for people and for programs."""
+    """The result of a check that passed, as a sentence and as JSON."""
 
     sentence: str
     facts: dict[str, Any]
@@ -102,7 +102,7 @@ def _print_result(look: Callable[[], Checked], wait: float, *, as_json: bool) ->
 
 
 def until(look: Callable[[], Checked], wait: float, say: Callable[[str], None] = lambda _: None) -> Checked:
-    """Look again until the check passes or the time is over, and say each new reason for it. Raises CheckFailed."""
+    """Repeat the check until it passes or the time is over; the callback gets each new reason for a repetition. Raises CheckFailed."""
     started, said = time.monotonic(), ""
     while True:
         try:
@@ -124,11 +124,11 @@ def verify_serving(address: str, model: str) -> Checked:
         if slots:
             sample = " ".join(f"{n}:{slot}" for n, slot in enumerate(slots, 1))
         else:
-            # A made-up number may be far from all that training has seen.
+            # Leave numbers out, because a made-up number may be far from all that training has seen.
             sample = json.dumps({column: "1" for column, datatype in columns.items() if datatype == "BYTES"})
         [probability], [version] = predict(address, model, [sample])
         if version not in named:
-            # It may have gone live between the two calls.
+            # The version may have gone live between the two calls.
             named = metadata(address, model).versions
     except EndpointUnavailable as closed:
         wrong = closed.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -204,7 +204,7 @@ def _ask_holder(address: str, holder: Holder, version: int) -> _HolderRows:
     try:
         with BlockingCubeClient([address], busy_poll=False) as client:
             partitions, dim = client.partitions, client.dim
-            # One key of each partition, none of them the padding key.
+            # The padding key, and one other key of each partition.
             keys = np.array([PADDING_KEY, *(number + partitions for number in numbers)], np.uint64)
             values, missing = client.lookup(version, keys)
     except (CubeUnavailable, VersionNotHeld) as failed:

@@ -29,7 +29,7 @@ _NAMED = f"{_LABEL}/name=elastic-ctr"
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of `kubectl get pods`; `state` is its phase, with the reason when it does not run."""
+    """A pod of `kubectl get pods`; `state` is its phase, with the reason if it does not run."""
 
     name: str
     component: str
@@ -83,18 +83,18 @@ class Pod:
 
 @dataclass(frozen=True)
 class Cluster:
-    """One release. Whatever it is asked raises KubectlFailed."""
+    """One release. All methods raise KubectlFailed."""
 
     kubectl: Kubectl
     release: str
 
     def selector_of(self, component: str | None) -> str:
-        """The labels of all its pods, or of those of a component."""
+        """Return the label selector of all its pods, or of a component's."""
         release = f"{_NAMED},{_LABEL}/instance={self.release}"
         return release if component is None else f"{release},{_LABEL}/component={component}"
 
     def pods(self, component: str | None = None) -> list[Pod]:
-        """By name; of a release that is not there, none, and that is refused naming those that are."""
+        """Return the pods sorted by name. An absent release raises KubectlFailed, with the names of the existing releases."""
         found = self.kubectl.read("get", "pods", "--selector", self.selector_of(None))["items"]
         pods = sorted((Pod.read(each) for each in found), key=lambda each: each.name)
         if not pods:
@@ -105,7 +105,7 @@ class Cluster:
         return [each for each in pods if component in (None, each.component)]
 
     def pod(self, component: str) -> Pod:
-        """One that runs, a ready one if there is one."""
+        """Return a running pod of a component, a ready one if there is one."""
         found = self.pods(component)
         running = [each for each in found if each.phase == "Running" and not each.going]
         if not running:
@@ -114,11 +114,11 @@ class Cluster:
         return max(running, key=lambda each: each.ready)
 
     def has(self, component: str) -> bool:
-        """Whether it is a part of the release: one that is switched off has no Service."""
+        """True if the release has the component: a component that is switched off has no Service."""
         return bool(self.kubectl.read("get", "services", "--selector", self.selector_of(component))["items"])
 
     def tokens(self) -> Tokens:
-        """The operators', from the Secret that cube-transfer has mounted: whatever it is called, it is the right one."""
+        """Return the operators' tokens, from the Secret that cube-transfer mounts, whatever its name is."""
         name, key = _secret_of(self.pod(TRANSFER.component))
         try:
             data = self.kubectl.read("get", "secret", name)["data"]
@@ -130,7 +130,7 @@ class Cluster:
 
 
 def _secret_of(pod: Pod) -> tuple[str, str]:
-    """Name and key of the Secret with the tokens of operators."""
+    """Return name and key of the Secret with the operators' tokens."""
     for volume in pod.volumes:
         secret = volume.get("secret", {})
         for item in secret.get("items", []):
@@ -142,14 +142,14 @@ def _secret_of(pod: Pod) -> tuple[str, str]:
 
 
 class PortForwards:
-    """Port-forwards to a release, opened when first asked for and again when their pod has gone."""
+    """Port-forwards to a release, opened on first use and reopened after the loss of their pod."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._open: dict[Endpoint, PortForward] = {}
 
     def address(self, endpoint: Endpoint) -> str:
-        """Raises KubectlFailed."""
+        """Return the local address of an endpoint. Raises KubectlFailed."""
         forward = self._open.get(endpoint)
         if forward is None or not forward.open:
             self.forget(endpoint)
@@ -158,7 +158,7 @@ class PortForwards:
         return forward.address
 
     def forget(self, endpoint: Endpoint) -> None:
-        """It did not answer: the next question takes a new one."""
+        """Close the port-forward of an endpoint that did not answer; the next call opens a new one."""
         if (forward := self._open.pop(endpoint, None)) is not None:
             forward.close()
 
@@ -179,14 +179,14 @@ def port_forwards(cluster: Cluster) -> Iterator[PortForwards]:
 
 @dataclass(frozen=True)
 class Target:
-    """A release, or a run on this machine, or neither: then addresses and the ports of a run with its defaults."""
+    """The target of a command: a release, or a run on this machine, or neither, which means given addresses and default ports."""
 
     cluster: Cluster | None
     run: RunFolder | None
 
     @contextmanager
     def reached(self, endpoint: Endpoint, address: str | None) -> Iterator[str]:
-        """The address given, or where a endpoint of the release or run is. Raises KubectlFailed."""
+        """Yield the given address, or that of the endpoint in the release or run. Raises KubectlFailed."""
         if self.cluster is None:
             yield address or self.address(endpoint)
             return
@@ -194,7 +194,7 @@ class Target:
             yield forwards.address(endpoint)
 
     def address(self, endpoint: Endpoint) -> str:
-        """On this machine. Ends with a sentence when the run has ended."""
+        """Return the address of an endpoint on this machine. Ends the command with a sentence if the run has ended."""
         info = None if self.run is None else self.run.read()
         if self.run is None or info is None:
             return endpoint.default
@@ -208,12 +208,12 @@ class Target:
         }[endpoint]
 
     def model(self, given: str | None) -> str:
-        """The name of the model at the forwards of serving."""
+        """Return the name of the model in the paths of serving."""
         info = None if self.run is None else self.run.read()
         return given or (ServingConfig().model_name if info is None else info.model)
 
     def tokens(self, file: Path | None) -> Tokens | None:
-        """An operator's: of the file given, else of the release or run. Raises KubectlFailed; ends with a sentence."""
+        """Return an operator's tokens: of the given file, else of the release or run. Raises KubectlFailed, or ends the command."""
         if file is None and self.cluster is not None:
             return self.cluster.tokens()
         if file is None and self.run is not None and self.run.token_file(Right.OPERATE).exists():
@@ -222,7 +222,7 @@ class Target:
 
 
 def tokens_of(file: Path) -> Tokens:
-    """Ends with a sentence for a file without tokens."""
+    """Read a token file. Ends the command with a sentence for a file without tokens."""
     try:
         return TokenFile(file)
     except (OSError, ValueError) as wrong:
@@ -230,7 +230,7 @@ def tokens_of(file: Path) -> Tokens:
 
 
 def target_of(where: Where, addresses: Mapping[str, str | None]) -> Target:
-    """`addresses`: the addresses that were given, by option. Ends with a sentence where options exclude each other."""
+    """Return the target of a command, with the given addresses by option. Ends the command if options exclude each other."""
     given = [option for option, value in addresses.items() if value is not None]
     if where.namespace is None:
         if where.release is not None or where.context is not None:

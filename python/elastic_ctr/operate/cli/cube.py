@@ -67,7 +67,7 @@ def seek(
 
 
 def _placed(transfer: str, version: int | None, given: list[str]) -> tuple[int, list[str]]:
-    """The version and its holders; the release document has what is not given. Ends with a sentence."""
+    """Return the version and its holders, from the release document unless given. Ends the command with a sentence."""
     try:
         document = release_document(transfer)
     except EndpointUnavailable as closed:
@@ -106,7 +106,7 @@ def drain(
     """
     try:
         given = read_yaml(config)
-        # Both containers of a pod call this, each with its own file; only an agent knows transfer.
+        # Both containers of a pod run this, each with its own file; only the agent's has the address of cube-transfer.
         is_agent, name = "transferAddress" in given, str(config)
         file: CubeAgentFile | CubeServerFile = (
             settings(CubeAgentFile, given, name) if is_agent else settings(CubeServerFile, given, name)
@@ -126,7 +126,7 @@ def drain(
 
 
 def _reached(host: str) -> str:
-    """Where this pod reaches what listens on a host."""
+    """Return the address at which this pod reaches a server that listens on a host."""
     if host in ("0.0.0.0", "::"):  # noqa: S104 (compared, not bound)
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""elastic-ctr dict and elastic-ctr seqfile: look into dictionary parts and SequenceFiles."""
+"""elastic-ctr dict and elastic-ctr seqfile: inspection of dictionary parts and SequenceFiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`elastic-ctr explain`: ask a running serving what each feature of one line or row adds to its probability."""
+"""`elastic-ctr explain`: the contribution of each feature of one line or row to its probability, from a running serving."""
 
 import json
 import math
@@ -79,11 +79,11 @@ def explain(
 
 
 class _RowRefused(ValueError):
-    """The row cannot be one of the model."""
+    """The row does not fit the model."""
 
 
 def _instance(text: str, inputs: endpoints.Metadata) -> Any:
-    """The request to serving: a row as it is, or a line's features. Raises _RowRefused."""
+    """Return the instance of the request: a row unchanged, or a line's features. Raises _RowRefused."""
     if inputs.columns:
         if not text.startswith("{"):
             raise _RowRefused('the model takes rows of columns; give a JSON object, as \'{"user": "u1"}\'')
@@ -110,7 +110,7 @@ def _instance(text: str, inputs: endpoints.Metadata) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Serving would get the last value alone. Raises _RowRefused."""
+    """Raises _RowRefused for a repeated name, of which serving would get only the last value."""
     row = dict(pairs)
     if len(row) < len(pairs):
         twice = next(name for name in row if sum(name == other for other, _ in pairs) > 1)
@@ -141,7 +141,7 @@ def _table(answer: dict[str, Any]) -> Table:
 def _keys(keys: list[dict[str, Any]]) -> tuple[str, str]:
     if not keys:
         return "-", "none"
-    # Unknown ones first: they are what one looks for.
+    # Unknown keys come first, because they explain most.
     first = sorted(keys, key=lambda each: each["known"])[:_SHOWN_KEYS]
     named = ", ".join(each["key"] + ("" if each["known"] else " (unknown)") for each in first)
     more = f" … {len(keys) - len(first)} more" if len(keys) > len(first) else ""

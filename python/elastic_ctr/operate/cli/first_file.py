@@ -1,4 +1,4 @@
-"""The first file of the hours, looked at before anything starts: a misspelt column would be found a minute later."""
+"""A check of the first file of the hours before anything starts, because the roles would find a misspelt column a minute later."""
 
 from contextlib import closing, suppress
 from difflib import get_close_matches
@@ -12,7 +12,7 @@ from elastic_ctr.training.trainer.conversions import format_of
 
 
 def check_columns(values: Values) -> None:
-    """Raises ConfigRefused where its header lacks a column that is read. What cannot be looked at now is the master's to tell."""
+    """Raises ConfigRefused if the header lacks a column that is read. If the file cannot be read now, the master reports that later."""
     found = None
     with suppress(NothingToRead, OSError, ValueError):
         found = _header(values)

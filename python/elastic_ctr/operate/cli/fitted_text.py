@@ -1,4 +1,4 @@
-"""Text that fits its width and height: sentences wrap, tables leave columns out, and no number is cut."""
+"""Text that fits a width and height: sentences wrap, tables drop columns, and no number is cut."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,12 +9,12 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 _GAP = 2
-# Of a word that is too long for its line; a run of digits, with its points and signs, stays whole.
+# The pieces of a word that is too long for its line; a run of digits, with its points and signs, stays whole.
 _PIECES = re.compile(r"[+-]?\d[\d.,:e%+-]*|.", re.DOTALL)
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The lines of a sentence. A word that is wider than a line is broken, but never inside a number."""
+    """Wrap a sentence into lines. A word that is wider than a line is broken, but never inside a number."""
     lines: list[str] = []
     for paragraph in text.splitlines() or [""]:
         line = ""
@@ -41,7 +41,7 @@ def _broken(word: str, width: int) -> list[str]:
 
 
 def shortened(text: str, width: int) -> str:
-    """A name that is too long ends in `…`, before a number rather than in it."""
+    """Shorten a name that is too long by `…`, before a number rather than within it."""
     if cell_len(text) <= width:
         return text
     kept = ""
@@ -54,7 +54,7 @@ def shortened(text: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A bold name, and behind it a text that goes on in its own column."""
+    """A bold name, and a text after it that wraps in its own column."""
 
     name: str
     text: str
@@ -62,7 +62,7 @@ class Sentence:
     indent: int = 11
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # On a narrow screen the text stands below its name.
+        # On a narrow screen the text is below its name.
         beside = options.max_width >= 2 * self.indent
         indent = self.indent if beside else min(2, options.max_width - 1)
         lines = wrapped(self.text, max(1, options.max_width - indent))
@@ -75,7 +75,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Column:
-    """`need`: columns with a higher one are left out first, where the screen is narrow. `right`: numbers."""
+    """`need`: on a narrow screen, columns with a higher value are dropped first. `right`: aligned to the right, for numbers."""
 
     name: str
     need: int = 1
@@ -87,7 +87,7 @@ Cell = str | Text
 
 @dataclass
 class FittedTable:
-    """A table without frame. Where it is too wide, columns are left out, and the first one, which names its row, is shortened last."""
+    """A table without frame. If it is too wide, columns are dropped; the first one, which names the row, is shortened last."""
 
     columns: Sequence[Column]
     indent: int = 11
@@ -97,7 +97,7 @@ class FittedTable:
         self.rows.append(cells)
 
     def last(self, rows: int) -> "FittedTable":
-        """With its last rows alone."""
+        """Return the table with only its last rows."""
         return FittedTable(self.columns, self.indent, self.rows[-rows:] if rows > 0 else [])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -115,10 +115,10 @@ class FittedTable:
             yield self._line(row, shown, widths, indent, "")
 
     def _fitting(self, widths: list[int], room: int) -> list[int]:
-        """The places of the columns that are shown, in their order."""
+        """Return the indices of the columns that are shown, in order."""
         shown = list(range(len(self.columns)))
         while len(shown) > 1 and sum(widths[at] + _GAP for at in shown) - _GAP > room:
-            # The last one of those that are needed least.
+            # Drop the last one of the columns with the highest `need`.
             shown.remove(max(shown[1:], key=lambda at: (self.columns[at].need, at)))
         return shown
 
@@ -140,7 +140,7 @@ def _plain(cell: Cell) -> str:
 
 
 def lines_of(parts: Iterable[RenderableType], console: Console, width: int) -> Iterator[Text]:
-    """Each line of what is rendered at a width, as text."""
+    """Yield the lines of the parts, rendered at a width, as text."""
     options = console.options.update(width=width, height=None)
     for part in parts:
         for segments in console.render_lines(part, options, pad=False):

@@ -51,7 +51,7 @@ Out = Annotated[Path, typer.Argument(help="The folder to write; it must be empty
 
 @dataclass(frozen=True)
 class Writing:
-    """Options of every importer: which hours, and what becomes of a folder that is there."""
+    """Options of every importer: the hours, and the handling of an existing folder."""
 
     rows_per_hour: Annotated[
         int | None,
@@ -86,7 +86,7 @@ Encoding = Annotated[
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of rows are what."""
+    """The roles of columns."""
 
     fields: Annotated[
         str | None,
@@ -119,13 +119,13 @@ class Columns:
 
     @property
     def named(self) -> tuple[str, ...] | None:
-        """The fields."""
+        """The names of the fields; None if not given."""
         return None if self.fields is None else _names(self.fields)
 
 
 @dataclass(frozen=True)
 class Text:
-    """How a text file of columns is written."""
+    """The format of a text file of columns."""
 
     delimiter: Annotated[str | None, typer.Option(help="One character between columns, or tab.")] = None
     quote: Annotated[
@@ -142,9 +142,9 @@ class Text:
     ] = ""
 
     def form(self, given: Columns, default: str, encoding: str | None) -> CsvFormat:
-        """With the default delimiter of a command. Raises ImportRefused."""
+        """Return the format, with the default delimiter of a command. Raises ImportRefused."""
         between = "\t" if self.delimiter in {"tab", "\\t"} else (self.delimiter or default)
-        # Files with tabs between hold quotes as they are, as Criteo's do.
+        # In files with tabs, such as Criteo's, quotes are ordinary characters.
         around = (None if between == "\t" else '"') if self.quote is None else self.quote
         return CsvFormat(
             label=given.label,
@@ -285,7 +285,7 @@ def _record_form(given: Columns, writing: Writing, encoding: str | None) -> Reco
 
 
 def _added_to(files: list[Path] | None, out: Path, writing: Writing) -> Mapping[str, object] | None:
-    """The values file of hours that rows are added to."""
+    """Return the values file of the hours to which rows are added; None if there are none."""
     return read_yaml(out / VALUES) if files and writing.append and (out / VALUES).exists() else None
 
 
@@ -315,7 +315,7 @@ def _import_sparse(files: list[Path], form: SparseFormat, out: Path, writing: Wr
 
 
 def _write_values(importer: CsvImport | JsonImport | ParquetImport, out: Path, writing: Writing) -> None:
-    """Of hours that are there already."""
+    """Write the values file of existing hours."""
     if out.is_file():
         raise ImportRefused(f"{out} is a file; name the folder to write behind it, such as hours.")
     folders = folders_of(out)
@@ -413,7 +413,7 @@ def _tell_columns(importer: Importer) -> None:
 
 
 def _interval_of(out: Path) -> int:
-    """Minutes of the folders that are there. Raises ImportRefused where they are no whole hours."""
+    """Return the minutes of the existing folders. Raises ImportRefused if they are below an hour or do not divide a day."""
     data = read_yaml(out / VALUES).get("data") if (out / VALUES).exists() else None
     interval = data.get("splitInterval", 60) if isinstance(data, dict) else 60
     if not isinstance(interval, int) or interval < 60 or (24 * 60) % interval:
@@ -425,7 +425,7 @@ def _interval_of(out: Path) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """On a terminal a line that changes, elsewhere a line for each report."""
+    """Yield a callback that shows reports: on a terminal in one changing line, elsewhere in a line each."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda sentence: typer.echo(sentence, err=True)

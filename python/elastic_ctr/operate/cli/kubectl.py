@@ -26,12 +26,12 @@ _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> ")
 
 
 class KubectlFailed(RuntimeError):
-    """kubectl is absent, or refuses: one sentence, with its own words."""
+    """kubectl is absent, or fails; the text is one sentence with kubectl's message."""
 
 
 @dataclass(frozen=True)
 class Kubectl:
-    """The program and arguments that every call begins with."""
+    """The program and the arguments at the beginning of every call."""
 
     program: tuple[str, ...]
     namespace: str
@@ -39,7 +39,7 @@ class Kubectl:
 
     @classmethod
     def found(cls, namespace: str, context: str | None) -> "Kubectl":
-        """$KUBECTL (a file, or words such as `k3s kubectl`), else kubectl on PATH. Raises KubectlFailed."""
+        """Find $KUBECTL (a file, or words such as `k3s kubectl`), else kubectl on PATH. Raises KubectlFailed."""
         named = os.environ.get("KUBECTL", "").strip() or "kubectl"
         try:
             words = [named] if Path(named).is_file() else shlex.split(named)
@@ -58,7 +58,7 @@ class Kubectl:
         return [*self.program, *context, "--namespace", self.namespace, *words]
 
     def read(self, *words: str) -> Any:
-        """The JSON answer of `kubectl get …`. Raises KubectlFailed."""
+        """Return the JSON output of `kubectl get …`. Raises KubectlFailed."""
         answer = self._called(*words, "--output", "json")
         try:
             return json.loads(answer)
@@ -66,11 +66,11 @@ class Kubectl:
             raise KubectlFailed(f"kubectl {words[0]} {words[1]} does not answer in JSON: {strange}") from strange
 
     def text(self, *words: str) -> str:
-        """The text that kubectl prints. Raises KubectlFailed."""
+        """Return the text output of kubectl. Raises KubectlFailed."""
         return self._called(*words).decode("utf-8", "replace")
 
     def create(self, document: dict[str, Any]) -> None:
-        """Raises KubectlFailed."""
+        """Create an object. Raises KubectlFailed."""
         self._called("create", "--filename", "-", given=json.dumps(document).encode())
 
     def _called(self, *words: str, given: bytes = b"") -> bytes:
@@ -86,7 +86,7 @@ class Kubectl:
         return done.stdout
 
     def started(self, *words: str, **streams: Any) -> "subprocess.Popen[str]":
-        """Start kubectl in a session of its own, so that `end` reaches the children of a wrapper too. Raises KubectlFailed."""
+        """Start kubectl in its own session, so that `end` also reaches the children of a wrapper. Raises KubectlFailed."""
         try:
             return subprocess.Popen(
                 self.command(*words),
@@ -101,10 +101,10 @@ class Kubectl:
 
 
 class PortForward:
-    """One `kubectl port-forward`, from its start until it is closed; `address` is where this machine reaches the pod."""
+    """One `kubectl port-forward`, from its start until it is closed; `address` is the local address of the pod."""
 
     def __init__(self, kubectl: Kubectl, pod: str, port: int, seconds: float = _LISTEN_SECONDS) -> None:
-        """Returns once it listens. Raises KubectlFailed."""
+        """Start, and return once kubectl listens. Raises KubectlFailed."""
         self._process = kubectl.started(
             "port-forward", f"pod/{pod}", f":{port}", "--address", "127.0.0.1",
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -126,18 +126,18 @@ class PortForward:
 
     @property
     def open(self) -> bool:
-        """Whether it still runs: it ends when its pod does."""
+        """True while kubectl runs; it ends with its pod."""
         return self._process.poll() is None
 
     def close(self) -> None:
         end(self._process)
-        # A child of a wrapper may hold the pipe open: then the thread stays, and ends with this program.
+        # A child of a wrapper may keep the pipe open; then the thread ends with this program.
         self._reader.join(_END_SECONDS)
         if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
 
     def _read(self) -> None:
-        # Until the end: kubectl writes a line for each connection, and would block on a full pipe.
+        # Read to the end, because kubectl writes a line for each connection, and would block on a full pipe.
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._said.append(line)
@@ -147,7 +147,7 @@ class PortForward:
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    """End a process of `started` and its group; it is gone when this returns."""
+    """End a process of `started` and its group, and wait for the end."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         # After `wait` the kernel may give the pid to another process.
         if process.poll() is None:
@@ -159,13 +159,13 @@ def end(process: "subprocess.Popen[str]") -> None:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP leave through every `finally`, so that no kubectl stays behind; exit code 128 + the signal."""
+    """Make SIGTERM and SIGHUP run every `finally`, so that no kubectl is left running; exit code 128 + the signal."""
 
     def told(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signature of a handler)
         raise SystemExit(128 + signum)
 
     ours = threading.current_thread() is threading.main_thread()
-    # A handler that is set already stays: its owner ends the program.
+    # Keep a handler that is already set, because its owner ends the program.
     taken = [each for each in _ENDS if ours and signal.getsignal(each) == signal.SIG_DFL]
     for each in taken:
         signal.signal(each, told)
@@ -177,6 +177,6 @@ def ending_in_order() -> Iterator[None]:
 
 
 def _last_words(said: str) -> str:
-    """Without the lines of klog, which repeat the error for developers."""
+    """Return kubectl's message without the lines of klog, which repeat the error for developers."""
     lines = [line.strip() for line in said.splitlines() if line.strip() and not _KLOG.match(line)]
     return " ".join(lines[-3:])[-500:] or "it ended without a word"

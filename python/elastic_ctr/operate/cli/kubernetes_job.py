@@ -1,4 +1,4 @@
-"""A Job of n pods that score for an operator. The chart's suspended CronJob is its template: image, settings, security, resources."""
+"""A Kubernetes Job of n pods that score. Its template is the chart's suspended CronJob: image, settings, security, resources."""
 
 import json
 import secrets
@@ -15,16 +15,16 @@ from elastic_ctr.store.versions import layout
 
 COMPONENT = "scoring"
 _LOOK_SECONDS = 2.0
-# An upgrade of the control plane takes less.
+# Retries of kubectl; an upgrade of the control plane takes less time.
 _AWAY_SECONDS = 120.0
-# The API server has answered, and will not answer otherwise.
+# Errors that the API server has returned and that a retry would not change.
 _FINAL = ("(NotFound)", "(Forbidden)", "(Unauthorized)")
-# Of a finished pod's log: its report is the last of them.
+# Lines read from the end of a finished pod's log; its report is the last one.
 _TAIL = 20
 
 
 def score_in_cluster(cluster: Cluster, order: Order, pods: int) -> dict[str, Any]:
-    """The report of the Job, see `Report.document`. It outlives this command. Raises KubectlFailed."""
+    """Create a Job, wait for it and return its report, see `Report.document`. The Job outlives this command. Raises KubectlFailed."""
     template = template_of(cluster)
     name = f"{template['metadata']['name']}-{secrets.token_hex(4)}"
     if order.output is None:
@@ -41,10 +41,10 @@ def score_in_cluster(cluster: Cluster, order: Order, pods: int) -> dict[str, Any
 
 
 def template_of(cluster: Cluster) -> dict[str, Any]:
-    """The CronJob of the release. Raises KubectlFailed."""
+    """Return the CronJob of the release. Raises KubectlFailed."""
     found = cluster.kubectl.read("get", "cronjobs", "--selector", cluster.selector_of(COMPONENT))["items"]
     if not found:
-        # A release that is not there is refused naming those that are.
+        # For an absent release, this raises the error with the existing releases.
         cluster.pods()
         raise KubectlFailed(
             f"release {cluster.release} has no CronJob of {COMPONENT}; is scoring.enabled false, or the chart older?"
@@ -54,7 +54,7 @@ def template_of(cluster: Cluster) -> dict[str, Any]:
 
 
 def job_of(template: dict[str, Any], name: str, order: Order, pods: int) -> dict[str, Any]:
-    """The Job to create. Raises KubectlFailed where the template is not the chart's."""
+    """Return the Job to create. Raises KubectlFailed if the template is not the chart's."""
     try:
         given = json.loads(json.dumps(template["spec"]["jobTemplate"]))
         spec, metadata = given["spec"], given.get("metadata", {})
@@ -69,7 +69,7 @@ def job_of(template: dict[str, Any], name: str, order: Order, pods: int) -> dict
 
 
 def _wait(cluster: Cluster, name: str, pods: int) -> None:
-    """Until it is complete. Raises KubectlFailed with the words of a pod where it fails."""
+    """Wait until the Job is complete. Raises KubectlFailed with the log of a pod if the Job fails."""
     known = -1
     while True:
         status = _patiently(name, lambda: cluster.kubectl.read("get", "job", name)).get("status", {})
@@ -90,7 +90,7 @@ def _wait(cluster: Cluster, name: str, pods: int) -> None:
 
 
 def _patiently(name: str, ask: Callable[[], Any]) -> Any:
-    """What kubectl answers once the API server is there. Raises KubectlFailed, which says that the Job goes on."""
+    """Retry a kubectl call while the API server is down. Raises KubectlFailed, whose text includes that the Job continues."""
     began, said = time.monotonic(), False
     while True:
         try:
@@ -108,7 +108,7 @@ def _patiently(name: str, ask: Callable[[], Any]) -> Any:
 
 
 def _log(cluster: Cluster, name: str, phase: str) -> str:
-    """The end of the log of one of its pods; a Job may have pods that failed beside those that did its work. Raises KubectlFailed."""
+    """Return the end of the log of one of its pods in this phase, because a Job may also have failed pods. Raises KubectlFailed."""
     pods = _patiently(name, lambda: cluster.kubectl.read("get", "pods", "--selector", f"job-name={name}"))["items"]
     of_phase = [each["metadata"]["name"] for each in pods if each.get("status", {}).get("phase") == phase]
     if not of_phase:
@@ -118,7 +118,7 @@ def _log(cluster: Cluster, name: str, phase: str) -> str:
 
 
 def report_in(log: str, name: str) -> dict[str, Any]:
-    """Raises KubectlFailed."""
+    """Return the report in a log. Raises KubectlFailed."""
     for line in reversed(log.splitlines()):
         try:
             found = json.loads(line)

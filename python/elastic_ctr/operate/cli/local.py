@@ -69,18 +69,18 @@ Last = Annotated[
     ),
 ]
 _GRACE_SECONDS = 30
-# Of `--set-file`: more than etcd, and so the chart, takes.
+# The most bytes of a `--set-file`, above the limit of etcd and so of the chart.
 _MOST_OF_A_FILE = 16 << 20
 _MLFLOW_URL = "http://127.0.0.1:5000"
 _STARTED_BY_UP = "ELASTIC_CTR_STARTED_BY_UP"
 _GO_ON = b"\n"
-# For configs and the first words of each log.
+# Free bytes needed for configs and the beginning of each log.
 _LEAST_ROOM = 1 << 20
 
 
 def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
-    """Later files win key by key, as in Helm. A null takes the value of a file before it away: the default is left. Helm does so for keys of
-    the chart's own values alone, and leaves the null in others, such as a network's layers, where the chart refuses it.
+    """Merge values files key by key, later ones winning, as in Helm. A null removes an earlier file's value and leaves the default. Helm
+    does so only for keys in the chart's own values, and keeps it in others, such as a network's layers, where the chart refuses it.
     """
     result = dict(below)
     for key, value in above.items():
@@ -93,8 +93,8 @@ def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, obj
 
 
 def _read_values(file: Path) -> dict[str, object]:
-    """The values in a file. Paths count from its folder: that of a `data.source.url` such as `file:.`, and `model.network.file`,
-    whose text becomes `model.network.source`.
+    """Return the values in a file. Paths are relative to its folder: that of a `data.source.url` such as `file:.`, and
+    `model.network.file`, whose text becomes `model.network.source`.
     """
     values = read_yaml(file)
     match values:
@@ -112,7 +112,7 @@ def _read_values(file: Path) -> dict[str, object]:
 
 
 def _read_text(file: Path) -> str:
-    """Of a file whose text becomes a value. Raises OSError, ValueError."""
+    """Read a file whose text becomes a value. Raises OSError, ValueError."""
     with file.open("rb") as opened:
         found = opened.read(_MOST_OF_A_FILE + 1)
     if len(found) > _MOST_OF_A_FILE:
@@ -121,7 +121,7 @@ def _read_text(file: Path) -> str:
 
 
 def load_values(files: list[Path], set_files: list[str] | None, end: str | None = None) -> Values:
-    """`end`: instead of data.end. Raises ConfigRefused."""
+    """Load values files; `end` replaces data.end. Raises ConfigRefused."""
     parts: dict[str, dict[str, object]] = {str(file): _read_values(file) for file in files}
     for each in set_files or []:
         key, equals, file_name = each.partition("=")
@@ -143,13 +143,13 @@ def load_values(files: list[Path], set_files: list[str] | None, end: str | None 
         given = _merged(given, part)
     tracking, local = given.get("tracking"), given.get("local")
     if isinstance(tracking, dict) and tracking.get("enabled") is True and isinstance(local or {}, dict):
-        # The chart brings an MLflow server of its own; on this machine the user's is taken, at its default port.
+        # The chart has its own MLflow server; a run on this machine uses the user's, at its default port.
         given = _merged({"local": {"trackingUrl": _MLFLOW_URL}}, given)
     return settings(Values, given, " + ".join(map(str, files)), parts)
 
 
 def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: str | None) -> Places:
-    """Ends with a sentence for each thing wrong with the values, or with the folder."""
+    """Return the places of a run. Ends the command with a sentence for each error in the values, or about the folder."""
     try:
         values = load_values(files, set_files, last)
         check_columns(values)
@@ -171,7 +171,7 @@ def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: 
 
 
 def _try_to_write(folder: Path) -> None:
-    """A full disk takes a folder and the name of a log, and no word of it. Raises OSError."""
+    """Raises OSError if the disk is full: a folder and an empty log can be created there, but nothing can be written."""
     with tempfile.TemporaryFile(dir=folder) as probe:
         probe.write(bytes(_LEAST_ROOM))
         probe.flush()
@@ -243,14 +243,14 @@ def _tell_report(session: Session, file: Path | None) -> None:
     if file is not None:
         write_json(file, session.report())
     out = Console()
-    # A table squeezed into 80 columns says nothing; a pipe has no width of its own.
+    # A pipe has no width; a table squeezed into the default of 80 columns would be unreadable.
     (out if out.is_terminal else Console(width=160)).print(table(session.report()))
     if how := learned(session.report()):
         out.print(f"learned: {how}", highlight=False, soft_wrap=True)
 
 
 def _stop_without_up(stop: threading.Event) -> None:
-    """A run in the background ends with the `local up` that starts it, until that says that all is started."""
+    """Stop a run in the background if the `local up` that started it ends before it has reported that the run may continue."""
     if os.read(sys.stdin.fileno(), 1) != _GO_ON:
         stop.set()
 
@@ -284,7 +284,7 @@ def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = 
 def _started(
     values: list[Path], set_file: list[str] | None, last: str | None, run_folder: RunFolder
 ) -> "subprocess.Popen[bytes]":
-    """The runner in the background. It ends with this process until it is told to go on."""
+    """Start the runner in the background. It ends with this process, unless `_go_on` is called before."""
     program = str(Path(sys.executable).parent / "elastic-ctr")
     command = [program, "local", "run", "--keep", "--dir", str(run_folder.path)]
     for file in values:
@@ -301,7 +301,7 @@ def _started(
 
 
 def _go_on(process: "subprocess.Popen[bytes]") -> None:
-    """From here on the runner outlives this process."""
+    """Let the runner outlive this process from now on."""
     assert process.stdin is not None
     if not process.stdin.closed:
         with suppress(BrokenPipeError):
@@ -310,7 +310,7 @@ def _go_on(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder: RunFolder, last: str | None) -> None:
-    """Until predictions are answered, by the version of the hour `last` where there is one, or cannot be."""
+    """Wait until predictions are answered, if `last` is given by the version of that hour, or until they cannot be."""
     said, before = list[str](), list[str]()
     wrong_since: float | None = None
 
@@ -327,20 +327,20 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
         found = _problems_of(run_folder, status_, release)
         for each in found:
             say(each)
-        # One look may see a problem that has gone. What is tried again is waited for.
+        # One look may see a problem that has gone, and problems that the master retries are not final.
         problems = [each for each in found if each in before and each not in troubles(status_)]
         before = found
         if release is None:
-            # A version may be live while training stands still, and cube-transfer does not answer yet: only processes end it.
+            # Until cube-transfer answers, a version may be live although training is stopped, so only problems of processes are final.
             problems = [each for each in problems if each.startswith("ctr-")]
         under_way = last is not None and status_ is not None and not has_come_to_its_end(status_, release)
         pause = pause_of(status_, release) if under_way and status_ is not None else ""
         live = None if release is None or (under_way and not pause and not problems) else release.live
-        # A master may refuse an old folder while the version in it is answered already.
+        # A master may refuse an old folder although serving answers with the version in it.
         if live is not None and (status_ is not None or problems):
             stays = under_way and not pause
             stays |= any(each.startswith("ctr-master-") and " cannot run: " in each for each in problems)
-            # A role that holds up predictions is one of these.
+            # Only problems of these roles prevent predictions.
             problems = [each for each in problems if each.startswith(("ctr-serving", "ctr-cube"))]
             unanswered = _unanswered(places.info.predictions, places.info.model, live)
             if unanswered is None:
@@ -388,7 +388,7 @@ def _print_next_of_up(places: Places) -> None:
 
 
 def _unanswered(predictions: list[str], model: str, live: int) -> CheckFailed | None:
-    """Why not every serving answers with the live version."""
+    """Return the reason why not every serving answers with the live version, or None."""
     try:
         versions = [verify_serving(each, model).facts["version"] for each in predictions]
     except CheckFailed as failed:

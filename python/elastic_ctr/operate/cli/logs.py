@@ -1,4 +1,4 @@
-"""elastic-ctr logs: of the pods of a release, or of the processes of a run on this machine."""
+"""elastic-ctr logs: the logs of the pods of a release, or of the processes of a run on this machine."""
 
 import json
 import re
@@ -18,10 +18,10 @@ from elastic_ctr.operate.cli.shared_options import Where, grouped
 from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER, RunFolder
 
 _PREFIX = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?")
-# More pods than any release has; kubectl's own limit is 5.
+# Above the pods of any release; kubectl's default limit is 5.
 _MOST_FOLLOWED = 1000
 _FOLLOW_SECONDS = 0.5
-# Containers that share a pod with another one: the component of the pod.
+# The component of the pod, for containers that share a pod with another one.
 _PODS = {"cube-server": "cube", "cube-agent": "cube", "cube-transfer": "cube-transfer", "cube-builder": "cube-transfer"}
 
 
@@ -48,7 +48,7 @@ class Role(str, Enum):
 
     @property
     def container(self) -> str | None:
-        """None: all of them."""
+        """The container; None for all containers of the component."""
         return self.value if self.value in _PODS else None
 
 
@@ -81,9 +81,9 @@ def logs(
         return
     try:
         if not cluster.pods(component):
-            # kubectl itself would print that with exit code 0.
+            # kubectl would report an absent component with exit code 0.
             refuse(f"release {cluster.release} has no pod of {component} just now")
-        # -1: all of them.
+        # -1 means all lines.
         lines = tail if tail is not None else 100 if since is None else -1
         words = ["logs", "--selector", cluster.selector_of(component), "--prefix", "--ignore-errors", f"--tail={lines}"]
         words += ["--all-containers"] if role is None or role.container is None else ["--container", role.container]
@@ -101,7 +101,7 @@ def logs(
 def _print_files(
     target: Target, role: Role | None, *, follow: bool, since: str | None, tail: int | None, as_json: bool
 ) -> None:
-    """The files of a run on this machine, each of which is one process."""
+    """Print the log files of a run on this machine, one per process."""
     run = target.run or RunFolder(DEFAULT_FOLDER)
     if since is not None:
         refuse("--since needs --namespace: on this machine say --tail")
@@ -135,7 +135,7 @@ def _object(pod: str | None, container: str | None, line: str) -> str:
 
 
 def _printed(cluster: Cluster, words: list[str], *, as_json: bool) -> int:
-    """The exit code of kubectl; 0 when it was ended by Ctrl-C."""
+    """Print kubectl's lines. Return its exit code; 0 if it was ended by Ctrl-C."""
     process = cluster.kubectl.started(*words, **({"stdout": subprocess.PIPE} if as_json else {}))
     try:
         for line in process.stdout or ():

@@ -14,7 +14,7 @@ from elastic_ctr import __version__
 
 ROLES = "Roles (a container runs one)"
 COMMANDS: dict[str, tuple[str, str, str | None]] = {
-    # name: module (of a role the one that it runs), its command or group, panel of the help
+    # name: module (for a role also the module that it runs), its command or group, panel of the help
     "local": ("elastic_ctr.operate.cli.local", "app", None),
     "predict": ("elastic_ctr.operate.cli.predict", "predict", None),
     "explain": ("elastic_ctr.operate.cli.explain", "explain", None),
@@ -55,7 +55,7 @@ def version() -> None:
 
 
 def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
-    """Stands in for a command whose packages are not installed: it is listed, and names the package that it needs."""
+    """Return a substitute for a command whose packages are not installed: it is listed, and reports the package that it needs."""
     if (cause.name or "").startswith("elastic_ctr"):
         raise cause
     extra = "local" if name in ("local", "evaluate", "network", "trainer", "pserver", "serving", "scoring") else "cube"
@@ -66,7 +66,7 @@ def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
         typer.echo(f"elastic-ctr {name} {needs}", err=True)
         raise typer.Exit(2)
 
-    # The help would take [cube] for a style.
+    # Escaped, because the help would take [cube] for a style.
     command.__doc__ = f"Absent: {needs}.".replace("[", "\\[")
     return command
 
@@ -86,7 +86,7 @@ def _common(
 
 
 def build(only: str | None = None) -> typer.Typer:
-    """The command line, with all commands or only one."""
+    """Return the command line, with all commands or only one."""
     app = typer.Typer(
         help="Click-through-rate training and serving: hours of clicks in, versioned predictions out.",
         no_args_is_help=True,
@@ -99,12 +99,12 @@ def build(only: str | None = None) -> typer.Typer:
         if only in (None, name):
             try:
                 commands = import_module("elastic_ctr.operate.cli.role_commands" if panel == ROLES else module)
-                # A role whose packages are not installed is refused here, not when its command imports them.
+                # A role whose packages are missing is replaced here, before its command would fail to import them.
                 import_module(module)
                 command = getattr(commands, attribute)
             except ModuleNotFoundError as absent:
                 command = _absent(name, absent)
-                # Whatever the words are, the answer is what is absent.
+                # Accept any arguments, because the answer is always the missing package.
                 any_words = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
                 app.command(name, rich_help_panel=panel, context_settings=any_words)(command)
                 continue

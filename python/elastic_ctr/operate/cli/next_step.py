@@ -1,4 +1,4 @@
-"""The next command that a person is likely to want, ready to paste."""
+"""The next command that a user is likely to need, ready to paste."""
 
 import shlex
 import shutil
@@ -14,7 +14,7 @@ _NAME = "elastic-ctr"
 
 
 def program() -> str:
-    """The name by which this program was started, so that the command works where this one did."""
+    """Return the name by which this program was started, so that the next command works in the same shell."""
     given = Path(sys.argv[0])
     if given.name != _NAME or shutil.which(_NAME) == str(given):
         return _NAME
@@ -26,21 +26,21 @@ def command(*words: object) -> str:
 
 
 def dir_option(folder: Path) -> tuple[str, ...]:
-    """Of a run: nothing for the folder that commands look into by themselves."""
+    """Return the option for a run's folder; empty for the default folder of all commands."""
     return () if folder.resolve() == DEFAULT_FOLDER.resolve() else ("--dir", shown(folder))
 
 
 def shown(path: Path) -> str:
-    """From where the user is, if it lies below."""
+    """Return a path relative to the working directory if it is below that."""
     whole, here = path.resolve(), Path.cwd()
     return str(whole.relative_to(here)) if whole.is_relative_to(here) and whole != here else str(whole)
 
 
 def each_of(option: str, values: Iterable[object]) -> list[str]:
-    """`option` before each value."""
+    """Return the values with `option` before each."""
     return [word for value in values for word in (option, str(value))]
 
 
 def print_next(*words: object, why: str) -> None:
-    """On standard error: standard output has what was asked for."""
+    """Print the next command to standard error, because standard output is for the result."""
     typer.echo(f"next: {command(*words)}    # {why}", err=True)

@@ -103,7 +103,7 @@ def _record(text: str) -> dict[str, Any]:
 def _order(
     target: Target, endpoint: Endpoint, given: str | None, token_file: Path | None, path: str, order: dict[str, Any]
 ) -> tuple[str, Any]:
-    """The address that was called, and its answer. Ends with a sentence."""
+    """Send an order. Return the address that was called and its answer. Ends the command with a sentence."""
     try:
         tokens = target.tokens(token_file)
         with target.reached(endpoint, given) as address:

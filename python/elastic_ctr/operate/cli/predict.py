@@ -1,4 +1,4 @@
-"""`elastic-ctr predict`: probabilities of lines or rows, asked of a running serving or computed with a version in the store."""
+"""`elastic-ctr predict`: probabilities of lines or rows, from a running serving or computed with a version in the store."""
 
 import itertools
 import json
@@ -37,7 +37,7 @@ _BATCH = 512
 
 @dataclass(frozen=True)
 class ServedOptions:
-    """Options of questions to a running serving."""
+    """Options for requests to a running serving."""
 
     address: PredictionsAddress = None
     batch: Annotated[
@@ -126,12 +126,12 @@ def _predict_served(
     as_json: bool,
 ) -> None:
     target = target_of(where, {"--address": served.address})
-    # At an address of its own there may be another run's serving.
+    # The serving at a given address may belong to another run.
     run = RunData.of(target.run) if target.run is not None and served.address is None else None
     try:
         files = _files_of(given, run)
         with (
-            # The file appears when all is written.
+            # The file appears once it is complete.
             nullcontext(sys.stdout.buffer) if output is None else appearing(output) as out,
             target.reached(PREDICTIONS, served.address) as found,
         ):
@@ -156,7 +156,7 @@ def _predict_served(
                             out.write(tally.written(sample, probability, version, as_json=as_json).encode())
                         out.flush()
     except BrokenPipeError:
-        # The reader has closed the pipe, as in `… | head`: click ends the command without a message.
+        # The reader has closed the pipe, as in `… | head`; click ends the command without a message.
         raise
     except (KubectlFailed, OSError, ValueError) as failed:
         refuse(reason_of(failed))
@@ -167,7 +167,7 @@ def _predict_served(
 
 
 def _files_of(given: list[str], run: RunData | None) -> list[str]:
-    """Of a folder the files that training would read. Raises ValueError, OSError."""
+    """Return the files, for a folder those that training would read. Raises ValueError, OSError."""
     donefile = "donefile" if run is None else run.data.donefile
     found: list[str] = []
     for name in given:
@@ -187,20 +187,20 @@ def _files_of(given: list[str], run: RunData | None) -> list[str]:
 
 
 def _of_run(stream: BinaryIO, file: str, rows: RowOptions, run: RunData | None, *, no_clicks: bool) -> RowOptions:
-    """The options of a file of rows, with what the run knows of it. Raises ValueError."""
+    """Return the options of a file of rows, completed by the settings of the run. Raises ValueError."""
     if no_clicks and (rows.label or rows.shows):
         raise ValueError("--no-clicks reads no label, and --label or --shows names one: leave one out")
     if run is None:
         return rows
     options = rows.completed(run.data, file)
-    # Parquet cannot be read from a pipe, which is said where its rows are asked for.
+    # Parquet cannot be read from a pipe; the reading of rows refuses that.
     if no_clicks or options.file_format is None or (file == "-" and options.file_format == "parquet"):
         return options
     return options.labelled(run.data, names_of(stream, file, options.format_of(file)))
 
 
 def memory_sentence(run: RunData, files: list[str], versions: list[int]) -> str:
-    """Whether the versions that answered have been trained on the rows of the files: AUC is that of memory then."""
+    """Return a sentence on whether the versions that answered were trained on these rows, whose AUC is too good then."""
     splits = [run.split_of(Path(file)) for file in files if file != "-"]
     until = max((moment for version in versions if (moment := run.learned_until(version)) is not None), default=None)
     which = f"version {versions[-1]}" if len(versions) == 1 else "one of the versions"
@@ -224,7 +224,7 @@ class _Tally:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.bad = 0
-        # Of the file that is read: its name where there are several, and whether its clicks are known.
+        # The name of the present file if there are several, and whether its clicks are known.
         self.file = ""
         self.labelled = False
         self._answers: list[tuple[float, int, int]] = []
@@ -253,7 +253,7 @@ class _Tally:
         return json.dumps({**of_file, self.kind: sample.number, "probability": found, "version": version}) + "\n"
 
     def report(self) -> bool:
-        """Print what all answers have together; whether measures were among it."""
+        """Print the summary of all answers. Return True if it had measures."""
         if self.bad > _SHOWN:
             typer.echo(f"… and {self.bad - _SHOWN} more bad {self.kind}s", err=True)
         if len(self._versions) > 1:
@@ -271,7 +271,7 @@ class _Tally:
 
 
 def _lines(stream: BinaryIO, slots: list[str], rows: RowOptions, *, no_clicks: bool) -> Iterator[Sample]:
-    """Raises ValueError."""
+    """Return the samples of lines. Raises ValueError."""
     if option := rows.given():
         raise ValueError(f"{option} is for models of columns, and this one takes lines of feasigns; leave it out")
     known = SlotList(tuple(slots))
@@ -281,7 +281,7 @@ def _lines(stream: BinaryIO, slots: list[str], rows: RowOptions, *, no_clicks: b
 def _rows(
     stream: BinaryIO, file: str, columns: dict[str, str], rows: RowOptions, run: RunData | None
 ) -> Iterator[Sample]:
-    """Raises ValueError."""
+    """Return the samples of rows of columns. Raises ValueError."""
     words = USUAL_WORDS if run is None else run.data.missing_words
     if file != "-":
         return samples_of_rows(stream, file, columns, rows, words)
@@ -291,7 +291,7 @@ def _rows(
 
 
 def _read(number: int, line: bytes, slots: SlotList, *, no_clicks: bool) -> Sample:
-    """One line of the file, by the rules of training."""
+    """Read one line of the file, by the rules of training."""
     line = line.removesuffix(b"\n")
     try:
         if no_clicks:
@@ -301,19 +301,19 @@ def _read(number: int, line: bytes, slots: SlotList, *, no_clicks: bool) -> Samp
     except LineRefused as refused:
         return Sample(number, 0, 0, None, str(refused))
     rest = line.decode("ascii").split(None, 2)[2:]
-    # A line may have no features; the padding key says so.
+    # A line without features is sent as the padding key.
     features = rest[0].strip() if rest else f"{PADDING_KEY}:{slots.names[0]}"
     return Sample(number, instance.show, instance.click, features)
 
 
 def _ask(serving: str, model: str, samples: list[Sample]) -> Iterator[tuple[Sample, float, int | None]]:
-    """Each sample with its probability, NaN for a bad one, and the version. Raises EndpointUnavailable."""
+    """Yield each sample with its probability, NaN for a bad one, and the version. Raises EndpointUnavailable."""
     answers: Iterator[tuple[float, int]] = iter(())
     while good := [place for place, sample in enumerate(samples) if sample.text is not None]:
         try:
             answers = zip(*endpoints.predict(serving, model, [samples[at].text or "" for at in good]), strict=True)
         except endpoints.EndpointUnavailable as refused:
-            # Serving knows of a row what its file does not tell: how many keys it has, which column takes lists, that it has no probability.
+            # Serving may refuse a row that was read from the file: for too many keys, a list in a column, or a NaN as its probability.
             row = re.match(r"instances\[(\d+)\]", refused.reason)
             if row is None:
                 raise

@@ -1,4 +1,4 @@
-"""`elastic-ctr predict -f VALUES --output DIR`: predictions of hours or files, written beside each other without a serving."""
+"""`elastic-ctr predict -f VALUES --output DIR`: predictions of hours or files as files, without a serving."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from elastic_ctr.operate.cli.shared_options import Where
 
 @dataclass(frozen=True)
 class StoredOptions:
-    """Options of the files that are written."""
+    """Options of the written files."""
 
     output_format: Annotated[
         str | None, typer.Option("--output-format", rich_help_panel=PANEL, help="csv or parquet.", show_default="csv")
@@ -40,7 +40,7 @@ class StoredOptions:
     ] = None  # fmt: skip
 
     def given(self) -> str | None:
-        """An option that was given, by its name."""
+        """Return the name of an option that was given, or None."""
         by_name = {"--output-format": self.output_format, "--copy": self.copy, "--dump": self.dump}
         return next((name for name, value in by_name.items() if value is not None), None)
 
@@ -76,7 +76,7 @@ def predict_stored(
     no_clicks: bool,
     as_json: bool,
 ) -> None:
-    """Ends with a sentence where it cannot be done."""
+    """Score and write the files. Ends the command with a sentence if that fails."""
     if output is None:
         refuse("say --output DIR: with -f the predictions are files, one for each part of the input")
     if "-" in files:

@@ -1,4 +1,4 @@
-"""Rows of a file as `elastic-ctr predict` asks for them: read as trainers read them, and written as JSON."""
+"""Rows of a file as `elastic-ctr predict` sends them: read as by trainers, and written as JSON."""
 
 import csv
 import io
@@ -21,12 +21,12 @@ from elastic_ctr.formats.readers.batches import Format, Kind, Wanted
 from elastic_ctr.formats.readers.rows import rows_in_range
 
 _KINDS = tuple(each for each in get_args(Kind) if each != "reader")
-# Between the values of a list: serving has the separators, and takes lists.
+# Separates the values of a list internally: serving has the real separators, and accepts lists.
 _SEPARATOR = "\x1f"
 
 
 class Sample(NamedTuple):
-    """A line or row of the file, counted from 1. `text` is sent to serving; None for a bad one with its `reason`."""
+    """A line or row of the file, counted from 1. `text` is sent to serving; a bad one has None and a `reason`."""
 
     number: int
     show: int
@@ -60,7 +60,7 @@ class RowOptions:
     ] = None
 
     def format_of(self, name: str) -> Format:
-        """Raises ValueError."""
+        """Return the format of a file. Raises ValueError."""
         kind = self.file_format
         if kind is None:
             stem = name.removesuffix(".gz").removesuffix(".zst")
@@ -75,12 +75,12 @@ class RowOptions:
         return Format(known, None if self.columns is None else tuple(self.columns.split(",")))
 
     def given(self) -> str | None:
-        """An option that was given, by its name."""
+        """Return the name of an option that was given, or None."""
         given = {"--format": self.file_format, "--label": self.label, "--shows": self.shows, "--columns": self.columns}
         return next((option for option, value in given.items() if value is not None), None)
 
     def completed(self, data: Data, name: str) -> "RowOptions":
-        """With the format and the columns of a run, where neither the options nor the name of the file say them."""
+        """Return the options, completed by the format and the columns of a run where options and file name do not give them."""
         if data.format not in _KINDS:
             return self
         stem = name.removesuffix(".gz").removesuffix(".zst")
@@ -92,7 +92,7 @@ class RowOptions:
         return replace(self, file_format=kind, columns=columns)
 
     def labelled(self, data: Data, names: Sequence[str]) -> "RowOptions":
-        """With the label and shows of a run, where no label is named and the file has these columns."""
+        """Return the options with the label and shows of a run, if no label is named and the file has these columns."""
         wanted = [column for column in (data.label, data.shows) if column is not None]
         if self.label is not None or self.shows is not None or not wanted or not set(wanted) <= set(names):
             return self
@@ -100,7 +100,7 @@ class RowOptions:
 
 
 def names_of(stream: BinaryIO, name: str, form: Format) -> list[str]:
-    """The columns of a file, by its beginning, which stays unread; none where that does not say them. Raises DamagedFile."""
+    """Return the columns at the beginning of a file, which stays unread; empty if there are none. Raises DamagedFile."""
     if form.columns is not None:
         return list(form.columns)
     if form.kind == "parquet":
@@ -109,7 +109,7 @@ def names_of(stream: BinaryIO, name: str, form: Format) -> list[str]:
         try:
             return list(pq.read_schema(stream).names)
         except (OSError, ValueError):
-            # Read again, and refused, with its rows.
+            # The file is refused when its rows are read.
             return []
         finally:
             stream.seek(0)
@@ -128,7 +128,7 @@ def _first_line(stream: BinaryIO, name: str) -> bytes:
             return open_lines(stream, name).readline(1 << 20)
         finally:
             stream.seek(0)
-    # Of a pipe: as far as it has come.
+    # From a pipe, take the bytes that have arrived, without consuming them.
     head = stream.peek(1 << 16) if isinstance(stream, io.BufferedReader) else b""
     return head.partition(b"\n")[0]
 
@@ -136,19 +136,19 @@ def _first_line(stream: BinaryIO, name: str) -> bytes:
 def samples_of_rows(
     stream: BinaryIO, name: str, columns: Mapping[str, str], options: RowOptions, words: MissingWords = USUAL_WORDS
 ) -> Iterator[Sample]:
-    """The rows of a file in their order, refused ones, too.
+    """Yield the rows of a file in order, refused ones included.
 
     Args:
         stream: the file as it is stored.
         name: its name, for sentences.
-        columns: those that serving names, with their datatypes.
-        options: of the command.
-        words: those of the data that stand for a missing number; serving knows those of texts.
+        columns: serving's columns, with their datatypes.
+        options: the options of the command.
+        words: the data's words for a missing number; serving has those for texts.
 
     Raises:
         ColumnsRefused: the file lacks a column, or has one that cannot be read.
-        DamagedFile: it is cut off.
-        ValueError: the options do not go with the file.
+        DamagedFile: the file is cut off.
+        ValueError: the options do not fit the file.
     """
     form = options.format_of(name)
     lists = _SEPARATOR if form.kind in {"parquet", "jsonl"} else ""

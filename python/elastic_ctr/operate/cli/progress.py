@@ -1,4 +1,4 @@
-"""How far long work on files is: a bar on a terminal, elsewhere a line every few seconds."""
+"""Progress of long work on files: a bar on a terminal, elsewhere a line every few seconds."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ _TOLD_SECONDS = 5.0
 
 @contextmanager
 def progress_of(size: int, begin: str) -> Iterator[Callable[[int, str], None]]:
-    """Told of bytes that are done, and what was found so far."""
+    """Yield a callback for the bytes done since the last call and a sentence on the results so far."""
     console = Console(stderr=True)
     if console.is_terminal:
         columns: Iterable[object] = (

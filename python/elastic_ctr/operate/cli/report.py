@@ -73,7 +73,7 @@ def report(
 
 
 def _look(target: Target, addresses: dict[str, str]) -> Snapshot:
-    # Serving at its default address may be of another run than the roles whose addresses are given.
+    # The serving at the default address may belong to another run than the roles whose addresses are given.
     endpoints = _ENDPOINTS if addresses else {**_ENDPOINTS, "serving": SERVING_ADMIN}
     if target.cluster is not None:
         with ending_in_order(), ExitStack() as stack:
@@ -82,7 +82,7 @@ def _look(target: Target, addresses: dict[str, str]) -> Snapshot:
         seen = local_snapshot(target, addresses, endpoints)
     else:
         return _look_at_finished(target.run)
-    # The page has the freshness of clicks of it, and is whole without.
+    # The page is complete without serving, which only gives the freshness of clicks.
     seen.errors.pop("serving", None)
     return seen
 
@@ -96,7 +96,7 @@ def _look_at_finished(run: RunFolder) -> Snapshot:
 
 
 def _source(target: Target, addresses: dict[str, str]) -> str:
-    """The training that the page shows, for its head."""
+    """Return the name of the training, for the head of the page."""
     if target.cluster is not None:
         return f"release {target.cluster.release} in namespace {target.cluster.kubectl.namespace}"
     if target.run is not None and not addresses:

@@ -1,6 +1,6 @@
-"""The commands of the roles: each is one process, until SIGTERM or SIGINT.
+"""The commands of the roles: each runs one process until SIGTERM or SIGINT.
 
-A role's own modules are imported in its function: a machine may start a dozen roles at once.
+A role's modules are imported in its function, because a machine may start a dozen roles at once.
 """
 
 import json
@@ -78,7 +78,7 @@ def trainer(config: ConfigFile) -> None:
     from elastic_ctr.training.trainer.supervisor import TrainerSupervisor
 
     settings = _settings_of(TrainerFile, config, "trainer")
-    # The training process reads them again.
+    # Check the token files here; the training process reads them again.
     checked(settings.auth)
     with _exit_on_config_error():
         settings.data.source.kafka.properties()
@@ -234,13 +234,13 @@ def scoring(
     except (ConfigRefused, NothingToRead, OutputRefused, VersionUnusable) as wrong:
         refuse(str(wrong))
     except (BuildFailed, JobFailed, OSError, ValueError) as failed:
-        # Another pod may do better: the store may be back by then.
+        # A retry by another pod may succeed, for example once the store is back.
         refuse(reason_of(failed), 1)
     typer.echo(json.dumps(report.document()))
 
 
 def _settings_of(kind: type[S], config: Path, role: str) -> S:
-    """Set up logging and load the role's settings, or end with one sentence for each thing wrong."""
+    """Set up logging and load the role's settings, or end the process with one sentence per error."""
     configure_from_environment(role)
     try:
         return load(kind, config)
@@ -253,13 +253,13 @@ def _pod_name(default: str) -> str:
 
 
 def _advertised_host(settings: PserverFile | CubeAgentFile) -> str:
-    """The host that others call: the pod's name in its domain, or the host that this process listens on."""
+    """Return the host that others call: the pod's name in its domain, or the host on which this process listens."""
     return settings.host if settings.pod_domain is None else f"{_pod_name('')}.{settings.pod_domain}"
 
 
 @contextmanager
 def _exit_on_config_error() -> Iterator[None]:
-    """An error of settings or machine becomes one sentence and exit code 2."""
+    """Turn an error of settings or machine into one sentence and exit code 2."""
     try:
         yield
     except (OSError, ValueError) as failed:
@@ -269,7 +269,7 @@ def _exit_on_config_error() -> Iterator[None]:
 
 @contextmanager
 def _health_server(role: str, status: Callable[[], dict[str, Any]], host: str, port: int) -> Iterator[None]:
-    """Health, metrics and status of a role that has no other HTTP server."""
+    """Serve health, metrics and status for a role that has no other HTTP server."""
     from elastic_ctr.runtime.http import HttpThread, application
     from elastic_ctr.runtime.metrics import Metrics
 
@@ -281,7 +281,7 @@ def _health_server(role: str, status: Callable[[], dict[str, Any]], host: str, p
 
 
 def _run_until_signal(run: Callable[[threading.Event], int]) -> NoReturn:
-    """SIGTERM and SIGINT end a role in order. A role that needs its store to begin waits while the store is unavailable."""
+    """Run a role until SIGTERM or SIGINT, which end it in order. A role that needs its store waits while that is unavailable."""
     from elastic_ctr.store import StoreUnavailable
 
     code = 0

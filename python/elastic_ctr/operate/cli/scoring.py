@@ -1,4 +1,4 @@
-"""Options and jobs on this machine that `elastic-ctr evaluate` and `elastic-ctr predict --output` share."""
+"""The options and the local jobs that `elastic-ctr evaluate` and `elastic-ctr predict --output` share."""
 
 import os
 from collections.abc import Callable
@@ -100,16 +100,16 @@ class ScoringOptions:
 
     @property
     def stored(self) -> bool:
-        """Whether a version in the store is meant."""
+        """True if the options select a version in the store."""
         return bool(self.values) or self.pods is not None
 
     def given(self) -> str | None:
-        """An option that was given and needs the values file or pods, by its name."""
+        """Return the name of a given option that needs the values file or pods, or None."""
         by_name = {"--version": self.version, "--from": self.first, "--to": self.last, **self._of_machine()}
         return next((name for name, value in by_name.items() if value is not None), None)
 
     def of_machine(self) -> str | None:
-        """An option that was given and is not for a cluster, by its name."""
+        """Return the name of a given option that is not for a cluster, or None."""
         by_name = {"-f": self.values, **self._of_machine()}
         return next((name for name, value in by_name.items() if value is not None), None)
 
@@ -119,12 +119,12 @@ class ScoringOptions:
         }  # fmt: skip
 
     def order(self, order: Order) -> Order:
-        """With the version and the hours."""
+        """Return the order with the version and the hours of the options."""
         return order.model_copy(update={"version": self.version or LATEST, "first": self.first, "last": self.last})
 
 
 def score(order: Order, options: ScoringOptions, where: Where) -> dict[str, Any]:
-    """The report of a job that is done, see `Report.document`. Ends with a sentence where it cannot be done."""
+    """Run a job and return its report, see `Report.document`. Ends the command with a sentence if the job fails."""
     order = options.order(order)
     if order.files and (options.first or options.last):
         refuse("name either files, or hours by --from and --to: not both")
@@ -151,7 +151,7 @@ def _score_here(order: Order, options: ScoringOptions, where: Where) -> dict[str
         refuse(str(wrong))
     target = target_of(where, {"--transfer": options.transfer}) if order.version == LIVE else None
     shown = _Shown(order.version)
-    # SIGTERM, too, leaves no process and no scratch behind.
+    # After SIGTERM, too, no process and no scratch folder is left.
     with ending_in_order(), scratch_folder("elastic-ctr-scoring-") as scratch, closing(shown):
         try:
             given = order.model_copy(update={"output": _url(order.output)}).given(
@@ -179,19 +179,19 @@ def _processes(values: Values) -> int:
 
 
 def _models(options: ScoringOptions, values: Values, where: Where) -> Place:
-    """The store with the versions; a file-server wants the token for every change."""
+    """Return the store with the versions, with the token that a file-server needs for every change."""
     folder = (where.folder or DEFAULT_FOLDER).resolve()
     url = _url(options.store) or Places(folder, values).store_url
     return Place(url, values.store.config.user, None if options.token_file is None else tokens_of(options.token_file))
 
 
 def _url(where: str | None) -> str | None:
-    """A folder of this machine as an address; an address as it is."""
+    """Return a folder of this machine as an address, and an address unchanged."""
     return where if where is None or "://" in where else Path(where).resolve().as_uri()
 
 
 def _live(target: Target | None, options: ScoringOptions) -> int | None:
-    """Raises EndpointUnavailable, KubectlFailed."""
+    """Return the live version. Raises EndpointUnavailable, KubectlFailed."""
     assert target is not None
     with target.reached(TRANSFER, options.transfer) as address:
         return release_document(address).live
@@ -230,7 +230,7 @@ class _Shown(Progress):
 
 
 def told(document: dict[str, Any]) -> str:
-    """A sentence, and one more about refused rows."""
+    """Return a sentence on the report, and one more on refused rows."""
     total = document["total"]
     text = f"{total['rows']:,} rows with version {document['version']}"
     if "shows" in total:
@@ -247,7 +247,7 @@ def refusals(total: dict[str, Any]) -> str:
 
 
 def end_for_refused(document: dict[str, Any]) -> None:
-    """Ends with 1 where more rows were refused than a training would take."""
+    """End with exit code 1 if more rows were refused than a training accepts."""
     total, share = document["total"], document["maxRefusedShare"]
     if total["rows"] and total["refused"] / total["rows"] > share:
         refuse(f"more rows were refused than data.maxRefusedShare {share:g} of them", 1)

@@ -75,7 +75,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def grouped(command: C) -> C:
-    """The command with each parameter whose type is a dataclass replaced by the fields of that dataclass."""
+    """Return the command with each dataclass parameter replaced by the fields of the dataclass."""
     hints = get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters
     groups = {name: hints[name] for name in parameters if is_dataclass(hints[name])}

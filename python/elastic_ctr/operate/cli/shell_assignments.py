@@ -1,8 +1,8 @@
-"""Shell assignments, read as text: `export NAME="value"  # comment`. Nothing is executed and nothing is filled in.
+"""Shell assignments, read as text: `export NAME="value"  # comment`. Nothing is executed or expanded.
 
-Quotes, escapes, comments, `;` and several assignments on a line mean what they mean to a shell; `shlex` does not tell `'$A'` from
-`$A`, nor a `#` in a word from a comment. Commands are refused. A value with a variable in it is kept as such: a
-caller that needs the value refuses it.
+Quotes, escapes, comments, `;` and several assignments on a line have their meaning in a shell; `shlex` does not distinguish `'$A'`
+from `$A`, nor a `#` in a word from a comment. Commands are refused. A value with a variable in it is marked, so that a caller that
+needs the value can refuse it.
 """
 
 import re
@@ -21,11 +21,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 class AssignmentRefused(ValueError):
-    """A line is more than assignments: the line, its text, the way out."""
+    """A line is not only assignments; the text has the line and the way out."""
 
 
 class Assignment(NamedTuple):
-    """`variable` is the first piece that a shell would have filled in; then `value` is not the whole value."""
+    """`variable` is the first piece that a shell would expand; `value` is incomplete then."""
 
     line: int
     value: str
@@ -33,7 +33,7 @@ class Assignment(NamedTuple):
 
 
 def read_assignments(text: str) -> dict[str, Assignment]:
-    """The assignments of a file by name, in order. Raises AssignmentRefused."""
+    """Return the assignments of a file by name, in order. Raises AssignmentRefused."""
     found: dict[str, Assignment] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         try:
@@ -50,7 +50,7 @@ def read_assignments(text: str) -> dict[str, Assignment]:
 
 
 def _assignments(text: str) -> list[tuple[str, str, str | None]]:
-    """Name, value and first variable of each assignment of a line."""
+    """Return name, value and first variable of each assignment of a line."""
     if control := _CONTROL.search(text):
         raise AssignmentRefused(f"{control[0]!r} is a control character; remove it")
     found: list[tuple[str, str, str | None]] = []
@@ -65,7 +65,7 @@ def _assignments(text: str) -> list[tuple[str, str, str | None]]:
             value, variable, at = _value(text, match.end(), match[1])
             found.append((match[1], value, variable))
         elif exporting and (match := _EXPORTED.match(text, at)):
-            # `export NAME` after NAME=value: says nothing new.
+            # `export NAME` after NAME=value adds nothing.
             at = match.end()
         else:
             raise AssignmentRefused(
@@ -75,7 +75,7 @@ def _assignments(text: str) -> list[tuple[str, str, str | None]]:
 
 
 def _value(text: str, at: int, name: str) -> tuple[str, str | None, int]:
-    """The value that begins at a place, its first variable, and where it ends."""
+    """Return the value that begins at an offset, its first variable, and the offset of its end."""
     pieces: list[str] = []
     variables = ["~"] if text.startswith("~", at) else []
     while match := _PIECE.match(text, at):
@@ -89,7 +89,7 @@ def _value(text: str, at: int, name: str) -> tuple[str, str | None, int]:
         if kind == "unclosed":
             raise AssignmentRefused(f"the quotes around {name} are not closed on their line; close them there")
         if kind == "expansion":
-            # Of `$'…'` only the dollar is special here: what follows is read as quoted.
+            # In `$'…'` only the dollar is handled here; the rest is read as a quoted text.
             variables.append(_variable(text[at : at + 2] if piece == "$" else piece, name))
         elif kind == "quoted":
             for inner in _IN_QUOTES.finditer(piece):
@@ -104,7 +104,7 @@ def _value(text: str, at: int, name: str) -> tuple[str, str | None, int]:
 
 
 def _variable(piece: str, name: str) -> str:
-    """The variable that a shell would fill in. Raises AssignmentRefused for a command or an expression."""
+    """Return the variable that a shell would expand. Raises AssignmentRefused for a command or an expression."""
     if piece.startswith(("`", "$(")) or "$(" in piece or "`" in piece:
         raise AssignmentRefused(f"{name} holds a command, which nothing here executes; write what it would print")
     if piece in ("${", "$["):

@@ -99,6 +99,6 @@ def _table(*columns: str, left: tuple[str, ...] = ()) -> Table:
 
 
 def _short(value: str, most: int = 20) -> str:
-    """On one line: values may hold any character."""
+    """Return a value on one line, because values may contain any character."""
     plain = "".join(each if each.isprintable() else "�" for each in value)
     return plain if len(plain) <= most else plain[: most - 1] + "…"

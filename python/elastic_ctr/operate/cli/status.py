@@ -34,7 +34,7 @@ _ENDPOINTS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_
 
 
 class Snapshot(NamedTuple):
-    """One look: the roles' own answers, of a cluster also its `pods`, and a sentence for each that did not answer."""
+    """A snapshot: the roles' own answers, for a cluster also its `pods`, and a sentence for each role that did not answer."""
 
     answers: dict[str, Any]
     errors: dict[str, str]
@@ -83,7 +83,7 @@ def status(
 def local_snapshot(
     target: Target, addresses: dict[str, str], endpoints: Mapping[str, Endpoint] = _ENDPOINTS
 ) -> Snapshot:
-    """The run of a folder, or the roles at addresses."""
+    """Return the snapshot of the run of a folder, or of the roles at addresses."""
     seen = Snapshot({}, {})
     info = None
     if target.run is not None and not addresses:
@@ -97,7 +97,7 @@ def local_snapshot(
         except EndpointUnavailable as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     if info is not None:
-        # The master's own stand in its lines.
+        # The master's own problems are in its lines already.
         told = troubles(seen.answers.get("master"))
         others = [each for each in info.problems if each not in told]
         seen.answers["run"] = {"folder": str(target.run and target.run.path), "problems": others}
@@ -105,7 +105,7 @@ def local_snapshot(
 
 
 def cluster_snapshot(forwards: PortForwards, endpoints: Mapping[str, Endpoint] = _ENDPOINTS) -> Snapshot:
-    """A release in a cluster. Pods come first: they explain why a role does not answer."""
+    """Return the snapshot of a release in a cluster. Pods come first, because they explain why a role does not answer."""
     seen = Snapshot({}, {})
     cluster = forwards.cluster
     try:
@@ -150,5 +150,5 @@ def _json(seen: Snapshot) -> str:
 
 def _console() -> Console:
     out = Console()
-    # A pipe has no width of its own; sentences in it stay on one line.
+    # A pipe has no width; it is made wide, so that sentences stay on one line.
     return out if out.is_terminal else Console(width=1000)

@@ -1,4 +1,4 @@
-"""The text of `elastic-ctr status`: problems, the live version and its freshness, hours, then all else."""
+"""The text of `elastic-ctr status`: problems, the live version and its freshness, hours, then everything else."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ _INDENT = 11
 _SHOWN_RECOVERIES = 5
 _SHOWN_VERSIONS = 8
 _SHOWN_REFUSED = 3
-# Of a screen: so many hours stay whatever else there is, and problems take at most this share.
+# A screen always shows so many hours, and problems take at most this share of its lines.
 _FEWEST_HOURS = 3
 _SHARE_OF_PROBLEMS = 0.5
 _QUALITY = {
@@ -35,7 +35,7 @@ Parts = list[RenderableType]
 
 @dataclass(frozen=True)
 class Picture:
-    """A status in the order in which a person wants it. `rest` has a section by its name."""
+    """A status in the order of importance for a reader. `rest` has sections by name."""
 
     problems: Parts
     live: Parts
@@ -45,7 +45,7 @@ class Picture:
 
 
 def picture_of(answers: dict[str, Any], errors: dict[str, str]) -> Picture:
-    """From the roles' own answers: `master`, `transfer`, `serving`, of a cluster also `pods`, of one machine also `run`."""
+    """Lay out the roles' own answers: `master`, `transfer`, `serving`, in a cluster also `pods`, on one machine also `run`."""
     master, transfer, serving = (answers.get(role) for role in ("master", "transfer", "serving"))
     live: Parts = []
     if transfer is not None:
@@ -78,7 +78,7 @@ def picture_of(answers: dict[str, Any], errors: dict[str, str]) -> Picture:
 
 
 def stages(answers: dict[str, Any], errors: dict[str, str], *, passes: int = 24) -> Group:
-    """All of it, however long."""
+    """Return the whole status, of any length."""
     found = picture_of(answers, errors)
     hours = [] if found.hours is None else [found.hours.last(passes)]
     rest = [part for parts in found.rest.values() for part in parts]
@@ -86,7 +86,7 @@ def stages(answers: dict[str, Any], errors: dict[str, str], *, passes: int = 24)
 
 
 def screen(answers: dict[str, Any], errors: dict[str, str], console: Console) -> Group:
-    """As much of it as the console has lines for, the most important first; the last line names what has no room."""
+    """Return as much as the console has lines for, the most important first; the last line names the sections left out."""
     width, height = console.size
     found = picture_of(answers, errors)
 
@@ -106,7 +106,7 @@ def screen(answers: dict[str, Any], errors: dict[str, str], console: Console) ->
         shown += lines([found.hours.last(min(wanted, room))])
     left_out = []
     for name, section in rest.items():
-        # One line is for the names of what is left out.
+        # One line is reserved for the names of the sections left out.
         if len(shown) + len(section) < height:
             shown += section
         else:
@@ -119,7 +119,7 @@ def screen(answers: dict[str, Any], errors: dict[str, str], console: Console) ->
 
 
 def _problems(answers: dict[str, Any], errors: dict[str, str]) -> Iterator[RenderableType]:
-    """All that an operator should look at, before anything else."""
+    """Yield everything that an operator should check first."""
     master, transfer, serving = (answers.get(role) for role in ("master", "transfer", "serving"))
     for role in ("transfer", "run"):
         yield from (_line("problem", each, "red") for each in (answers.get(role) or {}).get("problems", ()))
@@ -145,7 +145,7 @@ def _troubles_of(master: Answer) -> Iterator[str]:
         yield reason
     yield from troubles(master)
     stream = master.get("stream") or {}
-    # A master of an older version says it of none.
+    # A master of an older version does not report `away`.
     if away := sorted(name for name, each in stream.get("partitions", {}).items() if each.get("away")):
         yield f"{', '.join(away)} cannot be read, for no broker leads it; the others are trained"
     topic = stream.get("topicBefore")
@@ -167,7 +167,7 @@ def _table(*columns: Column) -> FittedTable:
 
 
 def _numbers(*names: str) -> list[Column]:
-    """Columns of numbers: the first is needed most."""
+    """Return columns of numbers, of which the first is dropped last."""
     return [Column(name, need, right=True) for need, name in enumerate(names, 1)]
 
 
@@ -201,7 +201,7 @@ def _training(master: Answer, transfer: Answer | None) -> Iterator[RenderableTyp
             f"{stream['lag']:,} {stream['unit']} of {stream['url']} are not read yet{lost}", "yellow" if lost else ""
         )
         topic = stream.get("topicBefore")
-        # Where an intake reads a topic, training's own lag says nothing of that.
+        # If an intake reads a topic, training's own lag does not include the topic's.
         if topic is not None and topic["lag"] is not None:
             yield _more(f"{topic['lag']:,} records of {topic['url']} are not in the intake yet")
         notices = stream.get("notices", [])
@@ -214,7 +214,7 @@ def _training(master: Answer, transfer: Answer | None) -> Iterator[RenderableTyp
         yield _more(f"{figures} over the last {window['passes']} passes, {window['clicks']:,.0f} clicks")
     if due := master.get("baseDue"):
         yield _more(due, "yellow")
-    # A master of an older version has none.
+    # A master of an older version does not report `startedFrom`.
     if started := master.get("startedFrom"):
         yield from _started_from(started)
     if before := master.get("handover"):
@@ -258,8 +258,8 @@ def _ledger(master: Answer) -> Iterator[RenderableType]:
 
 
 def _quality(master: Answer) -> Iterator[RenderableType]:
-    """Of the last pass that is done and has records."""
-    # A master of an earlier release has none.
+    """Yield the quality of the last pass that is done and has records."""
+    # A master of an earlier release does not report quality.
     done = [each for each in master["passes"] if each["state"] == "done" and any((each.get("quality") or {}).values())]
     if not done:
         return
@@ -274,8 +274,8 @@ def _quality(master: Answer) -> Iterator[RenderableType]:
 
 
 def _sparse_table(master: Answer) -> Iterator[RenderableType]:
-    """The rows of each pserver after the last save, and what expired at the last day end if that was another one."""
-    # A master of an earlier release has none.
+    """Yield the rows of each pserver after the last save, and the expired rows of the last day end if that was another save."""
+    # A master of an earlier release does not report tables.
     saved = [each for each in master["passes"] if each.get("table")]
     if not saved:
         return
@@ -302,8 +302,8 @@ def _count(value: int | None) -> str:
 
 
 def _drift(master: Answer) -> Iterator[RenderableType]:
-    """The columns that moved most in the last pass that was compared with the pinned statistics."""
-    # A master of an older version has none.
+    """Yield the columns that moved most in the last pass that was compared with the pinned statistics."""
+    # A master of an older version does not report drift.
     last = master.get("drift")
     if last is None:
         return

@@ -20,7 +20,7 @@ from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 
 
 class PresetName(str, enum.Enum):
-    """The presets by name."""
+    """The names of the presets."""
 
     EASY = "easy"
     SPARSE = "sparse"
@@ -32,7 +32,7 @@ class PresetName(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Drawing:
-    """Options that decide the lines."""
+    """Options that determine the lines."""
 
     seed: Annotated[int, typer.Option(min=0, help="Decides which lines are drawn.")] = 1
     truth_seed: Annotated[
@@ -52,7 +52,7 @@ class Drawing:
 
 
 def truth_of(preset: PresetName, seed: int) -> Truth | NumbersTruth:
-    """The truth of a preset."""
+    """Return the truth of a preset."""
     if preset is PresetName.NUMERIC:
         return NumbersTruth(seed)
     return SequenceTruth(seed) if preset is PresetName.SEQUENCE else Truth(PRESETS[preset.value], seed)

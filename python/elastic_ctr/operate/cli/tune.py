@@ -1,4 +1,4 @@
-"""`elastic-ctr tune`: a search for better values on hours that are there, without a cluster."""
+"""`elastic-ctr tune`: a search for better values on existing hours, without a cluster."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ _TRIALS = 30
 
 @dataclass(frozen=True)
 class Ask:
-    """The options that decide what a search is."""
+    """The options that define a search."""
 
     hours: str | None
     validate: str | None
@@ -162,7 +162,7 @@ def _check_keys(kept: Sequence[str]) -> None:
 
 
 def _check_set_files(set_files: Sequence[str], kept: Sequence[str]) -> None:
-    """The values that are written stand below --set-file. Raises ConfigRefused for one that would hide them."""
+    """Raises ConfigRefused for a --set-file that would override the written values."""
     for each in set_files:
         given = each.partition("=")[0]
         for key in ("model.network", *KEYS):
@@ -201,7 +201,7 @@ def _base(values: Values) -> Candidate:
 
 
 def _hours_of(source: Source, values: Values, ask: Ask) -> tuple[Listing, list[str], list[str]]:
-    """The files, and the hours to train and to validate with. Raises ConfigRefused, NothingToRead, StoreError."""
+    """Return the files, and the hours to train and to validate with. Raises ConfigRefused, NothingToRead, StoreError."""
     data = values.data
     listing = complete_hours(source, data, chosen=False) if ask.hours is None or ask.validate is None else None
     chosen: dict[str, list[str]] = {}
@@ -236,7 +236,7 @@ def _joined(one: Listing, other: Listing) -> Listing:
 
 
 def _digest(values: Values, ask: Ask, seed: int, listing: Listing, trained: list[str], validated: list[str]) -> str:
-    """Of all that decides what trials give, and what they are compared with."""
+    """Return the digest of all inputs that determine the results of trials and their comparison."""
     given = {
         "data": values.data.model_dump(mode="json", exclude={"end", "sleep_seconds"}),
         "features": None if values.features is None else values.features.model_dump_json(by_alias=True),
@@ -271,7 +271,7 @@ def _search(
     values: Values, ask: Ask, hours: Hours, folder: Scratch, counts: tuple[int | None, int, int], deadline: float | None,
     trial_minutes: float, *, keep: bool,
 ) -> "tuple[Found, Candidate]":  # fmt: skip
-    # Optuna is imported where it is known to be there.
+    # Optuna is imported here, after the check that it is installed.
     from elastic_ctr.jobs.tune.outcome import described
     from elastic_ctr.jobs.tune.pool import TrialPool
     from elastic_ctr.jobs.tune.search import Search
@@ -322,7 +322,7 @@ def _tell(base: Candidate, found: "Found", hours: Hours, *, as_json: bool) -> No
     if as_json:
         typer.echo(json.dumps(document(base, found, hours)))
     else:
-        # A pipe has no width.
+        # A pipe has no width, so it gets a fixed one.
         Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(leaderboard(base, found))
     _say(verdict(found))
 
@@ -330,7 +330,7 @@ def _tell(base: Candidate, found: "Found", hours: Hours, *, as_json: bool) -> No
 def _write(
     output: Path, base: Candidate, found: "Found", hours: Hours, files: list[Path], set_files: list[str] | None
 ) -> None:
-    """Write the values to add, and read them back behind the others. Raises ConfigRefused, ValueError, OSError."""
+    """Write the values to add, and check them by loading them after the others. Raises ConfigRefused, ValueError, OSError."""
     from elastic_ctr.jobs.tune.outcome import tuned_yaml
 
     winner = found.winner

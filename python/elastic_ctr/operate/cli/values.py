@@ -44,7 +44,7 @@ _CLIENT = "-c fetched a client; this program is one now: `elastic-ctr predict FI
 
 
 def _instead(*names: str, sentence: str) -> Any:
-    """An option that was a command: it prints the command that replaces it."""
+    """Return an option that was a command before; it prints the command that replaces it."""
 
     def told(asked: bool) -> None:
         if asked:
@@ -57,7 +57,7 @@ def _instead(*names: str, sentence: str) -> Any:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The options of elastic-control.sh that said how much of what."""
+    """The options of elastic-control.sh for numbers of roles and their resources."""
 
     cpu: Annotated[
         int | None, typer.Option("--cpu", "-u", min=1, help="Cores that each trainer and each pserver asks for.")
@@ -92,7 +92,7 @@ class Commands:
 
 
 class _Text(str):
-    """Text is in quotes in the file: readers of YAML do not agree on which words are numbers."""
+    """Text that is quoted in the file, because YAML parsers do not agree on which words are numbers."""
 
     __slots__ = ()
 
@@ -106,18 +106,18 @@ _Dumper.add_representer(_Text, lambda dumper, text: dumper.represent_scalar("tag
 
 
 class ValuesRefused(ValueError):
-    """The given files and options make no values file: one sentence a line."""
+    """The given files and options make no values file; the text has one sentence per line."""
 
 
 class Translation(NamedTuple):
-    """`notes` are sentences on settings that have no place here any more."""
+    """`notes` are sentences on settings without an equivalent here."""
 
     values: dict[str, Any]
     notes: list[str]
 
 
 class File(NamedTuple):
-    """A file that was read, by the name that the user knows it by."""
+    """The content of a file, with the name under which the user gave it."""
 
     name: str
     text: str
@@ -174,7 +174,7 @@ def _read(file: Path, option: str) -> File:
 
 
 def translate(data_config: File, slot_conf: File, sizes: Sizes) -> Translation:
-    """The values load as config.values_file.Values. Raises ValuesRefused."""
+    """Return values that config.values_file.Values can load. Raises ValuesRefused."""
     try:
         assignments = read_assignments(data_config.text)
     except AssignmentRefused as refused:
@@ -216,7 +216,7 @@ def translate(data_config: File, slot_conf: File, sizes: Sizes) -> Translation:
 
 
 def text_of(values: dict[str, Any]) -> str:
-    """The values file."""
+    """Return the text of the values file."""
     return _HEAD + yaml.dump(values, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100)
 
 
@@ -234,25 +234,25 @@ def _wrong_with(assignments: dict[str, Assignment]) -> Iterator[str]:
 
 
 def _value(assignments: dict[str, Assignment], name: str) -> str:
-    """Empty when it is not there, as for a shell."""
+    """Return the value of an assignment; empty if it is absent, as in a shell."""
     return assignments[name].value if name in assignments else ""
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    """Without the settings that were not given."""
+    """Return the settings that were given."""
     found = {key: value for key, value in settings.items() if value not in (None, "", {})}
     return {key: _Text(value) if type(value) is str else value for key, value in found.items()}
 
 
 def _number_or_text(text: str) -> int | str:
-    """Whole numbers as such, where every reader gives them back digit by digit."""
+    """Return a whole number as int if every YAML parser returns it digit by digit, else text."""
     if text.isascii() and text.isdigit() and text == str(int(text[:20])) and int(text) <= EXACT:
         return int(text)
     return _Text(text)
 
 
 def _in_their_words(sentence: str) -> str:
-    """With the name that data.config has for a key, where it has one."""
+    """Return the sentence with data.config's names in place of the keys that it has."""
     key = sentence.split(" ", 1)[0].rstrip(":")
     known = next((name for name, ours in _KEYS.items() if ours == key), None)
     return sentence if known is None else f"{known}: {sentence}"

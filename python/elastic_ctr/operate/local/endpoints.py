@@ -14,7 +14,7 @@ from elastic_ctr.runtime.auth import Tokens, bearer
 if TYPE_CHECKING:
     from elastic_ctr.cube.release import ReleaseDocument
 
-# Fields of each role's status that no other role has.
+# Fields by which a role's status differs from those of the others.
 _STATUS_FIELDS = {
     "master": {"passes", "ledger", "pservers", "recoveries"},
     "transfer": {"live", "candidate", "shards", "problems"},
@@ -23,7 +23,7 @@ _STATUS_FIELDS = {
 
 
 class EndpointUnavailable(OSError):
-    """The endpoint does not answer, or not with the expected document. Of an answer that is an error: its status, and its own sentence."""
+    """The endpoint does not answer, or not with the expected document. `status` and `reason` come from an error answer."""
 
     def __init__(self, sentence: str, status: int | None = None, reason: str = "") -> None:
         super().__init__(sentence)
@@ -32,14 +32,14 @@ class EndpointUnavailable(OSError):
 
 
 class RequestRefused(EndpointUnavailable):
-    """The endpoint refuses the content of a request."""
+    """The endpoint refused the content of a request."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"{url} answers 400: {reason}", http.HTTPStatus.BAD_REQUEST, reason)
 
 
 def ask(url: str, body: Any = None, timeout: float = 5.0, tokens: Tokens | None = None) -> Any:
-    """GET, or POST with a JSON body. Raises EndpointUnavailable with the role's own sentence if it gave one."""
+    """GET, or POST with a JSON body. Raises EndpointUnavailable with the role's own sentence if there is one."""
     try:
         status, text = _exchange(url, body, timeout, bearer(tokens))
         found = json.loads(text) if status == http.HTTPStatus.OK else None
@@ -60,7 +60,7 @@ def ask(url: str, body: Any = None, timeout: float = 5.0, tokens: Tokens | None 
 
 
 def answers(url: str, timeout: float = 1.0) -> bool:
-    """Whether an HTTP endpoint answers 200."""
+    """True if an HTTP endpoint answers with status 200."""
     try:
         return _exchange(url, None, timeout, {})[0] == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException, ValueError):
@@ -90,7 +90,7 @@ def _sentence(text: bytes) -> str:
 
 
 def role_status(role: str, address: str) -> dict[str, Any]:
-    """The status of `master`, `transfer` or `serving`. Raises EndpointUnavailable, also when another role answers."""
+    """Return the status of `master`, `transfer` or `serving`. Raises EndpointUnavailable, also if another role answers."""
     status = ask(f"http://{address}/status")
     if not isinstance(status, dict) or not _STATUS_FIELDS[role] <= status.keys():
         raise EndpointUnavailable(f"http://{address}/status is not {role}'s; give the address of its status endpoint")
@@ -98,7 +98,7 @@ def role_status(role: str, address: str) -> dict[str, Any]:
 
 
 def release_document(transfer: str) -> "ReleaseDocument":
-    """The release document at the address of cube-transfer. Raises EndpointUnavailable."""
+    """Return the release document at the address of cube-transfer. Raises EndpointUnavailable."""
     from elastic_ctr.cube.release import ReleaseDocument
 
     try:
@@ -118,8 +118,8 @@ def ready(address: str, model: str) -> None:
 
 
 class Metadata(NamedTuple):
-    """Requests of a model hold feasigns of its `slots` or, if there are none, `columns`: datatypes by name. `versions` are those
-    that serving names.
+    """The inputs of a model: feasigns of its `slots` or, if these are empty, `columns`, datatypes by name; and the `versions`
+    in serving's metadata.
     """
 
     slots: list[str]
@@ -135,12 +135,12 @@ def metadata(address: str, model: str) -> Metadata:
         slots = [name for name, datatype in inputs.items() if datatype == "UINT64"]
         if not slots and inputs in ({}, {"line": "BYTES"}):
             raise ValueError("the metadata name no slot and no column")
-        # No column is described as UINT64.
+        # The metadata have no column of the datatype UINT64.
         return Metadata(slots, {} if slots else inputs, [int(each) for each in document["versions"]])
 
 
 def predict(address: str, model: str, lines: list[str]) -> tuple[list[float], list[int]]:
-    """Probability and version for each sample: a row as JSON, or a line of features. Raises EndpointUnavailable."""
+    """Return probability and version for each sample, a row as JSON or a line of features. Raises EndpointUnavailable."""
     if lines[:1] and lines[0].startswith("{"):
         return predict_rows(address, model, [json.loads(line) for line in lines])
     body = {"inputs": [{"name": "line", "shape": [len(lines)], "datatype": "BYTES", "data": lines}]}
@@ -152,7 +152,7 @@ def predict(address: str, model: str, lines: list[str]) -> tuple[list[float], li
 
 
 def predict_rows(address: str, model: str, rows: list[Any]) -> tuple[list[float], list[int]]:
-    """Probability and version for each row of columns. Raises EndpointUnavailable."""
+    """Return probability and version for each row of columns. Raises EndpointUnavailable."""
     answer = ask(f"http://{address}/v1/models/{model}:predict", {"instances": rows}, timeout=60.0)
     with _open_inference(address):
         found, version = answer["predictions"], int(answer["model_version"])
@@ -160,7 +160,7 @@ def predict_rows(address: str, model: str, rows: list[Any]) -> tuple[list[float]
 
 
 def explain(address: str, model: str, instance: Any) -> dict[str, Any]:
-    """`version`, `probability` and `features` of one instance, a row or a line of features. Raises EndpointUnavailable."""
+    """Return `version`, `probability` and `features` of one instance, a row or a line of features. Raises EndpointUnavailable."""
     answer = ask(f"http://{address}/v1/models/{model}:explain", {"instances": [instance]}, timeout=60.0)
     with _open_inference(address):
         [found] = answer["explanations"]

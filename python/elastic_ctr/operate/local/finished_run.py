@@ -1,4 +1,4 @@
-"""A run whose processes have ended: what master and cube-transfer would answer, as far as their files have it."""
+"""A run whose processes have ended: the answers of master and cube-transfer, as far as their files contain them."""
 
 import shutil
 import sqlite3
@@ -20,11 +20,11 @@ _LEDGER = "ledger.db"
 
 
 class RunUnreadable(ValueError):
-    """The files of a run cannot be read: which, why, and the way out."""
+    """The files of a run cannot be read; the text has the file, the reason and the way out."""
 
 
 def answers_of_finished(run: RunFolder) -> dict[str, Any]:
-    """`master` and, if it ever had a state, `transfer`; nothing in the folder changes. Raises RunUnreadable."""
+    """Return the answers of `master` and, if it had a state, of `transfer`, without changing the folder. Raises RunUnreadable."""
     state = run.path / "state"
     answers = {"master": _ledger_of(state / "master", run)}
     if (release := _release_of(state / "cube-transfer")) is not None:
@@ -33,7 +33,7 @@ def answers_of_finished(run: RunFolder) -> dict[str, Any]:
 
 
 def _ledger_of(folder: Path, run: RunFolder) -> dict[str, Any]:
-    """From a copy: SQLite would write beside the file, and the ledger of an earlier release gets its new tables."""
+    """Read a copy of the ledger, because SQLite would write beside the file, and an earlier release's ledger is migrated."""
     if not (folder / _LEDGER).exists():
         raise RunUnreadable(f"{run.path} has no ledger: the master of that run never started; {run.logs} says why")
     try:

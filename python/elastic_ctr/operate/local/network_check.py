@@ -1,4 +1,4 @@
-"""Tries a network of the user's own as a training and serving would: one batch, one export, one comparison."""
+"""Test of a user's network, as in training and serving: one batch, one export, one comparison."""
 
 import json
 import signal
@@ -26,12 +26,12 @@ _BATCH = 512
 
 
 class CheckRefused(ValueError):
-    """The network cannot be used: one sentence."""
+    """The network cannot be used; the text is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of a check. Microseconds are of one record on one thread: trained beside a parameter server, and predicted by serving."""
+    """The result of a check. Microseconds are per record on one thread, for training beside a parameter server and for serving."""
 
     parameters: list[dict[str, Any]]
     unchanged: list[str]
@@ -46,7 +46,7 @@ class Trial:
 
 
 def try_network(values: Values) -> Trial:
-    """Only in the main thread. Raises CheckRefused, OSError, and KeyboardInterrupt at SIGINT and SIGTERM."""
+    """Check a network; only in the main thread. Raises CheckRefused, OSError, and KeyboardInterrupt at SIGINT and SIGTERM."""
     with stop_on_signal() as stop, TemporaryDirectory(prefix="elastic-ctr-network-") as name:
         folder = Path(name)
         spec = {
@@ -89,7 +89,7 @@ def _start(name: str, command: list[str], spec: dict[str, Any], folder: Path) ->
         return subprocess.Popen(
             [sys.executable, "-m", *command, str(file)],
             stdin=subprocess.DEVNULL,
-            # Prints of the user's file go where all but the result goes.
+            # Prints of the user's file go to stderr, because stdout is for the result.
             stdout=log if name == "pserver" else sys.__stderr__,
             stderr=log,
             preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
@@ -97,7 +97,7 @@ def _start(name: str, command: list[str], spec: dict[str, Any], folder: Path) ->
 
 
 def _answer(step: str, spec: dict[str, Any], folder: Path, stop: threading.Event) -> dict[str, Any]:
-    """Of one step in a process of its own. Raises CheckRefused, and KeyboardInterrupt once `stop` is set."""
+    """Run one step in its own process and return its answer. Raises CheckRefused, and KeyboardInterrupt once `stop` is set."""
     answer = folder / network_trial.ANSWER
     answer.unlink(missing_ok=True)
     does = {"train": "it was trained", "serve": "the exported network was loaded"}[step]

@@ -1,8 +1,8 @@
 """A process of `elastic-ctr network check`: python -m elastic_ctr.operate.local.network_trial train|serve SPEC.json
 
-`train` inspects the network, trains one batch and then more beside a parameter server, exports it and scores rows. `serve` loads the export as serving
-does and scores the same rows; Paddle's two halves do not share a process in a pod either. SPEC: {"model": …, "input": {…}, "scratch":
-"…", "batchSize": 512}. The server's socket is in the folder `server` of the scratch folder, and the answer is `answer.json` there.
+`train` inspects the network, trains one batch and then more beside a parameter server, exports it and scores rows. `serve` loads the
+export as serving does and scores the same rows, in its own process as in a pod. SPEC: {"model": …, "input": {…}, "scratch": "…",
+"batchSize": 512}. The server's socket is in the folder `server` of the scratch folder, and the answer is `answer.json` there.
 """
 
 import json
@@ -33,10 +33,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def trained(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
-    """The facts of the network. Raises NetworkRefused, RuntimeError."""
+    """Train, export and return the facts of the network. Raises NetworkRefused, RuntimeError."""
     model, given = Model.model_validate(spec["model"]), ModelInput(**spec["input"])
     start_paddle(model)
-    # Prints of the user's file are shown once; those of Paddle are not.
+    # Prints of the user's file are shown once, those of Paddle never.
     with os.fdopen(os.dup(spec["prints"]), "w") as shown, redirect_stdout(shown):
         parameters = inspect_own(model, given)
     link_sockets([address_on_this_machine((scratch / SERVER / socket_name(0)).absolute())], Path())
@@ -76,7 +76,7 @@ def _train(
     scratch: Path,
     batch_size: int | None = None,
 ) -> tuple[npt.NDArray[np.uint64], float]:
-    """Train drawn records, one key a slot: their keys [count, slots], and the seconds."""
+    """Train random records with one key per slot. Return their keys [count, slots], and the seconds."""
     keys = dice.integers(1, _KEYS + 1, (count, len(given.slots))).astype(np.uint64)
     numbers = dice.standard_normal((count, len(given.numbers)))
     clicks = dice.integers(0, 2, count)
@@ -96,7 +96,7 @@ def _train(
 def _rows(
     engine: Engine, model: Model, given: ModelInput, keys: npt.NDArray[np.uint64], dice: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Rows of trained keys, and drawn ones: fresh values are near 0, where every network is nearly linear."""
+    """Return rows of trained keys, and random rows: fresh values are near 0, where every network is nearly linear."""
     some = keys[:_DRAWN_ROWS]
     width = len(given.slots) * model.embedding_dim
     known = engine.pull(some.reshape(-1)).reshape(len(some), width)
@@ -105,7 +105,7 @@ def _rows(
 
 
 def served(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
-    """How far serving's scores are from the trainer's. Raises NetworkRefused."""
+    """Return the difference between serving's and the trainer's scores. Raises NetworkRefused."""
     given = ModelInput(**spec["input"])
     with np.load(scratch / SCORED) as arrays:
         pooled, numbers, due = arrays["pooled"], arrays["numbers"], arrays["scores"]
@@ -126,7 +126,7 @@ def main() -> None:
     work = {"train": trained, "serve": served}[sys.argv[1]]
     spec = json.loads(Path(sys.argv[2]).read_text())
     spec["prints"] = os.dup(1)
-    # Paddle prints its settings.
+    # Discard stdout, because Paddle prints its settings.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     scratch = Path(spec["scratch"])
     prepare_environment(scratch / sys.argv[1])
@@ -135,7 +135,7 @@ def main() -> None:
     except NetworkRefused as refused:
         answer = {"refused": str(refused)}
     (scratch / ANSWER).write_text(json.dumps(answer))
-    # Paddle's threads crash in an orderly interpreter shutdown.
+    # Exit at once, because Paddle's threads crash in a regular interpreter shutdown.
     os._exit(0)
 
 

@@ -39,12 +39,12 @@ S = TypeVar("S", bound=Section)
 
 
 def _ports_of(config: Section) -> dict[str, int]:
-    """The port of each field that is one; 0 is a port that is not opened."""
+    """Return the ports among the fields; 0 is a port that is not opened."""
     return {field: getattr(config, field) for field in type(config).model_fields if field.endswith("port")}
 
 
 def ports(values: Values) -> Iterator[tuple[str, range]]:
-    """The key of each port setting, and the ports that all its processes take on one machine."""
+    """Yield the key of each port setting, and the ports that all its processes take on one machine."""
     pservers = values.pserver.replicas
     if values.intake.enabled:
         yield "intake.config.port", range(values.intake.config.port, values.intake.config.port + 1)
@@ -57,13 +57,13 @@ def ports(values: Values) -> Iterator[tuple[str, range]]:
         ("pserver", pservers, 1),
     ):
         for field, first in _ports_of(getattr(values, block).config).items():
-            # Pservers are reached at Unix sockets.
+            # Pservers listen on Unix sockets instead of their port.
             if first and (block, field) != ("pserver", "port"):
                 yield f"{to_camel(block)}.config.{to_camel(field)}", range(first, first + count * step, step)
 
 
 def at_port_base(values: Values) -> Values:
-    """With every port that the file does not set moved to `local.portBase`."""
+    """Return the values with every port that the file does not set moved to `local.portBase`."""
     base = values.local.port_base
     if base is None:
         return values
@@ -81,7 +81,7 @@ def at_port_base(values: Values) -> Values:
 
 @dataclass(frozen=True)
 class Role:
-    """One process: its name (a pod's name in the cluster), the command that runs it, its settings, where it says it is well."""
+    """One process: its name (a pod's name in the cluster), its command, its settings, and the address of its health endpoint."""
 
     name: str
     command: str
@@ -91,7 +91,7 @@ class Role:
 
     @property
     def pod(self) -> str:
-        """The pod's name: two containers of one pod share it."""
+        """The pod's name, which two containers of one pod share."""
         return self.name.partition(".")[0]
 
 
@@ -103,7 +103,7 @@ class Places:
     values: Values
 
     def __post_init__(self) -> None:
-        """Raises ConfigRefused when two processes would need the same port."""
+        """Raises ConfigRefused if two processes would need the same port."""
         object.__setattr__(self, "values", at_port_base(self.values))
         taken: dict[int, str] = {}
         for name, found in ports(self.values):
@@ -118,7 +118,7 @@ class Places:
 
     @property
     def store_url(self) -> str:
-        """The laptop's own store, unless the file names one."""
+        """The store in the run's folder, unless the file names one."""
         given = self.values.store.config
         return given.url if "url" in given.model_fields_set else f"file://{self.folder}/store"
 
@@ -127,36 +127,36 @@ class Places:
         return StoreConfig(url=self.store_url, user=self.values.store.config.user)
 
     def auth(self, kind: type[RoleFile]) -> Auth:
-        """The token files that a role needs."""
+        """Return the token files that a role needs."""
         return Auth.of(str(self.folder / TOKENS), kind.RIGHTS)
 
     def common(self, kind: type[RoleFile]) -> dict[str, Any]:
-        """Settings of every role that opens the store."""
+        """Return the settings of every role that opens the store."""
         return {"host": HOST, "auth": self.auth(kind), "store": self.store}
 
     def training(self, kind: type[RoleFile]) -> dict[str, Any]:
-        """Settings of every role that trains."""
+        """Return the settings of every role that trains."""
         return {**self.common(kind), "data": self.data, "features": self.values.features, "model": self.values.model}
 
     @property
     def data(self) -> Data:
-        """As training reads it: where the run has an intake, from there."""
+        """The data as training reads them: from the intake, if the run has one."""
         if not self.values.intake.enabled:
             return self.values.data
         return self.values.data.of_intake(self.intake, str(self.folder / TOKENS / Right.INTERNAL.value))
 
     @property
     def tracking(self) -> Tracking | None:
-        """Each folder is an experiment: all trainings on one machine bear the same name."""
+        """The tracking settings, with the folder as the experiment, because all trainings on one machine have the same name."""
         url = self.values.local.tracking_url
         return None if url is None else Tracking(url=url, experiment=f"elastic-ctr {self.folder}"[-250:])
 
     def state(self, role: str) -> str:
-        """The folder of state that outlives the role's process."""
+        """Return the folder of state that outlives the role's process."""
         return str(self.folder / "state" / role)
 
     def scratch(self, role: str) -> str:
-        """The folder of files that need not."""
+        """Return the folder of files that are only needed while the role's process runs."""
         return str(self.folder / "scratch" / role)
 
     @property
@@ -177,7 +177,7 @@ class Places:
 
     @property
     def info(self) -> RunInfo:
-        """The addresses of the run, for its folder."""
+        """The addresses of the run, to be written to its folder."""
         serving = self.values.serving.config
         return RunInfo(
             master=f"{HOST}:{self.values.master.config.status_port}",
@@ -195,7 +195,7 @@ class Places:
 
 
 def roles(places: Places) -> Iterator[Role]:
-    """In the order in which they are started; nothing depends on it."""
+    """Yield the roles in the order of their start, on which nothing depends."""
     values = places.values
     pservers, shards, copies = values.pserver.replicas, values.cube.config.shards, values.cube.replicas_per_shard
 
@@ -247,7 +247,7 @@ def roles(places: Places) -> Iterator[Role]:
         yield Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
 
     reader = values.cube.config.of_pod
-    # Only readers of this run ask, and they end with it.
+    # A short drain, because the only readers belong to this run and end with it.
     idle_seconds = min(reader.drain_idle_seconds, 0.5)
     for number, (shard, replica) in enumerate(product(range(shards), range(copies))):
         pod = f"ctr-cube-s{shard}-{replica}"
@@ -271,7 +271,7 @@ def roles(places: Places) -> Iterator[Role]:
 
 
 def _copy(config: S, ports_on: int = 0, **changes: object) -> S:
-    """The settings of one of several processes: each port that is opened lies so many further on."""
+    """Return the settings of one of several processes, with each open port moved by `ports_on`."""
     moved = {field: port + ports_on for field, port in _ports_of(config).items() if port}
     return config.model_copy(update=moved | changes)
 

@@ -1,4 +1,4 @@
-"""Starts the processes of a local run and keeps them running, as a cluster would: no role ends another one."""
+"""Starts the processes of a local run and restarts them, as a cluster would: the end of a role ends no other role."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ REFUSED = 2
 
 @dataclass
 class Restart:
-    """A role that ended without being told to, and the seconds until it was well again."""
+    """An unexpected end of a role, and the seconds until it was healthy again."""
 
     role: str
     name: str
@@ -38,7 +38,7 @@ class Restart:
     seconds: float | None = None
 
 
-# No answer waits for these roles. The work of training comes in bursts that fill all cores; the other roles decide what is next.
+# No request waits for these roles. Training works in bursts that fill all cores, so it yields to the roles that coordinate it.
 _NICENESS = {"trainer": 10, "pserver": 10, "cube-builder": 10, "master": 5, "cube-transfer": 5, "cube-agent": 5}
 
 
@@ -60,8 +60,8 @@ class _Running:
 
 @dataclass
 class Supervisor:
-    """Owns every process of a run. `watch` is called often; nothing happens between calls. No method is for a thread that ends
-    before the roles do: they die with the thread that started them.
+    """Owns every process of a run. `watch` must be called often; nothing happens between calls. A thread that calls a method must
+    outlive the roles, because they die with the thread that started them.
     """
 
     places: Places
@@ -96,15 +96,15 @@ class Supervisor:
         _let_others_go_first(each.process.pid, _NICENESS.get(each.role.command, 0))
 
     def pids(self) -> dict[str, int]:
-        """Name of each running role -> its process id."""
+        """Return the process ids of running roles by name."""
         return {name: each.process.pid for name, each in self._all.items() if each.process and each.runs}
 
     def problems(self) -> list[str]:
-        """A sentence for each role that does not run; it is started again after a pause all the same."""
+        """Return a sentence for each role that does not run; it is restarted after a pause nevertheless."""
         return [each.problem for each in self._all.values() if each.problem]
 
     def watch(self) -> None:
-        """Start again what ended."""
+        """Restart roles that ended."""
         with self._lock:
             for each in self._all.values():
                 self._watch(each)
@@ -160,7 +160,7 @@ class Supervisor:
         return "\n".join(lines[-3:]) if lines else "it left an empty log"
 
     def stop(self, grace_seconds: float = 15.0) -> None:
-        """SIGTERM to all, then SIGKILL to those that are still there. cube-transfer ends last: draining cube-agents ask it which pods take over."""
+        """SIGTERM all roles, then SIGKILL those still running. cube-transfer ends last: draining cube-agents read its document."""
         with self._lock:
             running = [each for each in self._all.values() if each.runs]
             ends = time.monotonic() + grace_seconds
@@ -183,10 +183,10 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], ends: float) -> None:
 
 
 def _with_a_group_of_its_own() -> Callable[[], None]:
-    """The `preexec_fn` of a role: Ctrl-C reaches the supervisor, which ends the roles in order, and whose own end kills them.
+    """Return the `preexec_fn` of a role: Ctrl-C reaches only the supervisor, which ends the roles in order, and whose end kills them.
 
-    They stay in its session: a kernel with autogroups divides a core among sessions first, and predictions would wait tens of
-    milliseconds for training, whatever the niceness of both.
+    Roles stay in the supervisor's session: a kernel with autogroups divides a core among sessions first, and predictions would
+    wait tens of milliseconds for training, whatever the niceness of both.
     """
     bind_child = dies_with_this_process()
 
@@ -198,6 +198,6 @@ def _with_a_group_of_its_own() -> Callable[[], None]:
 
 
 def _let_others_go_first(pid: int, niceness: int) -> None:
-    """Give a role less of cores that are all wanted."""
+    """Give a role a lower share of the cores if all are busy."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + niceness)

@@ -27,7 +27,7 @@ _OF_PASS = (
 
 @dataclass
 class SampleResult:
-    """Predictions of a version's sample lines, asked over the network when it went live."""
+    """Predictions of a version's sample lines, requested from serving when the version went live."""
 
     live_at: float
     samples: int
@@ -43,7 +43,7 @@ SampleResults = dict[int, SampleResult]
 def build(
     status: Mapping[str, Any], live: int | None, seen: SampleResults, restarts: Sequence[Restart]
 ) -> dict[str, Any]:
-    """The report file."""
+    """Return the content of the report file."""
     passes = []
     for each in status["passes"]:
         if each["state"] != "done":
@@ -85,7 +85,7 @@ def build(
 
 
 def table(report: Mapping[str, Any]) -> Table:
-    """The same for people."""
+    """Return the report as a table for a terminal."""
     shown = Table(title=None, header_style="bold", pad_edge=False)
     columns = (
         "pass, records, refused, AUC before, AUC after, logloss before, calibration before, version, kind, keys, seconds to live, "
@@ -112,14 +112,14 @@ def table(report: Mapping[str, Any]) -> Table:
 
 
 def figure(one: Mapping[str, Any], moment: str, name: str) -> float | None:
-    """One of the quality of a pass; None where it is undefined, or the master is of an earlier release."""
+    """Return one figure of a pass's quality; None if it is undefined, or the master is of an earlier release."""
     figures = (one.get("quality") or {}).get(moment) or {}
     value: float | None = figures.get(name)
     return value
 
 
 def learned(status: Mapping[str, Any]) -> str:
-    """How the last pass that is done was learned, in one line; empty where none is, or the master is of an earlier release."""
+    """Return one line on the learning of the last pass that is done; empty without one, or if the master is of an earlier release."""
     done = [each for each in status["passes"] if each.get("state", "done") == "done" and each.get("learning")]
     if not done:
         return ""
@@ -139,13 +139,13 @@ def learned(status: Mapping[str, Any]) -> str:
 
 
 def total(counts: Iterable[int | None]) -> int | None:
-    """None if one of them is not known."""
+    """Return the sum; None if one of the counts is unknown."""
     found = list(counts)
     return None if any(each is None for each in found) else sum(each or 0 for each in found)
 
 
 def dated(version: int) -> str:
-    """A version with the time of this machine at which it was begun; its id is that in unix seconds."""
+    """Return a version's id with the time when it was begun, which the id is in unix seconds, in this machine's time zone."""
     if version < 1_000_000_000:
         return str(version)
     begun, today = time.localtime(version), time.localtime()

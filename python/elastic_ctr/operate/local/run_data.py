@@ -1,4 +1,4 @@
-"""The data of a run on this machine, for commands that ask its serving: what it trains on, and what a version has learned of it."""
+"""The data of a run on this machine, for commands that use its serving: the source, and the part that a version has learned."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,14 @@ from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
 
 @dataclass(frozen=True)
 class RunData:
-    """As the run's master has it."""
+    """The settings of data and store, as the run's master has them."""
 
     data: Data
     store: StoreConfig
 
     @classmethod
     def of(cls, run: RunFolder) -> "RunData | None":
-        """None where the run never wrote its settings, or those of another release cannot be read."""
+        """Return the data of a run; None if it never wrote its settings, or if another release's cannot be read."""
         try:
             file = load(MasterFile, run.path / "config" / "ctr-master-0.yaml")
         except ConfigRefused:
@@ -31,12 +31,12 @@ class RunData:
 
     @property
     def folder(self) -> Path | None:
-        """That of the day folders; None where the source is not one of this machine."""
+        """The folder with the day folders; None if the source is not on this machine."""
         url = urlsplit(self.data.source.url)
         return Path(unquote(url.path), self.data.path.strip("/")).resolve() if url.scheme == "file" else None
 
     def split_of(self, file: Path) -> str | None:
-        """The split whose folder a file is in."""
+        """Return the split whose folder has a file, or None."""
         folder, whole = self.folder, file.resolve()
         if folder is None or not whole.is_relative_to(folder) or len(parts := whole.relative_to(folder).parts) != 3:
             return None
@@ -47,19 +47,19 @@ class RunData:
         return name
 
     def newest_split(self) -> str | None:
-        """The newest folder of a split that is complete; None where the source is not one of this machine."""
+        """Return the newest complete split; None if the source is not on this machine."""
         if self.folder is None or self.data.is_stream:
             return None
         done = self.folder.glob(f"[0-9]*/[0-9]*/{self.data.donefile}")
         return max(filter(None, map(self.split_of, done)), default=None)
 
     def follows(self, file: Path) -> bool:
-        """Whether the run reads a file as it is appended to."""
+        """True if the run follows a file, which it reads while the file grows."""
         folder = self.folder
         return folder is not None and self.data.is_stream and file.resolve().is_relative_to(folder)
 
     def learned_until(self, version: int) -> int | None:
-        """Unix seconds at which the newest split ends that a version has learned; None where the store cannot say it."""
+        """Return the end of the newest split that a version has learned, in unix seconds; None if the store does not have it."""
         try:
             return read_version(open_store(self.store.url, user=self.store.user), version).event_time_max
         except (StoreError, ManifestDamaged, OSError):

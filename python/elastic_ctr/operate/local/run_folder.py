@@ -1,4 +1,4 @@
-"""The folder of a run, for other processes: its runner, addresses, problems, and how it ended."""
+"""The folder of a run, for other processes: its runner, addresses, problems, and the reason of its end."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ from elastic_ctr.store.temporary import appearing
 
 DEFAULT_FOLDER = Path("elastic-ctr-local")
 TOKENS = "tokens"
-# What roles of a run, and the run itself, write below its folder.
+# Names below the folder to which a run and its roles write.
 _OWN = ("config", "logs", "state", "scratch", "store", TOKENS, "run.json")
 _OTHERS = 0o077
 _SHOWN_LINES = 3
@@ -47,17 +47,17 @@ class RunFolder:
         self.path = folder.resolve()
         self.tokens = self.path / TOKENS
         self.logs = self.path / "logs"
-        # The output of a runner in the background.
+        # The output of a background runner.
         self.runner_log = self.logs / "local.log"
         self._file = self.path / "run.json"
 
     def token_file(self, right: Right) -> Path:
-        """Raises nothing where it is not there yet."""
+        """Return the path of a token file, which may not exist yet."""
         return self.tokens / right.value
 
     @contextmanager
     def private(self) -> Iterator[None]:
-        """What this process and its children write within the block is for this user alone. Raises OSError."""
+        """Create the folder, and give files of this process and its children within the block to this user only. Raises OSError."""
         before = os.umask(_OTHERS)
         try:
             self.create()
@@ -73,14 +73,14 @@ class RunFolder:
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def close_to_others(self) -> None:
-        """Keep clicks, logs and tokens that an earlier run has left readable from other users of the machine. Raises OSError."""
+        """Make clicks, logs and tokens of earlier runs unreadable for other users of the machine. Raises OSError."""
         for name in ("", *_OWN):
             top = self.path / name
             for each in (top, *(top.rglob("*") if name else ())):
                 _close_to_others(each)
 
     def write_tokens(self) -> None:
-        """One token for each right, unless there are some. Raises OSError, ValueError for a file without tokens."""
+        """Write a token for each right that has no token file. Raises OSError, ValueError for a file without tokens."""
         self.tokens.mkdir(mode=0o700, parents=True, exist_ok=True)
         for right in Right:
             file = self.token_file(right)
@@ -89,11 +89,11 @@ class RunFolder:
                     os.fchmod(stream.fileno(), 0o600)
                     stream.write(f"local {secrets.token_urlsafe(32)}\n".encode())
             TokenFile(file)
-        # Of an earlier release: no role takes it any more.
+        # Delete the token of an earlier release, which no role accepts any more.
         (self.path / "token").unlink(missing_ok=True)
 
     def read(self) -> RunInfo | None:
-        """None where no run was ever started."""
+        """Return the run's information; None if no run was ever started."""
         try:
             return RunInfo(**json.loads(self._file.read_text()))
         except (OSError, ValueError, TypeError):
@@ -104,11 +104,11 @@ class RunFolder:
         write_json(self._file, asdict(info))
 
     def runner(self) -> int | None:
-        """The process that looks after the run, while there is one."""
+        """Return the id of the process that runs the supervisor, or None."""
         return StateLock(self.path / "state").owner()
 
     def stranger(self) -> str | None:
-        """The user whose run this is, and its process where that can be seen; None: this user may look at it."""
+        """Return the other user that owns the run, with its process if that is visible; None if this user may use the run."""
         try:
             os.close(os.open(self.path / "state" / ".lock", os.O_RDONLY | os.O_CLOEXEC))
         except PermissionError:
@@ -127,7 +127,7 @@ class RunFolder:
         return name if pid is None else f"{name} (pid {pid})"
 
     def absence(self) -> str:
-        """Why nothing runs here: the last words of the runner, with their time."""
+        """Return a sentence on why nothing runs here, with the last lines of the runner's log and their time."""
         if (stranger := self.stranger()) is not None:
             return f"{self.path} belongs to {stranger}, and this user may not look into it; ask as that user, or name another folder by --dir"
         info = self.read()
@@ -147,7 +147,7 @@ class RunFolder:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write a JSON file atomically. Raises OSError."""
     with appearing(path) as stream:
         stream.write(json.dumps(content, indent=1).encode() + b"\n")
 
@@ -155,7 +155,7 @@ def write_json(path: Path, content: object) -> None:
 def _close_to_others(path: Path) -> None:
     try:
         mode = path.lstat().st_mode
-        # A link has no mode of its own, and what it leads to may be somebody's else.
+        # A symbolic link has no mode of its own, and its target may belong to another user.
         if not stat.S_ISLNK(mode) and mode & _OTHERS:
             path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
     except FileNotFoundError:
@@ -163,7 +163,7 @@ def _close_to_others(path: Path) -> None:
 
 
 def _is_runner(words: Sequence[str] | None, folder: Path) -> bool:
-    """Of `elastic-ctr local run --dir FOLDER`, as `local up` starts it."""
+    """True for the words of `elastic-ctr local run --dir FOLDER`, as `local up` starts it."""
     return words is not None and "run" in words and str(folder) in words
 
 
@@ -172,7 +172,7 @@ def _shown(moment: float) -> str:
 
 
 def process_tree(pid: int) -> list[psutil.Process]:
-    """A process and all below it; empty once it is gone."""
+    """Return a process and all its descendants; empty if it has ended."""
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -181,7 +181,7 @@ def process_tree(pid: int) -> list[psutil.Process]:
 
 
 def still_running(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended; one that only waits to be reaped has."""
+    """Return the processes that have not ended; a zombie has ended."""
     return [each for each in processes if _runs(each)]
 
 

@@ -26,7 +26,7 @@ _STATES = {
 
 
 def stage(status: dict[str, Any] | None, candidate: int | None) -> str:
-    """Where the run is, in one sentence."""
+    """Return the stage of the run as one sentence."""
     if status is None:
         return "the master starts"
     if not status["ready"]:
@@ -46,7 +46,7 @@ def stage(status: dict[str, Any] | None, candidate: int | None) -> str:
 
 @contextmanager
 def following(console: Console) -> Iterator[Callable[[Session], None]]:
-    """A function to call after each look."""
+    """Yield a function that shows the progress after each look."""
     if console.is_terminal:
         with Live(console=console, refresh_per_second=4, transient=True) as live:
             yield lambda session: live.update(_picture(session))
@@ -55,7 +55,7 @@ def following(console: Console) -> Iterator[Callable[[Session], None]]:
 
     def line(session: Session) -> None:
         now = stage(session.status, session.candidate)
-        # Task counts change all the time: a line for each stage is enough in a log.
+        # Task counts change all the time, so a log gets only one line per stage.
         short = now.partition(" (")[0]
         if not said or said[-1] != short:
             said.append(short)

@@ -1,4 +1,4 @@
-"""One local run from start to end: starts the roles, watches them, and asks each version as it goes live."""
+"""One local run from start to end: it starts the roles, watches them, and predicts samples with each version that goes live."""
 
 import logging
 import threading
@@ -28,8 +28,8 @@ from elastic_ctr.training.model.evaluation import weighted_auc
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.25
-# A look costs the roles as much as it takes, and the status of a stream has a thousand passes. It also starts processes again, so the
-# pause behind one that waits for a role is no longer than that.
+# Looks take at most this share of time, because a look also costs the roles time, and the status of a stream has a thousand passes. A
+# look also restarts processes, so the pause after a slow one is bounded.
 _LOOK_SHARE, _LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -38,15 +38,15 @@ Status = Mapping[str, Any]
 
 
 class RunFailed(RuntimeError):
-    """The run cannot reach its end: why."""
+    """The run cannot reach its end; the text is the reason."""
 
 
 class RoleRefused(RunFailed):
-    """A role cannot run with what it was given."""
+    """A role cannot run with its settings or on this machine."""
 
 
 def find_ports_free(places: Places) -> None:
-    """Raises PortInUse naming the setting."""
+    """Raises PortInUse, with the name of the setting, if a port of the run is in use."""
     for setting, found in ports(places.values):
         for port in found:
             try:
@@ -59,7 +59,7 @@ def find_ports_free(places: Places) -> None:
 
 
 class _Sample(BaseModel):
-    """A sample line of a version; fields that only serving reads are ignored."""
+    """A sample line of a version, without the fields that only serving reads."""
 
     line: str
     show: int
@@ -68,7 +68,7 @@ class _Sample(BaseModel):
 
 
 def failure(status: Status | None, release: ReleaseDocument | None) -> str:
-    """Why training or its last version stands still until an operator mends the cause; empty while neither does."""
+    """Return why training or its last version is stopped until an operator removes the cause; empty if neither is."""
     if status is None:
         return ""
     current = status["current"]
@@ -101,7 +101,7 @@ def pause_of(status: Status, release: ReleaseDocument | None) -> str:
 
 
 def troubles(status: Status | None) -> list[str]:
-    """Errors that are retried: the reasons why a run stands still."""
+    """Return errors that are retried, which explain why a run makes no progress."""
     if status is None:
         return []
     pservers = [f"pserver {each['index']}: {each['error']}" for each in status["pservers"] if each["error"]]
@@ -109,12 +109,12 @@ def troubles(status: Status | None) -> list[str]:
 
 
 def pause_after(took: float) -> float:
-    """Seconds from the end of a look that took so many to the next one."""
+    """Return the seconds from the end of a look that took `took` seconds to the next one."""
     return min(max(_LOOK_SECONDS, took / _LOOK_SHARE), _LONGEST_PAUSE)
 
 
 def status_and_release(places: Places) -> tuple[dict[str, Any] | None, ReleaseDocument | None]:
-    """Of the master and of cube-transfer; None while that role does not answer."""
+    """Return the master's status and cube-transfer's document; None for a role that does not answer."""
     status = release = None
     with suppress(EndpointUnavailable):
         status = role_status("master", places.info.master)
@@ -140,7 +140,7 @@ class Session:
 
     @contextmanager
     def running(self) -> Iterator["Session"]:
-        """All roles, from their start to their end. Raises StateInUse, PortInUse, OSError, ValueError for tokens that are none."""
+        """Run all roles within the block. Raises StateInUse, PortInUse, OSError, ValueError for a token file without tokens."""
         with self.run_folder.private(), self._lock:
             find_ports_free(self.places)
             self.run_folder.close_to_others()
@@ -161,7 +161,7 @@ class Session:
         try:
             self.run_folder.write(self._info)
         except OSError as failed:
-            # A full disk: the roles go on without it.
+            # The disk is full; the roles continue without this file.
             log.warning("%s cannot be written: %s", self.run_folder.path, failed.strerror)
 
     def _write_files(self) -> None:
@@ -172,10 +172,10 @@ class Session:
             file.write_text(dump(role.file))
 
     def look(self) -> None:
-        """One round of watching."""
+        """Watch the roles once."""
         self.supervisor.watch()
         status, release = status_and_release(self.places)
-        # While a role restarts, its last known answer stays.
+        # While a role restarts, its last answer is kept.
         self.status, self.release = status or self.status, release or self.release
         if (problems := [*self.problems(), *troubles(status)]) != self._info.problems:
             self._inform(problems=problems)
@@ -191,7 +191,7 @@ class Session:
         return None if self.release is None else self.release.candidate
 
     def _ask_sample(self, version: int) -> None:
-        """Predict the version's own sample lines; it is served once the answer names the version."""
+        """Predict the version's own sample lines; serving has the version once an answer names it."""
         try:
             manifest = read_version(self._store, version)
             samples = self._store.get_bytes(layout.sample_file(version)).splitlines()
@@ -213,7 +213,7 @@ class Session:
         )
 
     def finished(self) -> bool:
-        """The last version there will be is live and has answered."""
+        """True once the last version of the run is live and has answered."""
         if not has_come_to_its_end(self.status, self.release):
             return False
         return self.live in self.seen or not any(
@@ -221,7 +221,7 @@ class Session:
         )
 
     def problems(self) -> list[str]:
-        """Problems that an operator must mend: of the processes, of training, of the last version."""
+        """Return problems that an operator must solve: of the processes, of training, of the last version."""
         stands_still = failure(self.status, self.release)
         return [*self.supervisor.problems(), *([stands_still] if stands_still else [])]
 
@@ -231,7 +231,7 @@ class Session:
         return build(self.status, self.live, self.seen, self.supervisor.restarts)
 
     def wait(self, stop: threading.Event, show: Callable[["Session"], None], *, keep: bool = False) -> bool:
-        """Until finished (True) or told to stop (False). Raises RunFailed for a problem, unless the run is to be kept."""
+        """Watch until the run is finished (return True) or `stop` is set (False). Raises RunFailed for a problem unless `keep`."""
         while not stop.is_set():
             began = time.monotonic()
             self.look()
@@ -245,7 +245,7 @@ class Session:
         return False
 
     def raise_for_problems(self) -> None:
-        """Raises RunFailed, RoleRefused."""
+        """Raises RunFailed or RoleRefused for a problem."""
         if wrong := self.supervisor.problems():
             raise RoleRefused("\n".join(wrong))
         if wrong := self.problems():

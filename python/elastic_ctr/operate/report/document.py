@@ -1,6 +1,6 @@
-"""The answers of master and cube-transfer, as far as a page shows them.
+"""The parts of the answers of master and cube-transfer that the page shows.
 
-A master of an earlier release leaves fields out, so each has a default.
+A master of an earlier release omits fields, so each has a default.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ class _Answer(BaseModel):
 
 
 class Figures(_Answer):
-    """Of the quality of a pass, at one moment."""
+    """The figures of a pass's quality before or after its training."""
 
     auc: float | None = None
     gauc: float | None = None
@@ -28,7 +28,7 @@ class Quality(_Answer):
 
     @property
     def moments(self) -> tuple[Figures, Figures]:
-        """Before and after training; without figures where there are none."""
+        """The figures before and after training; empty figures if there are none."""
         return self.before or Figures(), self.after or Figures()
 
 
@@ -41,7 +41,7 @@ class Learning(_Answer):
 
 
 class TablePart(_Answer):
-    """Of the sparse table at one pserver, after the save of a pass. None: not known."""
+    """The part of the sparse table at one pserver after the save of a pass. None: unknown."""
 
     rows: int
     new: int | None = None
@@ -77,7 +77,7 @@ class Curve(_Answer):
 
 
 class Curves(_Answer):
-    """Of one pass."""
+    """The curves of one pass."""
 
     id: str = Field(alias="pass")
     before: Curve | None = None
@@ -115,7 +115,7 @@ class Pserver(_Answer):
 
 
 class Window(_Answer):
-    """A stream's newest passes together."""
+    """The quality of a stream's newest passes together."""
 
     passes: int
     clicks: float
@@ -162,7 +162,7 @@ class Release(_Answer):
 
 
 class Freshness(_Answer):
-    """Seconds from a click's arrival to the first answer that has learned from it, as a serving pod counts them."""
+    """Seconds from a click's arrival to the first answer that has learned from it, as counted by a serving pod."""
 
     p50: float
     p90: float
@@ -172,7 +172,7 @@ class Freshness(_Answer):
 
 
 class Report(_Answer):
-    """`source`: the run or release that the page is of. No release: cube-transfer did not answer. No freshness: no serving pod has any."""
+    """`source` names the run or release. `release` is None if cube-transfer did not answer, `freshness` if no serving pod has any."""
 
     source: str
     training: Training
@@ -181,7 +181,7 @@ class Report(_Answer):
 
     @classmethod
     def of(cls, source: str, answers: dict[str, Any]) -> "Report":
-        """From the answers by role. Raises pydantic.ValidationError where one is not what the role answers."""
+        """Return the report of the answers by role. Raises pydantic.ValidationError if one does not have the role's form."""
         return cls(
             source=source,
             training=answers["master"],

@@ -1,4 +1,4 @@
-"""HTML in which only these functions write tags: all other text is escaped, whoever wrote it."""
+"""HTML in which only these functions write tags: all other text is escaped, whatever its source."""
 
 import math
 import time
@@ -6,11 +6,11 @@ import unicodedata
 from collections.abc import Sequence
 from html import escape
 
-# Of one text, in characters: a reason may hold a whole line of a click log.
+# The most characters of one text, because a reason may contain a whole line of a click log.
 LONGEST = 600
-# Rows of a table; the newest are kept. As many as the master's status has passes.
+# The most rows of a table, of which the newest are kept: the number of passes in the master's status.
 MOST_ROWS = 1000
-# Rows that are seen at once; the others are folded.
+# Rows that are visible at first; the others are folded.
 OPEN_ROWS = 50
 
 
@@ -21,7 +21,7 @@ class Html(str):
 
 
 def text(value: str) -> Html:
-    """Any text, shown as it is. Characters that would not be seen, or that turn the reading direction, are named."""
+    """Escape any text. Characters that would be invisible, or that change the reading direction, are replaced by their names."""
     more = "" if len(value) <= LONGEST else f" … ({len(value) - LONGEST:,} more characters)"
     seen = "".join(
         each
@@ -33,7 +33,7 @@ def text(value: str) -> Html:
 
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> Html:
-    """An element; an attribute that is None is left out, and `_` in its name is `-`."""
+    """Return an element; an attribute that is None is left out, and `_` in its name becomes `-`."""
     given = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{_safe(str(value) if isinstance(value, float | int) else value)}"'
         for name, value in attributes.items()
@@ -51,7 +51,7 @@ def _safe(value: str) -> Html:
 
 
 def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[str] = ()) -> Html:
-    """Rows with a heading each, newest first, the later part folded. Columns in `words` hold text, the others numbers."""
+    """Return a table of rows, newest first, with the older ones folded. Columns in `words` are text, the others numbers."""
     if not rows:
         return element("p", f"{caption.partition(',')[0]}: none.", class_="none")
     is_text = [name in words for name in columns]
@@ -84,7 +84,7 @@ def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], 
     found = element(
         "table", element("caption", caption), element("thead", element("tr", *heads)), element("tbody", *body)
     )
-    # A keyboard scrolls what has the focus.
+    # tabindex lets the keyboard scroll the table.
     return element("div", found, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
@@ -93,7 +93,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def moment(value: float | None) -> str:
-    """Of unix seconds; a dash where they are none."""
+    """Return unix seconds as a time in UTC; a dash if they are not valid."""
     try:
         return "-" if value is None else time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(value))
     except (OverflowError, ValueError, OSError):

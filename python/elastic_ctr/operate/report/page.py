@@ -14,7 +14,7 @@ from elastic_ctr.operate.report.version_tables import ledger, recoveries, versio
 
 
 def page(report: Report) -> str:
-    """Equal reports give equal pages: nothing of the moment or the machine is in them."""
+    """Return the page. Equal reports give equal pages, without anything of the time or the machine."""
     training = report.training
     sections = {
         "Quality": quality(training),
@@ -43,7 +43,7 @@ def page(report: Report) -> str:
 def _head(source: str) -> Html:
     css = style_sheet()
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
-    # A browser runs and fetches nothing, whatever a text in the page may turn out to hold. The icon keeps it from asking for one.
+    # With this policy a browser runs and fetches nothing, whatever the texts contain. The empty icon saves a request for one.
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     return joined(
         [

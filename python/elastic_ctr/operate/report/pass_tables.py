@@ -1,4 +1,4 @@
-"""Tables of the passes: what was read, how it was learned, how well, and how long each stage took."""
+"""Tables of the passes: records, learning, quality, and the time of each stage."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -8,16 +8,16 @@ from elastic_ctr.operate.report.document import Pass, Report, Training
 from elastic_ctr.operate.report.html import Html, element, joined, number, table
 from elastic_ctr.operate.report.summary import learned
 
-# Bars of the last passes; the table has all.
+# The number of last passes with bars; the table has all passes.
 _BARS = 24
-# In the order in which they happen; others follow by name.
+# Stages in the order in which they happen; other stages follow by name.
 _STAGES = (
     "train", "denseExport", "shrink", "base", "delta", "batch", "checkpoint", "checkpointUpload", "exportUpload", "score",
 )  # fmt: skip
-# As many as there are colours; more stages are one.
+# The number of colours; further stages are summed up.
 MOST_STAGES = 10
 _OTHERS = "other stages"
-# No stage takes longer, so one that does says nothing.
+# No stage takes longer, so a larger number is ignored as an error.
 _LONGEST_SECONDS = 1e9
 
 
@@ -37,7 +37,7 @@ def passes(training: Training) -> Html:
 
 
 def _without(cells: tuple[str, ...], first: int) -> tuple[str, ...]:
-    """Without the two cells from `first` on."""
+    """Return the cells without the two from `first` on."""
     return (*cells[:first], *cells[first + 2 :])
 
 
@@ -62,13 +62,13 @@ def _row(one: Pass) -> tuple[str, ...]:
 
 
 def batches(sizes: Sequence[int]) -> str:
-    """Of each epoch; equal ones in a row are counted."""
+    """Return the batch size of each epoch; runs of equal sizes are counted."""
     runs = [(size, len(list(run))) for size, run in groupby(sizes)]
     return ", ".join(f"{size}" if count == 1 else f"{count} x {size}" for size, count in runs) or "-"
 
 
 def stages(report: Report) -> Html:
-    """Seconds of each stage: bars of the last passes, their middle and largest, and a table of every pass."""
+    """Return the seconds of each stage: bars of the last passes, their median and maximum, and a table of all passes."""
     timed = [each for each in report.training.passes if each.seconds]
     names = stage_names(timed)
     if not names:
@@ -111,7 +111,7 @@ def stage_names(timed: Sequence[Pass]) -> list[str]:
 
 
 def _by_stage(one: Pass, names: Sequence[str]) -> list[float | None]:
-    """None: the pass had no such stage."""
+    """Return the seconds of each stage; None for a stage that the pass did not have."""
     shown = {name: taken for name, taken in one.seconds.items() if 0 <= taken <= _LONGEST_SECONDS}
     if others := [taken for name, taken in shown.items() if name not in names]:
         shown[_OTHERS] = sum(others)

@@ -6,14 +6,14 @@ from typing import NamedTuple
 from elastic_ctr.operate.report.html import Html, element, joined
 from elastic_ctr.runtime.line_plot import Points, axis_range, share
 
-# Of one line: below this every point is drawn; above it, the lowest and the highest of each stretch.
+# Points of one line: up to this all points are drawn; above it, the lowest and the highest of each stretch.
 MOST_POINTS = 200
-# Up to so many points have a dot with a tooltip.
+# Lines of at most so many points have dots with tooltips.
 _DOTS = 48
 _WIDTH, _HEIGHT = 440, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 12, 62
 _TICKS = 5
-# No figure of a run is larger, so one that is says nothing; nor does one that is not a number.
+# No figure of a run is larger, so a larger one, or NaN, is ignored as an error.
 _LARGEST = 1e9
 
 
@@ -22,7 +22,7 @@ _Ticks = Sequence[tuple[float, str]] | None
 
 
 class Line(NamedTuple):
-    """`names` are of the points, for tooltips."""
+    """`names` are the points' names in tooltips."""
 
     name: str
     points: Points
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 def sampled(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[int]:
-    """Places of at most so many points, the extremes of each stretch among them: a line keeps its peaks."""
+    """Return the indices of at most `most` points, with the extremes of each stretch, so that a line keeps its peaks."""
     if len(points) <= most:
         return list(range(len(points)))
     stretches = most // 2
@@ -44,7 +44,7 @@ def sampled(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> l
 def plot(
     key: str, title: str, x: str, y: str, lines: Sequence[Line], *, ticks: _Ticks = None, diagonal: bool = False
 ) -> Html:
-    """`key`: unique on the page. `ticks`: marks of the x axis, where numbers would say nothing."""
+    """Return a plot. `key` must be unique on the page. `ticks` are the x axis's labels in place of numbers."""
     lines = [_finite(each) for each in lines]
     points = [point for each in lines for point in each.points]
     across, up = axis_range(point[0] for point in points), axis_range(point[1] for point in points)
@@ -113,7 +113,7 @@ def _labels(x: str, y: str) -> list[Html]:
 
 def _drawn(place: int, line: Line, at: _Place) -> list[Html]:
     dots = [at(point) for point in line.points]
-    # The legend stands below the axis.
+    # The legend is below the axis.
     left = _LEFT + place * 170
     parts = [
         element("path", d=f"M{left},{_HEIGHT - 10}h24", class_=f"line line{place}"),
@@ -143,7 +143,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def figure(title: str, picture: Html, numbers: Html) -> Html:
-    """A picture with its title and, folded, its numbers."""
+    """Return a picture with its title and, folded, its numbers."""
     return element(
         "figure", element("figcaption", title), picture, element("details", element("summary", "Numbers"), numbers)
     )

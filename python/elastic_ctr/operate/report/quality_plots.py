@@ -1,4 +1,4 @@
-"""Pictures of the quality: AUC and logloss over the passes, ROC and calibration of the last one."""
+"""Plots of the quality: AUC and logloss over the passes, ROC and calibration of the last one."""
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -8,7 +8,7 @@ from elastic_ctr.operate.report.html import Html, element, number, table
 from elastic_ctr.operate.report.plot import Line, columns, figure, plot, sampled
 
 _MOMENTS = ("before training", "after training")
-# Rows of the table behind a picture.
+# The most rows of the table below a plot.
 _ROWS = 200
 
 

@@ -1,4 +1,4 @@
-"""Tables of the sparse table's rows: of each pserver after the last save, and of the saves together."""
+"""Tables of the rows in the sparse table: at each pserver after the last save, and over all saves."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ _COLUMNS = ("rows", "new", "expired", "checkpoint bytes")
 
 
 def rows_of_table(training: Training) -> Html:
-    """Nothing is known of a pass that had no save, or was saved by an earlier release."""
+    """Return the tables. Passes without a save, or saved by an earlier release, are left out."""
     saved = [(each.id, each.table) for each in reversed(training.passes) if each.table]
     if not saved:
         return element("p", "No save has counted the rows of the table yet.", class_="none")
@@ -29,7 +29,7 @@ def rows_of_table(training: Training) -> Html:
 
 
 def sums(parts: Iterable[TablePart]) -> tuple[int | None, ...]:
-    """Rows, new, expired and bytes of all pservers; None where one is not known."""
+    """Return rows, new, expired and bytes summed over all pservers; None for a sum with an unknown part."""
     columns = zip(*([getattr(part, name) for name in _FIGURES] for part in parts), strict=True)
     return tuple(None if None in column else sum(column) for column in columns)
 

@@ -1,6 +1,6 @@
 """The page's only style sheet: light, dark and print, by colours with names."""
 
-# Of the stages in bars; as many as pass_tables.MOST_STAGES.
+# Colours of the stages in bars; their number is pass_tables.MOST_STAGES.
 _LIGHT = ("#2f6db5", "#e0932f", "#4f9a63", "#b5485d", "#7a62b8", "#8a6d4f", "#3c9aa8", "#c26aa5", "#7d8b2f", "#7b8794")
 _DARK = ("#6aa5ea", "#f0b35e", "#79c78d", "#e5808f", "#a994e6", "#c2a17f", "#6cc7d4", "#e39fca", "#b4c462", "#a9b3bd")
 

@@ -1,4 +1,4 @@
-"""The head of the page: the figures of the last pass, and what an operator must know."""
+"""The head of the page: the figures of the last pass, and alerts for an operator."""
 
 from elastic_ctr.operate.report.document import Quality, Release, Report, Training
 from elastic_ctr.operate.report.html import Html, element, moment, number
@@ -7,7 +7,7 @@ _MOST_PROBLEMS = 20
 
 
 def _of_live(release: Release | None) -> str:
-    """When the live version was begun, which is its id, and whether it stays."""
+    """Return when the live version was begun, by its id, and a note if promotion is paused."""
     if release is None:
         return ""
     begun = "" if release.live is None else f"of {moment(release.live)} UTC"
@@ -72,7 +72,7 @@ def _alerts(report: Report) -> list[Html]:
 
 
 def learned(training: Training) -> str:
-    """The model's offset, in a sentence."""
+    """Return a sentence on the model's offset."""
     if training.offset is None:
         return ""
     return (

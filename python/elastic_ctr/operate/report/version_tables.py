@@ -1,4 +1,4 @@
-"""Tables of the versions, of what was counted, and of the recoveries."""
+"""Tables of the versions, of the ledger's counts, and of the recoveries."""
 
 from elastic_ctr.operate.report.document import Release, Report, Training, Version
 from elastic_ctr.operate.report.html import Html, element, joined, moment, number, table
@@ -30,7 +30,7 @@ def versions(report: Report) -> Html:
 
 
 def state_of(version: Version, release: Release) -> tuple[str, str]:
-    """Its state and the reason of a refusal, by the master or by cube-transfer."""
+    """Return the state of a version, and the reason of its refusal by the master or cube-transfer."""
     if version.id in release.refused:
         return "refused", release.refused[version.id]
     if version.id == release.live:
@@ -39,7 +39,7 @@ def state_of(version: Version, release: Release) -> tuple[str, str]:
 
 
 def ledger(training: Training) -> Html:
-    """Each line of each file is in one of the rows."""
+    """Return the table of counts, in which each line of each file is in one of the rows."""
     counts = training.ledger
     trained, refused, parked, held_out = (counts.get(name, 0) for name in ("trained", "refused", "parked", "heldOut"))
     lines = counts.get("records", 0)

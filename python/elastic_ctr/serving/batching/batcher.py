@@ -1,10 +1,10 @@
 """The batcher: requests that arrive while a batch runs become the next batch, one lookup and one call of the network.
 
-Two batches are under way when there is much to do: one computes on Paddle's thread while the next is gathered and looked up. A
-batch that waits long for cube is detached: it does not count any more, and others start beside it. The asyncio and gRPC frontends
-send their answers at once; the native frontend sends in the order of submission. A batch, and so every answer, has one version of
-network and embeddings, also when the pinned version changes meanwhile. While a canary answers, the requests that its rule chooses get
-the candidate; where it fails or is slow they get the pinned version, and it is not asked again for some seconds.
+Under load two batches are under way: one computes on Paddle's thread while the next is gathered and looked up. A batch that waits
+long for cube is detached: it no longer counts as under way, and others start beside it. The asyncio and gRPC frontends send their
+answers at once; the native frontend sends in the order of submission. A batch, and so every answer, has one version of network and
+embeddings, even if the pinned version changes meanwhile. During a canary, the requests that its rule chooses get the candidate. If
+the candidate fails or is slow, they get the pinned version, and the candidate gets no requests for some seconds.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from elastic_ctr.serving.worker_counters import Counters
 log = logging.getLogger(__name__)
 
 _BATCHES_AT_ONCE = 2
-# A lookup that has taken so long is at a silent holder: any other was hedged after `cube.hedgeMs`, 20 by default.
+# A lookup that takes longer waits for silent holders only: a slow holder was hedged after `cube.hedgeMs`, 20 by default.
 _DETACH_SECONDS = 0.1
-# Each is keys and values in memory.
+# Each detached batch has its keys and values in memory.
 _DETACHED_BATCHES = 16
-# The event loop computes shorter batches itself while Paddle's thread is idle: handing them over would cost more
+# The event loop computes shorter batches itself while Paddle's thread is idle, because a handover would cost more
 # (docs/decisions/0007-serving-frontends.md). The loop reads no socket meanwhile.
 _OWN_SECONDS = 0.008
-# Rows that may wait, also in detached batches, in multiples of one batch's; more are refused at once, not answered too late.
+# Rows that may wait, also in detached batches, in multiples of one batch's rows. More are refused at once, before they are late.
 _WAITING_BATCHES = 64
-# A candidate that takes longer is answered for by the pinned version: the native frontend keeps the answers of all its connections in order.
+# After this time the pinned version answers instead of the candidate: the native frontend keeps all its answers in order.
 _CANARY_SECONDS = 0.25
-# Of one batch: each is a row of floats in memory.
+# Bound of one batch: each feasign is a row of floats in memory.
 _MAX_FEASIGNS = 1 << 20
 
 
@@ -56,8 +56,8 @@ T = TypeVar("T")
 class PendingRequest:
     """One request, or a part of a large one. `done` is called once, with probabilities and their version.
 
-    `parse` is called again if the batch's version has another schema than `schema`. Without a `version` the request gets the
-    pinned one, and instead of one that is not held. `only`: it has `version` and no other.
+    `parse` is called again if the batch's version has another schema than `schema`. The request gets the pinned version if `version` is
+    None or cube has unloaded it. `only`: no other version than `version` may answer.
     """
 
     parse: Parse
@@ -70,10 +70,10 @@ class PendingRequest:
 
 
 class Batcher:
-    """The versions of a worker and its queue. It lives on the event loop.
+    """The versions of a worker and its queue. It is used on the event loop only.
 
-    A batch has at most `max_rows`; `shared_rows` are worth two batches. When cube does not hold the pinned version the batcher
-    awaits `newest_live`: the live version of the newest release document, or None.
+    A batch has at most `max_rows`; from `shared_rows` on, waiting rows are split into two batches. If cube has unloaded the pinned
+    version, the batcher awaits `newest_live`: the live version of the newest release document, or None.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class Batcher:
         self._waiting: deque[PendingRequest] = deque()
         self.waiting_rows = 0
         self._arrived = asyncio.Event()
-        # Batches and their rows. `_progressed` is set when one ends, and when one comes to its network.
+        # Batches and their rows. `_progressed` is set when a batch ends, and when it hands its network call to Paddle's thread.
         self._under_way: dict[asyncio.Task[None], int] = {}
         self._progressed = asyncio.Event()
         self._detached: dict[asyncio.Task[None], int] = {}
-        # When each batch began to wait for cube or the parent.
+        # The time since which each batch waits for cube or the parent.
         self._waiting_since: dict[asyncio.Task[None], float] = {}
         self._watching = False
         self._using: Counter[int] = Counter()
         self._unloading: set[int] = set()
-        # Requests larger than a batch, and their rows but for the submitted part: each is in memory to its end.
+        # Requests larger than a batch, and their rows without the submitted part: each request is in memory to its end.
         self._large: dict[asyncio.Task[None], int] = {}
         self._sources: list[Callable[[], None]] = []
 
@@ -127,7 +127,7 @@ class Batcher:
         self.pinned = version
 
     def keep(self, versions: set[int]) -> None:
-        """Unload all others, each as soon as no request needs it."""
+        """Unload all versions but these and the pinned one, each as soon as no request needs it."""
         if self.canary.version not in versions:
             self.canary.version = None
         self._unloading = self.versions.keys() - versions - {self.pinned}
@@ -135,13 +135,13 @@ class Batcher:
             self._unload(version)
 
     def in_use(self) -> set[int]:
-        """Versions that cube must keep for this worker."""
+        """Return the versions that cube must keep for this worker."""
         return {*self._using, *(() if self.pinned is None else (self.pinned,))}
 
     def _unload(self, version: int) -> None:
         if version in self._unloading and not self._using[version] and version != self.pinned:
             self._unloading.discard(version)
-            # On the thread that has made the network.
+            # The network is released on the thread that has made it.
             model = self.versions.pop(version)
             self._paddle.submit(model.release or model.network.close)
 
@@ -154,7 +154,7 @@ class Batcher:
     # -- requests
 
     def current(self) -> ModelVersion:
-        """Raises RequestError (503) while no version has ever been live."""
+        """Return the pinned version. Raises RequestError (503) before the first version is live."""
         if self.pinned is None:
             raise RequestError(503, f"no version is live yet: {self.stage}")
         return self.versions[self.pinned]
@@ -162,14 +162,14 @@ class Batcher:
     def submit(
         self, parse: Parse, instances: Instances, schema: Schema, done: Done, version: int | None = None
     ) -> None:
-        """Answer later through `done`, with `version` if it can still be answered with, else with the pinned one.
+        """Answer later through `done`, with `version` if that is still loaded, else with the pinned one.
 
-        Raises RequestError (503) when too much is waiting already.
+        Raises RequestError (503) if too many rows wait already.
         """
         large = instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS
         waiting = self.waiting_rows + sum(self._detached.values())
         if large:
-            # A small request does not wait for these: it is answered between their parts.
+            # Large requests do not count for a small one, which is answered between their parts.
             waiting += sum(self._large.values())
         if waiting + instances.rows > max(_WAITING_BATCHES * self.max_rows, instances.rows):
             raise RequestError(503, f"{waiting} instances are waiting already; ask again later")
@@ -179,7 +179,7 @@ class Batcher:
             return
 
         def answered(outcome: Floats | Exception, version: int) -> None:
-            # Before the answer: its client may ask again at once.
+            # Free its rows before the answer, because the client may send the next request at once.
             self._large.pop(task, None)
             done(outcome, version)
 
@@ -188,17 +188,17 @@ class Batcher:
         task.add_done_callback(lambda task: self._large.pop(task, None))
 
     async def predict_at(self, version: int, instances: Instances) -> Floats:
-        """Probabilities at a version, through the whole path. Raises VersionNotHeld, CubeUnavailable.
+        """Return probabilities f32 [rows] of a version by lookup and network. Raises VersionNotHeld, CubeUnavailable.
 
-        For the check of a version, beside the batches: holders may be slow with a candidate, and neither the check nor the requests
-        wait for each other.
+        The check of a version uses this beside the batches: holders may be slow with a candidate, and neither the check nor the
+        requests wait for each other.
         """
         return await self._in_parts(instances, self.versions[version], self._probabilities)
 
     async def _in_parts(
         self, instances: Instances, model: ModelVersion, answer: Callable[[Instances, ModelVersion], Awaitable[Floats]]
     ) -> Floats:
-        """One after the other: small requests are answered in between."""
+        """Answer part after part, so that small requests are answered in between."""
         self._use(model.version, 1)
         try:
             parts = instances.parts(self.max_rows, _MAX_FEASIGNS)
@@ -229,7 +229,7 @@ class Batcher:
     async def _predict_in_parts(
         self, parse: Parse, instances: Instances, schema: Schema, done: Done, version: int | None
     ) -> None:
-        """A request larger than a batch: all its parts have one version."""
+        """Answer a request larger than a batch, all parts by one version."""
 
         async def answer(model: ModelVersion) -> None:
             read = self._read_for(instances, schema, model, parse)
@@ -268,9 +268,9 @@ class Batcher:
         self._arrived.set()
 
     def add_source(self, poll: Callable[[], None]) -> None:
-        """`poll` is called when a batch begins, submits the requests that have come since, and must not raise.
+        """Add a frontend's `poll`. The batcher calls it before a batch; it submits the requests that have arrived, and must not raise.
 
-        Its frontend calls `wake` when requests come after a pause.
+        The frontend calls `wake` when requests arrive after a pause.
         """
         self._sources.append(poll)
 
@@ -280,7 +280,7 @@ class Batcher:
     # -- batches
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Start batches until cancelled."""
         try:
             while True:
                 await (self._progressed if self._under_way else self._arrived).wait()
@@ -301,7 +301,7 @@ class Batcher:
         return len(self._under_way) < _BATCHES_AT_ONCE and len(self._detached) < _DETACHED_BATCHES
 
     def _may_begin(self) -> bool:
-        """Alone: at once. Beside another that computes: unless it would be small, because few rows a batch cost much."""
+        """True if a batch may begin: alone at once, beside another only with enough rows, as small batches cost more per row."""
         if not self._has_room():
             return False
         return not self._under_way or 2 * self.waiting_rows >= min(sum(self._under_way.values()), self.max_rows)
@@ -321,16 +321,16 @@ class Batcher:
 
     def _signal_progress(self) -> None:
         self._progressed.set()
-        # `run` waits for this one when nothing is under way.
+        # `run` waits for `_arrived` while nothing is under way.
         self._arrived.set()
 
     async def _await_dependency(self, answer: Awaitable[T]) -> T:
-        """Wait for cube or the parent. A batch that waits long gives its place to another."""
+        """Wait for cube or the parent. A batch that waits long is detached, so that another may begin."""
         loop, batch = asyncio.get_running_loop(), asyncio.current_task()
         assert batch is not None
         self._waiting_since[batch] = loop.time()
         if not self._watching:
-            # One timer for all: a timer for each would be a good part of the millisecond that most lookups take.
+            # One timer for all batches: a timer for each would take much of the millisecond that most lookups take.
             self._watching = True
             loop.call_later(_DETACH_SECONDS / 2, self._detach_slow_batches, loop)
         try:
@@ -341,18 +341,18 @@ class Batcher:
     def _detach_slow_batches(self, loop: asyncio.AbstractEventLoop) -> None:
         long_ago = loop.time() - _DETACH_SECONDS
         for batch, since in self._waiting_since.items():
-            # A check is not under way here: it has no place to give.
+            # The check of a version also waits here, but is not among the batches under way.
             if since <= long_ago and batch in self._under_way:
                 self._detached[batch] = self._under_way.pop(batch)
         if self._detached:
-            # Also when none has just been detached: a frontend with requests under way does not wake the batcher.
+            # Signal even if no batch was detached just now: a frontend with requests under way does not wake the batcher.
             self._signal_progress()
         self._watching = bool(self._waiting_since)
         if self._watching:
             loop.call_later(_DETACH_SECONDS / 2, self._detach_slow_batches, loop)
 
     async def _run_batch(self, requests: list[PendingRequest], version: int) -> None:
-        """Answer them; the whole batch is retried at the live version when cube no longer holds this one."""
+        """Answer the requests of a batch. If cube has unloaded its version, the whole batch is retried with the live version."""
         try:
             if version != self.pinned:
                 await self._answer_as_canary(requests, self.versions[version])
@@ -360,7 +360,7 @@ class Batcher:
             try:
                 await self._answer(requests, self.versions[version])
             except VersionNotHeld as not_held:
-                # A part of a large request has this version and no other: its request decides.
+                # A part of a large request may have no other version; its large request handles the failure.
                 for request in requests:
                     if request.only:
                         _resolve(request, not_held, version)
@@ -378,17 +378,17 @@ class Batcher:
                 _resolve(request, failed, version)
 
     async def _answer_as_canary(self, requests: list[PendingRequest], candidate: ModelVersion) -> None:
-        """With the candidate, or soon with the pinned version. A part of a large request waits: its request decides."""
+        """Answer with the candidate, or soon with the pinned version. A part of a large request waits; its request retries."""
         answering = asyncio.create_task(self._answer(requests, candidate, as_canary=True))
         try:
             done, _ = await asyncio.wait([answering], timeout=_CANARY_SECONDS)
             failed = answering.exception() if done else TimeoutError(f"no answer within {_CANARY_SECONDS:g} s")
             if failed is not None:
                 self.canary.rest(candidate.version, failed)
-            # Of these, too, the candidate's answer was no number.
+            # Requests to which the candidate answered NaN are still open here, too.
             if free := [request for request in requests if not (request.only or request.finished)]:
                 await self._answer(free, self.current())
-            # It may be long: the place goes to another batch.
+            # The candidate may take long, so this batch may be detached meanwhile.
             await self._await_dependency(answering)
         except Exception:
             if not all(request.finished for request in requests):
@@ -397,9 +397,9 @@ class Batcher:
             answering.cancel()
 
     def _next_requests(self) -> tuple[list[PendingRequest], int]:
-        """The requests of the next batch, all of the version of the one that waited longest.
+        """Return the requests of the next batch, all of the version of the request that waited longest, and the version.
 
-        With nothing under way, half of many rows: the others are the batch beside it.
+        If nothing is under way and many rows wait, the batch gets half of them; the rest becomes the batch beside it.
         """
         alone = not self._under_way and self.waiting_rows >= self.shared_rows
         most = min(self.max_rows, -(-self.waiting_rows // 2) if alone else self.waiting_rows)
@@ -423,7 +423,7 @@ class Batcher:
         return taken, version
 
     def _wanted(self, request: PendingRequest) -> int:
-        """A candidate may have been unloaded since the request came."""
+        """Return the request's version, or the pinned one if that was unloaded since the request arrived."""
         version = request.version if request.version in self.versions else self.pinned
         assert version is not None
         return version
@@ -441,7 +441,7 @@ class Batcher:
         return model
 
     async def _answer(self, requests: list[PendingRequest], model: ModelVersion, *, as_canary: bool = False) -> None:
-        """`as_canary`: leave the requests to which the model answers what is no number."""
+        """Answer requests with a model. `as_canary`: leave requests open to which the model answers NaN."""
         accepted: list[PendingRequest] = []
         parts: list[Instances] = []
         for request in requests:
@@ -460,13 +460,13 @@ class Batcher:
                 part.known.append(whole.known[0][begin : begin + part.rows])
             found = probabilities[begin : begin + part.rows]
             begin += part.rows
-            # The request of a part looks at all its parts.
+            # A part's answer may contain NaN here: its large request checks all parts together.
             outcome = found if request.only else answer_or_refusal(found, model.version)
             if not (as_canary and isinstance(outcome, NoProbability)):
                 _resolve(request, outcome, model.version)
 
     async def _probabilities(self, instances: Instances, model: ModelVersion) -> Floats:
-        """One lookup, one call of the network."""
+        """Return probabilities f32 [rows] by one lookup and one call of the network."""
         loop = asyncio.get_running_loop()
         many_keys = len(instances.feasigns) > MOST_INLINE
         if many_keys:
@@ -492,7 +492,7 @@ class Batcher:
         counters.totals["batches"] += 1
         scored = probabilities[~np.isnan(probabilities)]
         counters.totals["rows"] += len(scored)
-        # Whole numbers, for sums of floats may fall where they are added in another order.
+        # The counter is a whole number, because a sum of floats may decrease when it is added in another order.
         millionths = round(1e6 * float(scored.sum()))
         counters.totals["predicted_millionths"] += millionths
         if model.version == self.canary.version:
@@ -508,7 +508,7 @@ def _predicted(model: ModelVersion, unique: UniqueKeys, values: Floats, instance
 
 
 def _resolve(request: PendingRequest, outcome: Floats | Exception, version: int) -> None:
-    """Once. An error of one client does not concern the others."""
+    """Answer a request once. An error of one client does not affect the others."""
     if request.finished:
         return
     request.finished = True

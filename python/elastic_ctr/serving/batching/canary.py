@@ -1,4 +1,4 @@
-"""The canary of a worker: which requests the candidate answers, and whether it is asked now."""
+"""The canary of a worker: the rule by which the candidate gets requests, and its pause after a failure."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _RESTS_SECONDS = 5.0
 class CanaryRule(NamedTuple):
     """A share of the requests, the same ones as long as the share is the same.
 
-    A request is chosen by a hash of the keys that its first instance has of the slot `feature`, or of all slots where that is empty or it
-    has none of it. Every worker of every pod chooses alike. `share`: 0 to 1.
+    A request is chosen by a hash of its first instance's keys in the slot `feature`, or in all slots if `feature` is empty or the
+    instance has no key there. Every worker of every pod makes the same choice. `share`: 0 to 1.
     """
 
     share: float
     feature: str = ""
 
     def chosen(self, instances: Instances, slots: tuple[str, ...], first_rows: npt.NDArray[np.int64]) -> Flags:
-        """For each request, given by its first row, whether the candidate answers it. `slots` are those of `instances`."""
+        """Return bool [requests], true if the candidate answers the request with that first row. `slots` are those of `instances`."""
         width = len(slots)
         ends = np.concatenate(([0], np.cumsum(instances.lengths)))
         begin, end = ends[first_rows * width], ends[(first_rows + 1) * width]
@@ -41,7 +41,7 @@ class CanaryRule(NamedTuple):
             begin, end = np.where(has, ends[cells], begin), np.where(has, ends[cells + 1], end)
         words = mixed(instances.feasigns + GAMMA)
         sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)))
-        # Wraps round, as sums of hashes may. A sum, so that the order of a slot's keys does not choose.
+        # The hashes are summed, with overflow, so that the order of a slot's keys does not matter.
         hashes = mixed(sums[end] - sums[begin] + GAMMA)
         flags: Flags = hashes.astype(np.float64) < self.share * 2.0**64
         return flags
@@ -51,28 +51,28 @@ NO_CANARY = CanaryRule(0)
 
 
 class Canary:
-    """`version`: the candidate, while it answers its share. It rests for some seconds after it has failed or been slow."""
+    """`version` is the candidate while it answers its share. It gets no requests for some seconds after it failed or was slow."""
 
     def __init__(self, rule: CanaryRule) -> None:
         self.rule = rule
         self.version: int | None = None
-        # On the clock of time.monotonic.
+        # A time of time.monotonic.
         self._rests_until = 0.0
 
     @property
     def asked(self) -> int | None:
-        """The candidate, unless it rests."""
+        """The candidate, or None during its pause."""
         return None if time.monotonic() < self._rests_until else self.version
 
     def version_for(self, instances: Instances, schema: Schema) -> int | None:
-        """The candidate where the rule chooses this request, else None."""
+        """Return the candidate if the rule chooses this request, else None."""
         candidate = self.asked
         if candidate is None or not instances.rows:
             return None
         return candidate if self.rule.chosen(instances, schema.slots.names, np.zeros(1, np.int64))[0] else None
 
     def rest(self, version: int, failed: BaseException) -> None:
-        """`version` has failed or been slow, which matters if it is the candidate."""
+        """Begin the candidate's pause, if `version`, which has failed or been slow, is the candidate."""
         if version == self.asked:
             self._rests_until = time.monotonic() + _RESTS_SECONDS
             reason = str(failed) or type(failed).__name__

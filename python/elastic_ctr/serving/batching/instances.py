@@ -1,4 +1,4 @@
-"""Instances of a request, as two arrays: what every frontend hands to the batches."""
+"""Instances of a request as two arrays, the form in which every frontend submits them to the batcher."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SIGNED_LOW = -(1 << 63)
 class Instances:
     """Feasigns of `rows` instances over the slots of a model, before `sparseDim`.
 
-    `feasigns`: u64, by row, then by slot in the slot list's order. `lengths`: i64 [rows * slots], how many of them
-    belong to each; 0 is a slot without features. `ignored` counts features of slots that the model has not.
-    `numbers`: f32 [rows, numbers] for the network; None where it takes none.
-    `known`, where it is asked for, takes how many feasigns of each instance the version knows: i64, in parts.
+    `feasigns`: u64, by row, then by slot in the slot list's order. `lengths`: i64 [rows * slots], the number of feasigns
+    in each slot of each row. `ignored` counts features of slots that the model does not have.
+    `numbers`: f32 [rows, numbers] for the network; None if it takes none.
+    `known`: a list, if the request wants it, to which batches append i64 [rows], the feasigns that the version has of each row.
     """
 
     feasigns: Keys
@@ -41,7 +41,7 @@ class Instances:
     numbers: Floats | None = None
 
     def parts(self, max_rows: int, max_feasigns: int) -> Iterator[Instances]:
-        """Cut into parts of at most so many rows, and so many feasigns unless one row alone has more."""
+        """Cut into parts of at most `max_rows` rows, and at most `max_feasigns` feasigns unless one row alone has more."""
         ends = np.cumsum(self.lengths.reshape(self.rows, -1).sum(axis=1))
         begin = 0
         while begin < self.rows:
@@ -65,7 +65,7 @@ class Instances:
             )
 
     def only(self, rows: npt.NDArray[np.bool_]) -> Instances:
-        """Those for which `rows`, bool [rows], is true."""
+        """Return a copy of the instances at which `rows`, bool [rows], is true."""
         lengths = self.lengths.reshape(self.rows, -1)
         of_row = np.repeat(rows, lengths.sum(axis=1))
         numbers = None if self.numbers is None else self.numbers[rows]
@@ -74,7 +74,7 @@ class Instances:
         )
 
     def part(self, begin: int, end: int) -> Instances:
-        """Rows `begin` to `end`, without a copy."""
+        """Return rows `begin` to `end` as views."""
         slots = len(self.lengths) // self.rows if self.rows else 0
         lengths = self.lengths[begin * slots : end * slots]
         first = int(self.lengths[: begin * slots].sum())
@@ -84,7 +84,7 @@ class Instances:
 
 
 def joined(parts: Sequence[Instances]) -> Instances:
-    """One after the other; all of the same schema."""
+    """Concatenate instances of one schema."""
     if len(parts) == 1:
         return parts[0]
     numbers = [part.numbers for part in parts if part.numbers is not None]
@@ -98,7 +98,7 @@ def joined(parts: Sequence[Instances]) -> Instances:
 
 
 def instances_of(rows: Sequence[Sequence[Sequence[int]]], slots: int) -> Instances:
-    """From feasigns by row and slot, each in 0 … 2^64-1."""
+    """Return instances of feasigns by row and slot, each in 0 … 2^64-1."""
     feasigns = [feasign for row in rows for slot in row for feasign in slot]
     lengths = [len(slot) for row in rows for slot in row]
     assert len(lengths) == len(rows) * slots
@@ -110,19 +110,19 @@ def too_many_feasigns(given: int) -> RequestError:
 
 
 def feasign_array(values: list[Any], where: Callable[[int], str]) -> Keys:
-    """Feasigns of a JSON request as u64.
+    """Return the feasigns of a JSON request as u64.
 
-    Each is a number or a decimal string in 0 … 2^64-1. A negative number down to -2^63 is the same 64 bits read as a
-    signed field (the source's proto has `int64 feasigns`) and is taken as such.
+    Each is a number or a decimal string in 0 … 2^64-1. A negative number down to -2^63 is accepted as the same 64 bits of
+    a signed field (the source's proto has `int64 feasigns`).
 
     Raises:
-        RequestError: naming `where(index)` for the first value that is none of these.
+        RequestError: naming `where(index)` for the first other value.
     """
     if not values:
         return np.empty(0, dtype=np.uint64)
     if len(values) > MAX_FEASIGNS:
         raise too_many_feasigns(len(values))
-    # bool is a kind of int to Python and no feasign; a set of types sees it.
+    # bool is a subclass of int and no feasign; a comparison of types rejects it.
     if set(map(type, values)) == {int} and min(values) >= 0 and max(values) < FEASIGN_END:
         return np.array(values, dtype=np.uint64)
     return np.array([_feasign(value, index, where) for index, value in enumerate(values)], dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""A version that is loaded in a worker, and what it needs of others."""
+"""A version that is loaded in a worker, and the protocols of the network and of cube that it uses."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Cube(Protocol):
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """A version that is loaded here: its network, and what its manifest says.
+    """A loaded version: its network, and facts of its manifest.
 
-    `release` takes the network back on Paddle's thread when no batch uses it any more; None: it is closed.
+    `release` is called on Paddle's thread once no batch uses the network; if it is None, the network is closed.
     """
 
     version: int

@@ -22,11 +22,11 @@ _HEADER = struct.Struct("<IQII")
 
 
 class OtherParameters(ValueError):
-    """The parameters are not those of the program, or not all of them are float32."""
+    """The parameters are not those of the program, or some are not float32."""
 
 
 def shapes_of(program: Any) -> Shapes:
-    """Names and shapes of a `ProgramDesc`'s parameters in the order of their file. Raises OtherParameters."""
+    """Return names and shapes of a `ProgramDesc`'s parameters in the order of their file. Raises OtherParameters."""
     kinds = framework_proto().VarType
     found = []
     for each in program.blocks[0].vars:
@@ -40,7 +40,7 @@ def shapes_of(program: Any) -> Shapes:
 
 
 def read_parameters(data: bytes, shapes: Shapes) -> dict[str, Floats]:
-    """The values by name; views of `data`. Raises OtherParameters."""
+    """Return the values by name, as views of `data`. Raises OtherParameters."""
     found: dict[str, Floats] = {}
     place = 0
     for name, shape in shapes:
@@ -55,7 +55,7 @@ def read_parameters(data: bytes, shapes: Shapes) -> dict[str, Floats]:
 
 
 def write_parameters(values: Mapping[str, Floats]) -> bytes:
-    """A file of these, in the order of their names."""
+    """Return the bytes of a file of these parameters, in the order of their names."""
     kinds = framework_proto().VarType
     parts = []
     for name in sorted(values):
@@ -65,7 +65,7 @@ def write_parameters(values: Mapping[str, Floats]) -> bytes:
 
 
 def _described(data: bytes, place: int, name: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Where the values of a parameter begin, and how many bytes they are."""
+    """Return the offset and the size in bytes of a parameter's values."""
     from google.protobuf.message import DecodeError
 
     if place + _HEADER.size > len(data):
@@ -83,7 +83,7 @@ def _described(data: bytes, place: int, name: str, shape: tuple[int, ...]) -> tu
 
 
 def framework_proto() -> Any:
-    """Paddle's messages of programs. Importing Paddle takes seconds, so it is done when the first network is loaded."""
+    """Return Paddle's protobuf module. Importing Paddle takes seconds, so that happens when the first network is loaded."""
     from paddle.base.proto import framework_pb2
 
     return framework_pb2

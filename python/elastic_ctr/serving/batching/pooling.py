@@ -1,4 +1,4 @@
-"""From feasigns to the matrix that the dense network takes: unique keys by hashing, and the sum of each slot's values."""
+"""From feasigns to the input matrix of the dense network: unique keys by hashing, and the sum of each slot's values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float32]
 MOST_INLINE = 65_536
 """Feasigns; more are too slow for the thread that also reads the sockets."""
 
-# A secret seed: a client cannot choose keys that collide.
+# The seed is secret, so that a client cannot choose keys that collide.
 _SEED = np.uint64(secrets.randbits(64))
 _PADDING = np.uint64(PADDING_KEY)
 _1 = np.uint64(1)
@@ -25,8 +25,8 @@ NOT_AVERAGED = np.zeros(0, np.bool_)
 
 
 class UniqueKeys(NamedTuple):
-    """The keys of a batch, each once: `keys` u64 in any order and without the padding key; `places` i64, one a feasign:
-    0 is the padding key, i + 1 is `keys[i]`.
+    """The keys of a batch, each once: `keys` u64 in any order and without the padding key; `places` i64, one per feasign:
+    0 for the padding key, i + 1 for `keys[i]`.
     """
 
     keys: Keys
@@ -35,7 +35,7 @@ class UniqueKeys(NamedTuple):
 
 @compiled
 def _unique(keys: Any, seed: Any, slots: Any, found: Any, places: Any) -> Any:
-    """How many unique keys were written to `found`; slots are zeros, a power of two of them, more than keys."""
+    """Write unique keys to `found` and return their number; slots are zeros, a power of two of them, more than keys."""
     last = np.uint64(slots.size - 1)
     count = np.int32(0)
     for i in range(keys.size):
@@ -56,7 +56,7 @@ def _unique(keys: Any, seed: Any, slots: Any, found: Any, places: Any) -> Any:
 
 @compiled
 def _segment_sum(values: Any, places: Any, lengths: Any, averaged: Any, sums: Any) -> None:
-    """Add to sums f32[segments, dim], which are zeros, the values of each segment's keys; those of averaged slots are divided."""
+    """Add the values of each segment's keys to sums f32[segments, dim], which are zeros; averaged slots are divided by their keys."""
     dim = values.shape[1]
     slots = averaged.size
     at = 0
@@ -73,7 +73,7 @@ def _segment_sum(values: Any, places: Any, lengths: Any, averaged: Any, sums: An
 
 
 def unique_keys(instances: Instances, sparse_dim: int | None) -> UniqueKeys:
-    """The keys to look up, in the order in which they first appear."""
+    """Return the keys to look up, in the order in which they first appear."""
     keys = np.ascontiguousarray(keys_of(instances.feasigns, sparse_dim))
     slots = np.zeros(1 << (2 * keys.size).bit_length(), np.int32)
     found, places = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
@@ -87,11 +87,11 @@ def pooled(
     """Sum the values of each slot's keys, or average them.
 
     Args:
-        unique: of these instances.
+        unique: the unique keys of these instances.
         values: f32 [len(unique.keys), dim], zeros for a missing key.
-        instances: their lengths say which feasign belongs to which slot.
-        dim: floats a key.
-        averaged: bool [slots], those whose sum is divided by how many keys they have; empty: none.
+        instances: the instances, whose lengths assign feasigns to slots.
+        dim: floats per key.
+        averaged: bool [slots], true for slots whose sum is divided by the number of keys; empty if there are none.
 
     Returns:
         f32 [rows, slots * dim], C-contiguous. A key that appears twice in a slot counts twice, as in training.
@@ -110,7 +110,7 @@ def pooled(
 
 
 def known_feasigns(instances: Instances, unique: UniqueKeys, missing: npt.NDArray[np.bool_]) -> Lengths:
-    """How many feasigns of each instance the version knows; the padding key is none."""
+    """Return how many feasigns of each instance the version has; the padding key does not count."""
     known = np.concatenate(([False], ~missing))[unique.places]
     before = np.concatenate(([0], np.cumsum(known)))
     ends = np.concatenate(([0], np.cumsum(instances.lengths.reshape(instances.rows, -1).sum(axis=1))))
@@ -119,7 +119,7 @@ def known_feasigns(instances: Instances, unique: UniqueKeys, missing: npt.NDArra
 
 
 def warm_pooling() -> None:
-    """Compile now, not under the first request."""
+    """Compile before the first request."""
     instances = Instances(np.ones(1, np.uint64), np.ones(1, np.int64), 1)
     unique = unique_keys(instances, None)
     assert pooled(unique, np.ones((1, 1), np.float32), instances, 1).item() == 1

@@ -1,8 +1,8 @@
-"""The dense network of a version. The only module of serving that knows Paddle, and it imports it when asked.
+"""The dense network of a version. Paddle is imported when the first network is loaded, not with this module.
 
-The files are what `save_inference_model` wrote: `network.pdmodel` and `network.pdiparams`. The inputs are `pooled`, f32
-[rows, slots * dim]: the sums or means of each slot's values, slots in order, and `numbers`, f32 [rows, numbers], where the model has
-any; one output, f32 [rows, 1]: the probability of a click.
+`save_inference_model` has written the files `network.pdmodel` and `network.pdiparams`. The inputs are `pooled`, f32 [rows,
+slots * dim], the sums or means of each slot's values, slots in order, and `numbers`, f32 [rows, numbers], if the model has any. The
+output, f32 [rows, 1], is the probability of a click.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-# Before Paddle, whose library brings symbols of its own zlib: imported later, the module crashes in inflate.
+# Imported before Paddle, whose library exports symbols of its own zlib: a later import of this module crashes in inflate.
 import zlib
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ MODEL_FILE = "network.pdmodel"
 PARAMETERS_FILE = "network.pdiparams"
 INPUT, NUMBERS = "pooled", "numbers"
 
-# It computes with parameters once: the results would stay when the parameters are renewed.
+# This pass computes with parameters once, and its results would stay after the parameters are exchanged.
 DELETED_PASSES = ["constant_folding_pass"]
 _WARM_UP_ROWS = 64
 _TIMED_CALLS = 5
@@ -38,13 +38,13 @@ _PADDLE_ERRORS = (RuntimeError, ValueError, OSError, SystemError)
 
 
 class NetworkUnusable(ValueError):
-    """The files do not hold the network that serving expects: which, why."""
+    """The files are not the network that serving expects; the text has the file and the reason."""
 
 
 class DenseNetwork:
-    """One loaded network. Every method is for the one Paddle thread, or for its owner while that is idle.
+    """One loaded network. Only the one Paddle thread may call its methods, or its owner while that thread is idle.
 
-    `row_seconds`: what a row of a batch took at best, when it was warmed up.
+    `row_seconds`: the shortest time per row that was measured during warm-up.
 
     Raises:
         NetworkUnusable: Paddle cannot read the files, or inputs, outputs or width are not as described.
@@ -59,7 +59,7 @@ class DenseNetwork:
         try:
             self._set_up(folder)
         except BaseException:
-            # On this thread: the holder of the error, and with it of this network, may drop it on another.
+            # Close on this thread: the error refers to this network and may be dropped on another thread.
             self.close()
             raise
 
@@ -85,23 +85,23 @@ class DenseNetwork:
             ) from failed
 
     def shapes(self) -> Shapes:
-        """Of the parameters, see `parameters.shapes_of`. Raises OtherParameters."""
+        """Return names and shapes of the parameters, see `parameters.shapes_of`. Raises OtherParameters."""
         program = framework_proto().ProgramDesc()
         program.ParseFromString(self.program)
         return shapes_of(program)
 
     def renew(self, folder: Path) -> None:
-        """Take the parameters of another version of the same program, in a hundredth of the time that loading takes.
+        """Exchange the parameters for another version's of the same program, in a hundredth of the time of a load.
 
-        Paddle optimises a program with the parameters of the moment: spare_networks.py finds out whether it has kept something of them.
+        Paddle optimises a program with its present parameters and may keep results of them, which spare_networks.py tests for.
 
         Raises:
-            OtherParameters: They are not the program's, or Paddle cannot take them. The network must be renewed before it answers.
+            OtherParameters: They are not the program's, or Paddle rejects them. The network must be renewed before it answers.
             OSError: They cannot be read.
         """
         values = read_parameters((folder / PARAMETERS_FILE).read_bytes(), self.shapes())
         try:
-            # Paddle's name for it is of inputs; it finds every variable of the predictor.
+            # In spite of its name, this finds every variable of the predictor, not only inputs.
             handles = {name: self._predictor.get_input_handle(name) for name in values}
         except _PADDLE_ERRORS as failed:
             raise OtherParameters(_first_sentence(failed)) from failed
@@ -118,7 +118,7 @@ class DenseNetwork:
         return np.zeros((rows, self.width), np.float32), np.zeros((rows, self.numbers), np.float32)
 
     def predict(self, pooled: Floats, numbers: Floats | None = None) -> Floats:
-        """Probabilities f32 [rows] of pooled f32 [rows, width] and numbers f32 [rows, numbers], C-contiguous. Each is `inside` (0, 1), or NaN.
+        """Return f32 [rows], each `inside` (0, 1) or NaN, of C-contiguous pooled f32 [rows, width] and numbers f32 [rows, numbers].
 
         Raises NetworkUnusable.
         """
@@ -141,16 +141,16 @@ class DenseNetwork:
         return time.perf_counter() - started
 
     def close(self) -> None:
-        """Give the memory back now, on this thread."""
+        """Free the memory now, on this thread."""
         self._inputs, self._output, self._predictor = [], None, None
 
 
 def preload() -> Any:
-    """Import `paddle.inference`: seconds that the first version then need not wait for.
+    """Import `paddle.inference`, which takes seconds, before the first version needs it.
 
-    Paddle takes SIGTERM when it is imported, and would end the process with answers under way.
+    Paddle's import replaces the handler of SIGTERM, which is restored: Paddle's would end the process with answers under way.
     """
-    # Paddle and its mathematics read these when they are loaded.
+    # Paddle and its math libraries read these variables when they are loaded.
     for name, value in (("GLOG_minloglevel", "2"), ("GLOG_v", "0"), ("OMP_NUM_THREADS", "1")):
         os.environ.setdefault(name, value)
     choose_code_path()
@@ -160,7 +160,7 @@ def preload() -> Any:
 
 
 def _program(model: Path) -> bytes:
-    """The bytes of a program that can be parsed, since Paddle's own reader ends the process with SIGSEGV over a file that is none."""
+    """Return the bytes of a program after parsing it: Paddle's own reader crashes with SIGSEGV on a file that is no program."""
     from google.protobuf.message import DecodeError
 
     data = _read(model)
@@ -190,16 +190,16 @@ def _unreadable(model: Path) -> str:
 
 def _load(model: Path, parameters: Path) -> Any:
     inference = preload()
-    # Paddle ends the process over an absent file.
+    # Paddle ends the process if the file is absent.
     _require(parameters)
     config = inference.Config(str(model), str(parameters))
     config.disable_gpu()
     config.set_cpu_math_library_num_threads(1)
-    # oneDNN takes the last layer alone, and 20 microseconds more a call than MKL does; an unlocked read of its cache crashed 2 of
-    # 14 starts (docs/decisions/0007-serving-frontends.md).
+    # oneDNN computes only the last layer, and takes 20 microseconds more per call than MKL; an unlocked read of its cache crashed
+    # 2 of 14 starts (docs/decisions/0007-serving-frontends.md).
     config.disable_mkldnn()
     config.disable_glog_info()
-    # Any later setting would bring the passes back.
+    # The passes are deleted last, because any later setting would add them again.
     for each in DELETED_PASSES:
         config.delete_pass(each)
     try:
@@ -209,7 +209,7 @@ def _load(model: Path, parameters: Path) -> Any:
 
 
 def _first_sentence(failed: BaseException) -> str:
-    """Paddle's errors carry a stack of C++ frames; the reason is the last line that is not blank."""
+    """Return the reason in an error of Paddle, whose text has a stack of C++ frames: the line with "Error:", else the last line."""
     lines = [line.strip() for line in str(failed).splitlines() if line.strip() and "----" not in line]
     reasons = [line for line in lines if "Error:" in line] or lines[-1:]
     return (reasons[0] if reasons else type(failed).__name__)[:300]

@@ -1,4 +1,4 @@
-"""The content of a request of a model: feasigns of its slots, or the columns that its features read."""
+"""The content of requests to a model: feasigns of its slots, or the columns that its features read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from elastic_ctr.store.versions.manifest import VersionManifest
 
 @dataclass(frozen=True)
 class Schema:
-    """`transformer` is None where requests hold feasigns; `digest` is that of the features it was made of.
+    """`transformer` is None if requests contain feasigns; it was made from `document`, whose features have the digest `digest`.
 
-    `ignores_unknown`: a column that no feature reads is left out, not refused. `document` is what the transformer was made of.
+    `ignores_unknown`: a column that no feature reads is ignored, not refused.
     """
 
     slots: SlotList
@@ -27,17 +27,17 @@ class Schema:
     document: FeatureDocument | None = None
 
     def reads_as(self, other: Schema) -> bool:
-        """Whether a request that was read for one is right for the other."""
+        """True if a request that was read for one schema is valid for the other."""
         return self.slots.names == other.slots.names and self.digest == other.digest
 
     def of_feasigns(self) -> SlotList:
-        """Raises BadRequest where requests hold rows."""
+        """Return the slots. Raises BadRequest if requests contain rows of columns."""
         if self.transformer is not None:
             raise BadRequest("the model takes rows of columns, not feasigns; POST them to /v1/models/NAME:predict")
         return self.slots
 
     def of_rows(self) -> Transformer:
-        """Raises BadRequest where requests hold feasigns."""
+        """Return the transformer. Raises BadRequest if requests contain feasigns."""
         if self.transformer is None:
             raise BadRequest(
                 "the model takes feasigns of its slots, not rows of columns; its paths are /v2 and the prediction service's"
@@ -46,7 +46,7 @@ class Schema:
 
 
 def schema_of(manifest: VersionManifest, folder: Path, *, ignores_unknown: bool = False) -> Schema:
-    """The content of a request of a version. Raises ValueError where its features do not give what its manifest says, OSError."""
+    """Return the schema of a version. Raises ValueError if its features do not match its manifest, OSError."""
     slots = SlotList(manifest.slots)
     if manifest.features is None:
         return Schema(slots)

@@ -1,7 +1,7 @@
-"""Networks that are used again: a version of the same program gets a closed network with other parameters.
+"""Reuse of networks: a version with the same program gets a network that is no longer needed, with its own parameters.
 
-Paddle takes 15 ms to load and optimise a program, during which no batch is answered. The versions of a training differ in their
-parameters alone, and to put them in takes 0.1 ms. A stream brings two versions a second.
+Paddle takes 15 ms to load and optimise a program, during which no batch is answered. The versions of a training differ only in their
+parameters, whose exchange takes 0.1 ms. A stream publishes up to two versions a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from elastic_ctr.serving.batching.predictor import MODEL_FILE, PARAMETERS_FILE, 
 
 log = logging.getLogger(__name__)
 
-# One is being loaded while others still answer.
+# One network is being loaded while another still answers.
 _MOST = 2
 _ROWS = 64
 _SCALE = 0.2
@@ -29,17 +29,17 @@ class SpareNetworks:
 
     def __init__(self) -> None:
         self._spare: list[DenseNetwork] = []
-        # The program of the spare ones, and whether it can be renewed: unknown until that is first wanted.
+        # The program of the spare networks, and whether its parameters can be exchanged: None until that is first needed.
         self._program = b""
         self._renewable: bool | None = None
 
     def load(self, folder: Path, width: int, numbers: int = 0) -> DenseNetwork:
-        """The network of a version, see DenseNetwork. Raises NetworkUnusable."""
+        """Return the network of a version, see DenseNetwork. Raises NetworkUnusable."""
         network = self._renewed(folder, width, numbers)
         return network or DenseNetwork(folder, width, numbers)
 
     def put(self, network: DenseNetwork) -> None:
-        """Take a network that no batch uses any more."""
+        """Take back a network that no batch uses."""
         if network.program != self._program:
             self.close()
             self._program, self._renewable = network.program, None
@@ -49,7 +49,7 @@ class SpareNetworks:
             self._spare.append(network)
 
     def close(self) -> None:
-        """Close the spare ones."""
+        """Close the spare networks."""
         for each in self._spare:
             each.close()
         self._spare = []
@@ -67,16 +67,16 @@ class SpareNetworks:
                 return None
             self._spare[-1].renew(folder)
         except (OtherParameters, OSError):
-            # A new network says what is wrong with the files.
+            # The caller loads a new network, which raises the error of the files.
             return None
         return self._spare.pop()
 
 
 def can_be_renewed(network: DenseNetwork) -> bool:
-    """Whether a network with other parameters answers as one that is loaded with them. It has those of the trial afterwards.
+    """True if a network with exchanged parameters answers like a newly loaded one. It keeps the random parameters of this test.
 
-    Paddle optimises a program with the parameters of the moment, and may keep what it has computed of them: `fc_fuse_pass` multiplies by a
-    padded copy of a matrix whose height and width are multiples of 128, under a name that cannot be known.
+    Paddle optimises a program with its present parameters and may keep results of them: `fc_fuse_pass` multiplies by a padded copy of a
+    matrix whose height and width are multiples of 128, under a name that cannot be known.
     """
     drawn = np.random.default_rng(1)
     try:
@@ -97,7 +97,7 @@ def can_be_renewed(network: DenseNetwork) -> bool:
     except (OtherParameters, NetworkUnusable, OSError) as failed:
         log.info("each version's network is loaded anew: %s", failed)
         return False
-    # Where all rows have one score, or parameters do not matter, nothing would be noticed.
+    # The test proves nothing if all rows have one score, or if the parameters do not change the scores.
     telling = float(np.ptp(expected)) > _SPREAD and float(np.max(np.abs(before - expected))) > _SPREAD
     same = bool(np.allclose(renewed, expected, rtol=1e-5, atol=1e-7))
     if not (telling and same):

@@ -1,7 +1,7 @@
-"""The HTTP frontend on asyncio: every HTTP/1.1 request that the native frontend does not take. Knows nothing of predictions.
+"""The HTTP frontend on asyncio: it serves every HTTP/1.1 request that the native frontend does not, of any kind.
 
-This module finds where a request begins and ends; `http_syntax` reads its head and a chunked body. Whatever the
-bytes are, one request gets one answer. An offer to speak another protocol is ignored, and its body is read as any other.
+This module finds where a request begins and ends; `http_syntax` reads its head and a chunked body. For any bytes, one
+request gets one answer. An offer to switch protocols is ignored, and the body of such a request is read as any other.
 
 Pipelined requests are answered in their order. Heads, bodies, trailers and time are bounded for every client. A client that
 does not read its answers is not read either.
@@ -35,20 +35,20 @@ from elastic_ctr.serving.request_error import RequestError
 
 JSON_TYPE = b"content-type: application/json\r\n"
 _LONGEST_CHECK = 1.0
-# Programs send the same heads again and again. Together these take less than one body.
+# Programs send the same heads repeatedly. All cached heads together take less memory than one body.
 _MOST_CACHED = 4096
 _LONGEST_CACHED = 2048
 
 
 class Reply(Protocol):
-    """Answers a request. To be called once, whenever the answer is known; `headers` are whole lines."""
+    """Answers a request. It must be called once, at any time; `headers` are whole lines."""
 
     def __call__(self, status: int, body: bytes, headers: bytes = JSON_TYPE, /) -> None: ...
 
 
 class Limits(NamedTuple):
-    """Limits of one client. Seconds: of a head, of a whole request, between two requests, and for one more
-    request when the frontend stops: a client that sends it while the connection is closed would get no answer.
+    """Limits of one client. The seconds bound a head, a whole request, the time between two requests, and the time for
+    one more request when the frontend stops, which would get no answer if the connection closed at once.
     """
 
     max_body_bytes: int = 8 << 20
@@ -60,12 +60,12 @@ class Limits(NamedTuple):
     idle_seconds: float = 75.0
     linger_seconds: float = 5.0
     drain_idle_seconds: float = 5.0
-    # Bodies received and not yet answered, of all connections together, in multiples of the largest allowed.
+    # Bytes of unanswered bodies of all connections together, in multiples of the largest allowed body.
     max_pending_bodies: int = 4
 
 
 class Request(NamedTuple):
-    """One whole request; `path` is as it was sent, without its query. `encoding` is gzip, deflate or nothing."""
+    """One whole request; `path` is as it was sent, without its query. `encoding` is gzip, deflate or empty."""
 
     method: str
     path: str
@@ -76,7 +76,7 @@ class Request(NamedTuple):
 
 @dataclass(slots=True)
 class _Answer:
-    """A place in a connection's order of answers; `payload` is filled when the answer is known."""
+    """An entry in a connection's queue of answers; `payload` is set once the answer is known."""
 
     payload: bytes | None = None
     last: bool = False
@@ -105,13 +105,13 @@ class HttpFrontend:
         self.emptied = asyncio.Event()
 
     async def adopt_connection(self, peer: socket.socket, came: bytes) -> None:
-        """Take a connection that another frontend has accepted, and what was read of it. Raises OSError."""
+        """Take over a connection that another frontend has accepted, with the bytes already read from it. Raises OSError."""
         if self._looking is None:
             self.check_deadlines()
         await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self, came), peer)
 
     def begin_drain(self, grace_seconds: float) -> None:
-        """From now on every answer is the last of its connection; `stop` must follow."""
+        """Make every further answer the last of its connection; `stop` must follow."""
         if not self.stopping:
             self.drain_idle = min(self.limits.drain_idle_seconds, grace_seconds / 2)
             self.stopping = True
@@ -119,13 +119,13 @@ class HttpFrontend:
                 connection.begin_idle()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Answer what has been asked and what idle clients ask while it drains, close.
+        """Answer the requests under way, and those that idle clients send during the drain; then close.
 
-        Every answer says that the connection closes after it. The rest is cut after the grace.
+        Every answer has `connection: close`. After the grace the remaining connections are aborted.
         """
         self.begin_drain(grace_seconds)
         if self.connections:
-            # It may have been empty before: others have been adopted since.
+            # The event may be set from before, because other connections were adopted since.
             self.emptied.clear()
             await wait_event(self.emptied, grace_seconds)
         for connection in list(self.connections):
@@ -134,7 +134,7 @@ class HttpFrontend:
             self._looking.cancel()
 
     def check_deadlines(self) -> None:
-        """Deadlines are looked at twice as often as the shortest of them."""
+        """Enforce deadlines. They are checked twice within the shortest of them."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self.connections):
@@ -144,7 +144,7 @@ class HttpFrontend:
 
 
 class Connection(asyncio.Protocol):
-    """One client; `came` is what another frontend has read of it."""
+    """One client; `came` are the bytes that another frontend has read from it."""
 
     def __init__(self, frontend: HttpFrontend, came: bytes = b"") -> None:
         self.deadline: float | None = None
@@ -156,12 +156,12 @@ class Connection(asyncio.Protocol):
         self._answers: deque[_Answer] = deque()
         self._writable = self._reading = True
         self._discarding = False
-        # More requests have come than may be under way, and whether the client has closed its half after them.
+        # `_held`: more requests have arrived than may be under way. `_half_closed`: the client sends no more.
         self._held = self._half_closed = False
-        # Input that is not read yet. The first `_searched` bytes of a head have no end in them.
+        # Input that is not parsed yet. Its first `_searched` bytes contain no end of a head.
         self._data = bytearray()
         self._searched = 0
-        # The request that is being received.
+        # The state of the request that is being received.
         self._receiving = False
         self._head: RequestHead | None = None
         self._chunks: ChunkedBody | None = None
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
         self._frontend.connections.add(self)
         self.begin_idle()
         if self._adopted:
-            # Now: the caller begins to read after this, and the end of what the client says may be next.
+            # Parse these bytes now: the caller begins to read after this, and the next event may be the end of the input.
             self.data_received(self._adopted)
             self._adopted = b""
             self._loop.call_soon(self._apply_pause)
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
             self._frontend.emptied.set()
 
     def eof_received(self) -> bool:
-        """A client may close its half after asking; it still gets what it asked for."""
+        """Keep the connection open while answers are due: a client may close its half after its last request."""
         self._half_closed = True
         self._read_requests()
         return bool(self._answers) or self._held
@@ -211,11 +211,11 @@ class Connection(asyncio.Protocol):
             self._read_requests()
 
     def _read_requests(self) -> None:
-        """Take all requests that have come, as far as so many may be under way."""
+        """Take all requests that have arrived, up to the limit of requests under way."""
         if self._discarding:
             return
         try:
-            # A request that has begun is read to its end: its time runs.
+            # A request that has begun is read to its end even at the limit, because its deadline runs.
             while self._read_body(self._head) if self._head is not None else not self._is_full() and self._read_head():
                 pass
         except RequestError as refusal:
@@ -235,12 +235,12 @@ class Connection(asyncio.Protocol):
     # -- requests
 
     def _read_head(self) -> bool:
-        """Take a head from what has come; whether it was there."""
+        """Take a head from the input. Return True if it was whole."""
         if self._discarding:
             return False
         data = self._data
         if data.startswith((b"\r", b"\n")):
-            # Blank lines before a request are passed over (RFC 9112, 2.2).
+            # Blank lines before a request are skipped (RFC 9112, 2.2).
             data = self._data = data.lstrip(b"\r\n")
         if not data:
             return False
@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _read_body(self, head: RequestHead) -> bool:
-        """Take the body and answer the request; whether the body is whole."""
+        """Take the body and handle the request. Return True if the body was whole."""
         data, chunks = self._data, self._chunks
         if chunks is not None:
             whole = chunks.take(data)
@@ -294,14 +294,14 @@ class Connection(asyncio.Protocol):
         return True
 
     def _account(self, size: int) -> None:
-        """Count what is held of a body."""
+        """Count the bytes that the buffered part of a body takes. Raises RequestError (503) above the limit of all bodies."""
         self._frontend.pending_bytes += size - self._body_bytes
         self._body_bytes = size
         if self._frontend.pending_bytes > self._limits.max_pending_bodies * self._limits.max_body_bytes:
             raise RequestError(503, "too many large requests are under way; ask again later")
 
     def _discard_input(self) -> None:
-        """Of a request that is not received to its end."""
+        """Drop the input of a request that is not received to its end."""
         self._frontend.pending_bytes -= self._body_bytes
         self._body_bytes = 0
         self._data.clear()
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
             if answer.last:
                 headers += b"connection: close\r\n"
             elif head.kept_alive:
-                # A client of HTTP/1.0 waits for the end of the connection otherwise.
+                # Without this header a client of HTTP/1.0 waits for the end of the connection.
                 headers += b"connection: keep-alive\r\n"
             answer.payload = response(status, payload, headers, bodiless=head.method == "HEAD")
             self._flush()
@@ -350,13 +350,13 @@ class Connection(asyncio.Protocol):
         if not answers:
             self.begin_idle()
         if self._held and not self._is_full():
-            # Not at once: an answer may be given while requests are read.
+            # Not called directly, because an answer may be given while `_read_requests` runs.
             self._held = False
             self._loop.call_soon(self._read_requests)
         self._update_reading()
 
     def begin_idle(self) -> None:
-        """When no answer is due the client's idle time begins, unless it is in the middle of a request."""
+        """Start the client's idle time, unless an answer is due or a request is being received."""
         if self._answers or self._receiving or self._discarding:
             return
         frontend = self._frontend
@@ -372,12 +372,12 @@ class Connection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _apply_pause(self) -> None:
-        """A pause within `connection_made` is forgotten by uvloop."""
+        """Repeat a pause, because uvloop ignores one within `connection_made`."""
         if not self._reading and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def _refuse(self, refusal: RequestError) -> None:
-        """Answer, and read nothing more of this client: where its next request begins is not known."""
+        """Answer with a refusal, and read no further request: the beginning of the next one is unknown."""
         self._discarding = True
         self._receiving = False
         self.deadline = None
@@ -391,16 +391,16 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def _linger(self) -> None:
-        """Close our half and drop what still comes: closing at once would reset an answer still on its way."""
+        """Close our half and drop further input: closing at once would reset the connection before the answer arrives."""
         self._discarding = True
-        # No answer follows the last one, also when requests were pipelined before a drain began.
+        # No answer follows the last one, even if more requests were pipelined before a drain began.
         self._answers.clear()
         self.deadline = self._loop.time() + self._limits.linger_seconds
         self._update_reading()
         self._transport.write_eof()
 
     def on_deadline(self) -> None:
-        """The deadline is over."""
+        """Refuse an unfinished request, linger if idle, else abort."""
         if self._receiving and not self._discarding:
             self._refuse(RequestError(408, "the request took too long to arrive; the connection is closed"))
         elif self._writable and not self._discarding:
@@ -416,7 +416,7 @@ _STATUS_LINES = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n".enco
 
 
 def response(status: int, body: bytes, headers: bytes = JSON_TYPE, *, bodiless: bool = False) -> bytes:
-    """A whole answer; `bodiless` gives the length alone."""
+    """Return a whole answer; with `bodiless` it has the body's length but no body."""
     return b"%b%b%bcontent-length: %d\r\n\r\n%b" % (
         _STATUS_LINES[status], headers, date_line(int(time.time())), len(body), b"" if bodiless else body
     )  # fmt: skip
@@ -424,5 +424,5 @@ def response(status: int, body: bytes, headers: bytes = JSON_TYPE, *, bodiless: 
 
 @lru_cache(1)
 def date_line(now: int) -> bytes:
-    """The Date header of RFC 9110, 6.6.1."""
+    """Return the Date header of RFC 9110, 6.6.1."""
     return f"date: {formatdate(now, usegmt=True)}\r\n".encode()

@@ -1,7 +1,7 @@
-"""The connections of the native frontend: `machine_code.sockets`, with the replies that each is owed, since when.
+"""The connections of the native frontend: `machine_code.sockets`, with the pending replies of each and their times.
 
-A prediction takes a while and many may be asked before the first is answered, so a connection goes on being read while
-it is owed no more than its output buffer holds. `http_batches` reads the bytes.
+Clients pipeline requests while the first ones are computed, so a connection is read as long as the replies that are due
+fit into its output buffer. `http_batches` parses the bytes.
 """
 
 from typing import Any, NamedTuple
@@ -14,20 +14,20 @@ from elastic_ctr.machine_code.compiled import bounds_checked, compiled
 from elastic_ctr.machine_code.intrinsics import load_u32
 from elastic_ctr.machine_code.sockets import BROKEN, CLOSED, IN, INPUT, OUT_AT, OUT_END, STATE
 
-# Columns behind those of every connection. OWED: reply bytes of requests under way. SINCE: milliseconds, when its time began.
-# PENDING_INPUT: its input may hold whole requests that epoll does not announce again. HALF_CLOSED: the peer sends no more.
-# HANDING_OVER: the asyncio frontend gets it when no reply is owed.
+# Columns after those of `sockets`. OWED: reply bytes of requests under way. SINCE: milliseconds, the start of its present deadline.
+# PENDING_INPUT: the input may contain whole requests, which epoll does not announce again. HALF_CLOSED: the peer sends no more.
+# HANDING_OVER: the connection moves to the asyncio frontend once no reply is due.
 (SERIAL, OWED, IN_FLIGHT, SINCE, MASK, PENDING_INPUT, ACCOUNTED, HALF_CLOSED, HANDING_OVER) = range(
     sockets.WIDTH, sockets.WIDTH + 9
 )
-# Bytes of the request that has begun, the templates of the head and of the body it had last, and how many of them were new.
+# Bytes of the request that has begun, the templates of the connection's last head and body, and how many new templates it has had.
 WHOLE, HEAD, BODY_FORM, NEW_TEMPLATES, WIDTH = range(sockets.WIDTH + 9, sockets.WIDTH + 14)
 
-# The frontend's row, i64: the serial number of the last connection, how many are open, bytes of large inputs, rows of `aside`,
-# connections with pending input, and ACCEPT_PAUSED: the process has no descriptor left for a connection that comes.
+# The frontend's row, i64: the serial number of the last connection, open connections, bytes of large inputs, rows of `aside`,
+# connections with pending input, and ACCEPT_PAUSED: the process has no descriptor left for a new connection.
 NEXT_SERIAL, OPENED, PENDING_BYTES, ASIDE, PENDING_INPUTS, ACCEPT_PAUSED, SHARED_WIDTH = range(7)
 
-# A connection set aside for Python, and the reason: one of `http_batches`, or that there is no row for it.
+# A connection set aside for Python, and the reason: a constant of `http_batches`, or NO_ROW.
 ASIDE_FD, ASIDE_SERIAL, ASIDE_WHY = range(3)
 NO_ROW = -1
 
@@ -39,17 +39,17 @@ class Buffers(NamedTuple):
 
     sockets: sockets.Sockets
     shared: NDArray[np.int64]  # [SHARED_WIDTH]
-    ready: NDArray[np.int64]  # [descriptors and EVENTS, 2]: a descriptor, and whether it can be read
+    ready: NDArray[np.int64]  # [descriptors and EVENTS, 2]: a descriptor, and 1 if it is readable
     aside: NDArray[np.int64]  # [some, 3]
     replies: NDArray[np.uint8]  # output_bytes
-    least_reply: int  # bytes that any reply is owed: it may become a refusal
+    least_reply: int  # bytes reserved for any reply, because it may become a refusal
     max_in_flight: int
     max_pending: int
 
 
 @compiled
 def _forget(b: Any, row: Any) -> None:
-    """Take out of the frontend's counts what an open connection has in them."""
+    """Subtract an open connection from the frontend's counts."""
     b.shared[PENDING_BYTES] -= row[ACCOUNTED]
     b.shared[PENDING_INPUTS] -= row[PENDING_INPUT]
     b.shared[OPENED] -= 1
@@ -65,7 +65,7 @@ def hang_up(b: Any, fd: Any) -> None:
 
 @compiled
 def detach(b: Any, fd: Any) -> None:
-    """It stays open, and nothing of it is left here."""
+    """Forget a connection whose descriptor stays open."""
     row = b.sockets.connections[fd]
     if row[STATE] != CLOSED:
         _forget(b, row)
@@ -74,13 +74,13 @@ def detach(b: Any, fd: Any) -> None:
 
 @compiled
 def has_output_budget(b: Any, row: Any, reply: Any) -> Any:
-    """Whether the connection may be owed another reply of so many bytes."""
+    """True if another reply of `reply` bytes fits into the connection's output buffer and number of requests under way."""
     return row[OUT_END] - row[OUT_AT] + row[OWED] + reply <= b.sockets.output_bytes and row[IN_FLIGHT] < b.max_in_flight
 
 
 @compiled
 def update_interest(b: Any, fd: Any, now: Any) -> None:
-    """After whatever happened: end it when all is said, else wait for what can come next."""
+    """Close the connection if no input or output is left, else watch for the events that can come next."""
     row = b.sockets.connections[fd]
     if row[STATE] == CLOSED:
         return
@@ -103,14 +103,14 @@ def update_interest(b: Any, fd: Any, now: Any) -> None:
 
 @compiled
 def set_pending_input(b: Any, row: Any, value: Any) -> None:
-    """Note whether the connection's input may hold whole requests that epoll does not announce again."""
+    """Note with 1 that the connection's input may contain whole requests, which epoll does not announce again; else 0."""
     b.shared[PENDING_INPUTS] += value - row[PENDING_INPUT]
     row[PENDING_INPUT] = value
 
 
 @compiled
 def set_aside(b: Any, fd: Any, serial: Any, why: Any) -> Any:
-    """Leave it to Python; False when there is no room for that."""
+    """Leave the connection to Python. Return False if the list for that is full."""
     number = b.shared[ASIDE]
     if number == b.aside.shape[0]:
         return False
@@ -124,7 +124,7 @@ def accept(b: Any, now: Any) -> None:
     while True:
         fd = sockets.accept(b.sockets)
         if fd == sockets.EXHAUSTED:
-            # epoll would announce it again and again; `resume_accept` follows when there may be room.
+            # epoll would announce the new connection repeatedly; `resume_accept` watches again once there may be room.
             sockets.watch(b.sockets, b.sockets.listener, sockets.REMOVE, 0)
             b.shared[ACCEPT_PAUSED] = 1
         if fd < 0:
@@ -141,14 +141,14 @@ def accept(b: Any, now: Any) -> None:
 
 @compiled
 def resume_accept(b: Any) -> None:
-    """After ACCEPT_PAUSED."""
+    """Accept again after ACCEPT_PAUSED."""
     sockets.watch(b.sockets, b.sockets.listener, sockets.ADD, IN)
     b.shared[ACCEPT_PAUSED] = 0
 
 
 @compiled
 def account_input(b: Any, fd: Any) -> None:
-    """Count what is held for a frame that is not whole yet; give its pages back when it is gone."""
+    """Count the buffered bytes of a large unfinished request, and release the buffer's pages once it is gone."""
     row = b.sockets.connections[fd]
     charged = row[INPUT] if row[INPUT] > sockets.LARGE else 0
     if charged == 0 and row[sockets.LARGE_INPUT] != 0:
@@ -159,7 +159,7 @@ def account_input(b: Any, fd: Any) -> None:
 
 @compiled
 def receive(b: Any, fd: Any, wanted: Any, now: Any) -> Any:
-    """Read once, until the input has `wanted` bytes. False when nothing came or the peer is gone."""
+    """Read once, up to `wanted` bytes in the input buffer. Return False if nothing came or the connection ended."""
     row = b.sockets.connections[fd]
     have = row[INPUT]
     wanted = min(wanted, b.sockets.input_bytes)
@@ -178,7 +178,7 @@ def receive(b: Any, fd: Any, wanted: Any, now: Any) -> Any:
 
 @compiled
 def send_waiting(b: Any, fd: Any, now: Any) -> None:
-    """Go on with output that waited."""
+    """Send more of the output that waits."""
     row = b.sockets.connections[fd]
     sent = sockets.send_waiting(b.sockets, fd)
     if sent == BROKEN:
@@ -193,7 +193,7 @@ def send_waiting(b: Any, fd: Any, now: Any) -> None:
 
 @compiled
 def send(b: Any, fd: Any, from_: Any, size: Any, owed: Any, flights: Any, now: Any) -> None:
-    """Send bytes that were owed, behind what waits already."""
+    """Send a reply for which `owed` bytes were reserved, after the output that already waits."""
     row = b.sockets.connections[fd]
     row[OWED] -= owed
     row[IN_FLIGHT] -= flights
@@ -207,16 +207,16 @@ def send(b: Any, fd: Any, from_: Any, size: Any, owed: Any, flights: Any, now: A
 
 @compiled
 def put(b: Any, fd: Any, serial: Any, data: Any, owed: Any, now: Any) -> None:
-    """Send one reply u8[n] that Python has made to something set aside, or to a request of the batch."""
+    """Send one reply u8[n] that Python has made, to a request that was set aside or to one of the batch."""
     if b.sockets.connections[fd, SERIAL] == serial:
         send(b, fd, np.uint64(data.ctypes.data), data.size, owed, 1, now)
 
 
 @compiled
 def ready(b: Any, now: Any) -> Any:
-    """(How many connections may have requests, whether there may be more of them); they stand in b.ready then.
+    """Fill b.ready with connections that may have requests. Return their number, and true if there may be more.
 
-    On the way output that waited is sent, and peers are accepted.
+    This also sends output that waits, and accepts connections.
     """
     found = np.int64(0)
     if b.shared[PENDING_INPUTS] > 0:
@@ -242,7 +242,7 @@ def ready(b: Any, now: Any) -> Any:
             hang_up(b, fd)
         elif row[OUT_END] > row[OUT_AT]:
             send_waiting(b, fd, now)
-            # epoll does not announce again input that was read before the output stopped.
+            # epoll does not announce input again that was read before the output stopped.
             if row[STATE] != CLOSED and row[OUT_END] == row[OUT_AT] and row[INPUT] > 0:
                 b.ready[found, 0], b.ready[found, 1] = fd, 0
                 found += 1

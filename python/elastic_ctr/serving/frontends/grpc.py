@@ -1,9 +1,8 @@
 """The Open Inference Protocol, version 2, over gRPC: the same rules, refusals and batches as over REST.
 
-Each worker has this frontend on its own event loop, and the workers share the port by SO_REUSEPORT: so its requests join the
-batches of the other frontends. Refusals are gRPC statuses: 400 INVALID_ARGUMENT, 404 NOT_FOUND, 413 RESOURCE_EXHAUSTED,
-503 UNAVAILABLE, 500 INTERNAL, each with the sentence of REST. `grpc.health.v1.Health` answers probes, and reflection tells tools
-the methods.
+Each worker has this frontend on its own event loop, so that its requests join the batches of the other frontends; the workers share
+the port by SO_REUSEPORT. Refusals are gRPC statuses: 400 INVALID_ARGUMENT, 404 NOT_FOUND, 413 RESOURCE_EXHAUSTED, 503 UNAVAILABLE,
+500 INTERNAL, each with the sentence of REST. `grpc.health.v1.Health` answers probes, and server reflection lists the methods.
 
 gRPC reads a message before the frontend sees it, and parsing multiplies its size: an empty input takes 2 bytes on the wire and a
 hundred as an object. So the elements of a large message are counted on its bytes first.
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-# gRPC's core writes to stderr whenever a peer goes away. Read when grpc is first imported.
+# Without this, gRPC's core writes to stderr whenever a peer disconnects. The variable is read when grpc is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
@@ -48,16 +47,16 @@ _CODES = {
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     503: grpc.StatusCode.UNAVAILABLE,
 }
-# Of one process; more are refused by gRPC itself with RESOURCE_EXHAUSTED.
+# Concurrent calls of one process; gRPC itself refuses more with RESOURCE_EXHAUSTED.
 _MAX_CALLS = 2048
 _IDLE_MS = 300_000
-# gRPC's default is 5 minutes: a client that pings every 10 s, as many do, was sent away after 40 s.
+# The least interval of pings. With gRPC's default of 5 minutes, a client that pings every 10 s, as many do, was cut off after 40 s.
 _PING_MS = 1000
-# Of every method but ModelInfer.
+# Most bytes of a request of any method but ModelInfer.
 _SMALL_BYTES = 64 << 10
 # Fields of a ModelInferRequest besides one for each instance: names, shapes, parameters of thousands of tensors.
 _MAX_FIELDS = 1 << 16
-# Messages in memory at once, in multiples of the largest.
+# Bytes of all messages in memory, in multiples of the largest message.
 _MAX_PENDING = 4
 _WATCH_SECONDS = 0.5
 _STATUS = health.HealthCheckResponse.ServingStatus
@@ -76,7 +75,7 @@ _CONTENTS = {
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
 }
-# Wire types of protobuf, and numbers of fields in open_inference.proto: inputs of a request is contents of an input.
+# Wire types of protobuf, and a field number in open_inference.proto, which `inputs` of a request and `contents` of an input share.
 _VARINT, _LENGTH_DELIMITED, _FIXED = 0, 2, {1: 8, 5: 4}
 _NESTED, _OUTPUTS, _SHAPE, _BYTES_CONTENTS = 5, 6, 3, 8
 
@@ -92,7 +91,7 @@ class GrpcFrontend:
         self._server: Any = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept, sharing the port with the other workers; returns the port. Raises OSError."""
+        """Listen on a port that the workers share, and return the port. Raises OSError."""
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 1),
@@ -129,7 +128,7 @@ class GrpcFrontend:
         return int(bound)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept no more calls, finish those under way; what is not done after the grace is cut."""
+        """Accept no more calls, and finish those under way; calls that take longer than the grace are cut."""
         if self._server is not None:
             await self._server.stop(grace_seconds)
         self._parser.shutdown(wait=False)
@@ -140,8 +139,8 @@ class GrpcFrontend:
                 answer = await do(request)
             except Exception as error:
                 refusal = request_error_of(error)
-                # The frames of an error hold the request, and gRPC keeps its own error in a cycle, which waits long for the
-                # collector.
+                # The error's traceback refers to the request, and gRPC keeps its own error in a reference cycle, which lives long
+                # until the garbage collector runs.
                 error.__traceback__ = None
                 del request
                 self._service.count(ENDPOINT, refusal.status)
@@ -186,7 +185,7 @@ class GrpcFrontend:
         return health.HealthListResponse(statuses={name: self._health() for name in ("", SERVICE)})
 
     async def _watch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        """The status now, and each time it changes, until the client goes."""
+        """Yield the status now and after each change, until the client disconnects."""
         try:
             name = _read(health.HealthCheckRequest, request).service
         except RequestError as refusal:
@@ -266,11 +265,11 @@ class GrpcFrontend:
 def check_counts(request: bytes, max_instances: int) -> None:
     """Refuse a serialized ModelInferRequest that would become far more objects than any sensible request has.
 
-    Raises RequestError: 413, or 400 where the bytes are no message without groups.
+    Raises RequestError: 413, or 400 if the bytes are no message, or one with groups.
     """
     fields = values = 0
     most = _MAX_FIELDS + max(max_instances, MAX_ELEMENTS)
-    # The tensors and outputs of the request, and the contents of the tensors; nothing that is repeated lies deeper.
+    # Spans to count: the request, its tensors and outputs, and the contents of the tensors; no repeated field lies deeper.
     spans = [(0, len(request), 0)]
     while spans:
         begin, end, depth = spans.pop()
@@ -283,7 +282,7 @@ def check_counts(request: bytes, max_instances: int) -> None:
             if (depth < 2 and number == _NESTED) or (depth == 0 and number == _OUTPUTS):
                 spans.append((start, stop, depth + 1))
             elif (depth == 1 and number == _SHAPE) or (depth == 2 and number != _BYTES_CONTENTS):
-                # Packed: every number ends with a byte below 128.
+                # In a packed field every varint ends with a byte below 128.
                 packed = np.frombuffer(request, dtype=np.uint8, count=stop - start, offset=start)
                 values += int(np.count_nonzero(packed < 0x80))
                 if values > MAX_FEASIGNS:
@@ -291,7 +290,7 @@ def check_counts(request: bytes, max_instances: int) -> None:
 
 
 def _wire_fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(number, start, stop) of each field; start is stop where the value has no length."""
+    """Yield (number, start, stop) of each field; start equals stop for a value without a length."""
     while at < end:
         tag, at = _varint(message, at, end)
         kind, length = tag & 7, 0
@@ -300,7 +299,7 @@ def _wire_fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, 
         elif kind == _VARINT:
             _, start = _varint(message, at, end)
         else:
-            # Groups are not read.
+            # Groups are rejected.
             start = at + _FIXED.get(kind, end + 1)
         stop = start + length
         if stop > end:
@@ -310,7 +309,7 @@ def _wire_fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, 
 
 
 def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
-    """The number, and where it ends; of one that is cut off, beyond the end."""
+    """Return a varint and the offset after it, which is beyond `end` if the varint is cut off."""
     number = shift = 0
     while at < end and shift < 70:
         byte = message[at]
@@ -323,7 +322,7 @@ def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def inference_of(asked: Any, max_instances: int) -> Inference:
-    """A ModelInferRequest as the REST frontend would have read it. Raises RequestError."""
+    """Return a ModelInferRequest as the REST frontend would read it. Raises RequestError."""
     if not asked.inputs:
         raise BadRequest(open_inference.NO_INPUTS)
     raw = asked.raw_input_contents
@@ -351,7 +350,7 @@ def inference_of(asked: Any, max_instances: int) -> Inference:
 
 
 def answer_of(asked: Any, inference: Inference, probabilities: Floats, version: int) -> Message:
-    """The ModelInferResponse: raw to a raw request."""
+    """Return the ModelInferResponse, with raw contents for a raw request."""
     response = messages.ModelInferResponse(model_name=asked.model_name, model_version=str(version), id=asked.id)
     for name, datatype, values in inference.answers(probabilities, version):
         output = response.outputs.add(name=name, datatype=datatype, shape=[len(probabilities)])
@@ -363,7 +362,7 @@ def answer_of(asked: Any, inference: Inference, probabilities: Floats, version: 
 
 
 def _read(kind: Any, request: bytes) -> Any:
-    """A message of a small method. Raises RequestError."""
+    """Parse a message of a small method. Raises RequestError."""
     if len(request) > _SMALL_BYTES:
         raise RequestError(413, f"the message has {len(request)} bytes; {_SMALL_BYTES} are the most of this method")
     return _parse(kind, request)
@@ -382,6 +381,6 @@ def _contents(contents: Any, datatype: str, where: str) -> Any:
         if other.name != field and len(getattr(contents, other.name)):
             raise BadRequest(f"{where} has {other.name}; {datatype} stands in {field}")
     values = getattr(contents, field)
-    # fromiter: an array of a repeated field is made by way of a list, which takes five times as much.
+    # `fromiter`, because numpy.array would make a list of the repeated field first, which takes five times as much memory.
     dtype = RAW_COLUMNS.get(datatype)
     return list(values) if datatype == "BYTES" else np.fromiter(values, dtype=dtype, count=len(values))

@@ -1,8 +1,8 @@
-"""The batches of the native HTTP frontend: everyday requests are recognized and read in one call, and answered in one.
+"""The batches of the native HTTP frontend: one call recognizes and reads everyday requests, another one answers them.
 
-HTTP is not parsed here: a head is one that `http_syntax` has read before (`templates`), a body is one that `elasticctr_json.scan` or
-`json_scan` reads, or the connection goes to the asyncio frontend with all that it has sent. Nothing that a peer sends is used before
-its length was checked.
+HTTP is not parsed here. A head must match one that `http_syntax` has read before (`templates`), and `elasticctr_json.scan` or
+`json_scan` must be able to read the body; otherwise the connection moves to the asyncio frontend with all unread input. Input is used
+only after its length was checked.
 """
 
 from functools import partial
@@ -19,15 +19,15 @@ from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, reserv
 from elastic_ctr.serving.frontends import connections, templates
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
 
-# Why something is set aside: its head is not known, or the JSON in front of its tensors; it goes to the asyncio frontend; no
-# version is live, to a request of the kind that is added to this.
+# Reasons to set a connection aside: its head is unknown; the JSON in front of its tensors is unknown; it moves to the asyncio
+# frontend; no version is live, to which the kind of the request is added.
 UNKNOWN, UNKNOWN_TENSORS, HANDS_OVER, NO_VERSION = range(4)
-# A batch's totals, i64: rows, feasigns, requests, bytes of bodies and of what is written behind them.
+# A batch's totals, i64: rows, feasigns, requests, bytes of bodies and of the texts written after them.
 ROWS, FEASIGNS, REQUESTS, BODIES, TAKEN_WIDTH = range(5)
 # A request of the batch, i64: its connection, its rows, its body, the bytes of JSON in front of binary tensors, 0 if it has none, and
-# what kind of head it has.
+# the kind of its head.
 REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES, REQUEST_KIND, REQUEST_WIDTH = range(8)
-# Of a reply: all but its rows, one row, and what may be said instead.
+# Most bytes of a reply without its rows, of a row, and of a refusal in place of the reply.
 REPLY_BYTES, ROW_BYTES = 200, 70
 LEAST_REPLY = 4096
 
@@ -45,23 +45,23 @@ _LINE_END = _text(b"\r\n")
 _TENSORS_MIDDLE, _TENSORS_END = _text(b'],"parameters":{"binary_data_size":'), _text(b"}}]}")
 _BEGIN, _END = _text(b'{"predictions":['), _text(b'],"err_code":0}')
 _PROB0, _PROB1, _ROW_END = _text(b'{"prob0":'), _text(b',"prob1":'), _text(b"}")
-# Bytes of a row in the reply beyond those in the list of numbers.
+# Bytes that a row takes in the reply beyond its bytes in the list of numbers.
 _ROW_MORE = _PROB0.size + _PROB1.size + _ROW_END.size - len("[,]")
 
 
 class Batch(NamedTuple):
-    """Requests that are asked as one request."""
+    """Requests that are submitted to the batcher as one request."""
 
     taken: NDArray[np.int64]  # [TAKEN_WIDTH]
     feasigns: NDArray[np.uint64]
     lengths: NDArray[np.int64]  # rows x slots
     requests: NDArray[np.int64]  # [most, REQUEST_WIDTH]
-    bodies: NDArray[np.uint8]  # of HTTP; of rows of columns also the texts that their lists make, behind each
-    cells: CellRoom  # of rows of columns; their texts stand in `bodies`
+    bodies: NDArray[np.uint8]  # HTTP bodies; after a body of rows of columns also the texts made of its lists
+    cells: CellRoom  # the cells of rows of columns, whose texts are in `bodies`
 
 
 def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
-    """Room for so many, at least one of each; it takes memory where it is used."""
+    """Return a batch with room for this many, at least one of each; pages take memory once they are written."""
     return Batch(
         np.zeros(TAKEN_WIDTH, np.int64),
         reserve(8 * max(feasigns, 1)).view(np.uint64),
@@ -73,7 +73,7 @@ def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
 
 
 def reserved_cells(rows: int, inputs: Inputs) -> CellRoom:
-    """Room for so many rows; it takes memory where it is used."""
+    """Return room for this many rows; pages take memory once they are written."""
     texts, numbers = len(inputs.texts), len(inputs.numbers)
     return CellRoom(
         reserve(8 * max(rows * texts, 1)).view(np.int64)[: rows * texts].reshape(rows, texts),
@@ -84,16 +84,16 @@ def reserved_cells(rows: int, inputs: Inputs) -> CellRoom:
 
 
 class Rules(NamedTuple):
-    """The schema that requests are read for, known heads, and what a request may have."""
+    """The schema that requests are read for, known heads, and limits of requests."""
 
     names: NDArray[np.uint8]
-    ends: NDArray[np.int64]  # [slots]; none: no version is live
+    ends: NDArray[np.int64]  # [slots]; empty: no version is live
     heads: templates.TemplateTable
     tensors: templates.TemplateTable  # the JSON in front of binary tensors, of this slot list
     max_body: int
     max_rows: int
     max_scanned: int  # bytes of bodies in one batch
-    of_columns: bool  # whether the model takes rows of columns, and these are they
+    of_columns: bool  # the model takes rows of these columns
     columns: Columns
 
 
@@ -101,23 +101,23 @@ class Replies(NamedTuple):
     """The parts of the replies to a batch."""
 
     date: NDArray[np.uint8]  # the line of that header
-    # The numbers of all rows that are answered in JSON as a list of pairs, `[[0.75,0.25],[0.5,0.5]]`.
+    # The numbers of all rows with answers in the source's JSON, as a list of pairs, `[[0.75,0.25],[0.5,0.5]]`.
     pairs: NDArray[np.uint8]
-    tensors: NDArray[np.uint8]  # what stands before the rows in the JSON of binary tensors
-    # The numbers of all rows of columns as a list, `[0.25,0.5]`, and what stands behind those of a request.
+    tensors: NDArray[np.uint8]  # the JSON of binary tensors up to the number of rows
+    # The numbers of all rows of columns as a list, `[0.25,0.5]`, and the JSON after the numbers of a request.
     flat: NDArray[np.uint8]
     version: NDArray[np.uint8]
 
 
 @compiled
 def owed(rows: Any) -> Any:
-    """Bytes that the reply to so many rows may have, or the refusal in its place."""
+    """Return the most bytes of the reply to this many rows, or of the refusal in its place."""
     return max(REPLY_BYTES + ROW_BYTES * rows, LEAST_REPLY)
 
 
 @compiled
 def _tensors(data: Any, at: Any, size: Any, rules: Any, row: Any, feasigns: Any, lengths: Any) -> Any:
-    """(Rows, feasigns) of the `size` bytes of two tensors whose form was found, read into the arrays; (-1, 0) of any other."""
+    """Read the `size` bytes of two tensors whose form was found into the arrays. Return (rows, feasigns); (-1, 0) if invalid."""
     nothing = np.int64(_NONE), np.int64(0)
     numbers = rules.tensors.numbers
     rows, n = numbers[templates.ROWS], numbers[templates.FEASIGN_COUNT]
@@ -146,7 +146,7 @@ def _tensors(data: Any, at: Any, size: Any, rules: Any, row: Any, feasigns: Any,
 
 @compiled
 def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
-    """Take every whole request that the connection has sent; True when the batch is full before that."""
+    """Take every whole request that the connection has sent. Return True if the batch is full before."""
     row = b.sockets.connections[fd]
     data = b.sockets.inputs
     base = fd * b.sockets.input_bytes
@@ -190,7 +190,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         if rules.of_columns != (kind == templates.COLUMNS):
             row[connections.HANDING_OVER] = 1
             break
-        # Texts of lists take no more room than the body.
+        # The texts made of lists take at most as many bytes as the body.
         room = 2 * length if rules.of_columns else length
         if batch.taken[REQUESTS] > 0 and batch.taken[BODIES] + room > batch.bodies.size:
             full = True
@@ -225,7 +225,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         else:
             rows, n = _tensors(data, begin + json, length - json, rules, row, feasigns, lengths)
         if rows < 0 and batch.taken[REQUESTS] > 0:
-            # No more than this can be in it: where there is room for that, room was not what it lacked.
+            # If the room exceeds the most that this body can contain, lack of room is not why it was not read.
             if rules.of_columns:
                 lacking = min(length // SHORTEST_ROW + 1, rules.max_rows) > most_rows
             else:
@@ -239,7 +239,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
             break
         reply = owed(rows)
         if not connections.has_output_budget(b, row, reply):
-            # Alone it fits: so many rows are allowed.
+            # The reply fits once the others are sent, because `owed(max_rows)` fits into an empty output buffer.
             stopped = True
             break
         number = batch.taken[REQUESTS]
@@ -260,7 +260,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
     connections.account_input(b, fd)
     more = full or stopped
     if b.shared[connections.PENDING_BYTES] > b.max_pending and row[connections.ACCOUNTED] > 0 and not more:
-        # The asyncio frontend counts what all bodies together may take.
+        # The asyncio frontend enforces the limit of all bodies together.
         row[connections.HANDING_OVER] = 1
     connections.set_pending_input(b, row, 1 if more else 0)
     _hand_over(b, fd)
@@ -270,7 +270,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
 
 @compiled
 def _hand_over(b: Any, fd: Any) -> None:
-    """Set it aside if it goes, as one does that ends in the middle of a request."""
+    """Set the connection aside if it moves to the asyncio frontend, as one that is half closed within a request does."""
     row = b.sockets.connections[fd]
     if row[connections.HALF_CLOSED] != 0 and row[connections.PENDING_INPUT] == 0 and row[INPUT] > 0:
         row[connections.HANDING_OVER] = 1
@@ -280,7 +280,7 @@ def _hand_over(b: Any, fd: Any) -> None:
 
 @compiled
 def gather(b: Any, batch: Any, rules: Any, now: Any) -> None:
-    """Fill an empty batch with what every ready connection has sent; never waits. `now` is in milliseconds."""
+    """Fill an empty batch with the requests of all ready connections, without waiting. `now` is in milliseconds."""
     batch.taken[:] = 0
     b.shared[connections.ASIDE] = 0
     full = False
@@ -294,7 +294,7 @@ def gather(b: Any, batch: Any, rules: Any, now: Any) -> None:
             if b.ready[number, 1] == 0:
                 full = _take(b, batch, rules, fd, now)
                 continue
-            # The rest of a body that has begun is often there already.
+            # The rest of a large body has often arrived already.
             again = True
             while again and connections.receive(b, fd, max(LARGE, row[connections.WHOLE]), now):
                 full = _take(b, batch, rules, fd, now)
@@ -320,7 +320,7 @@ def _put(to: Any, at: Any, piece: Any) -> Any:
 
 @compiled
 def _digits(number: Any) -> Any:
-    """How many decimals a whole number has."""
+    """Return the number of decimal digits of a whole number."""
     found = np.int64(1)
     while number >= 10:
         number //= 10
@@ -330,7 +330,7 @@ def _digits(number: Any) -> Any:
 
 @compiled
 def _put_number(to: Any, at: Any, number: Any) -> Any:
-    """A whole number above 0, in decimals."""
+    """Write a whole number above 0 in decimal. Return the offset after it."""
     end = at + _digits(number)
     for i in range(1, end - at + 1):
         to[end - i] = np.uint8(_ZERO + np.uint8(number % 10))
@@ -347,11 +347,11 @@ def _end_of(text: Any, at: Any, sign: Any) -> Any:
 
 @compiled
 def _reply(to: Any, at: Any, date: Any, text: Any, value: Any, rows: Any) -> Any:
-    """(Where the reply ends, where the next row's numbers begin); (-1, …) when there is no room for it."""
+    """Write a reply. Return (its end, the offset of the next row's numbers in `text`); (-1, …) if there is no room."""
     end = value
     for _ in range(rows):
         end = _end_of(text, end, _CLOSE) + 1
-    # With a comma between rows in both.
+    # The commas between rows are in both lengths.
     length = _BEGIN.size + (end - value) + rows * _ROW_MORE + _END.size
     if at < 0 or at + REPLY_BYTES + length > to.size:
         return np.int64(_NONE), end + 1
@@ -372,7 +372,7 @@ def _reply(to: Any, at: Any, date: Any, text: Any, value: Any, rows: Any) -> Any
 
 @compiled
 def _flat_reply(to: Any, at: Any, replies: Any, value: Any, rows: Any) -> Any:
-    """As `_reply`, of rows of columns: their numbers stand in the same order in both."""
+    """As `_reply`, for rows of columns, whose numbers are copied as one piece."""
     end = value
     for _ in range(rows):
         end += 1
@@ -388,7 +388,7 @@ def _flat_reply(to: Any, at: Any, replies: Any, value: Any, rows: Any) -> Any:
 
 @compiled
 def _tensor_reply(to: Any, at: Any, replies: Any, probabilities: Any, first: Any, rows: Any) -> Any:
-    """Where the reply ends that gives `rows` probabilities from the first on; -1 when there is no room for it."""
+    """Write a reply with `rows` probabilities from `first` on. Return its end; -1 if there is no room."""
     json = replies.tensors.size + _digits(rows) + _TENSORS_MIDDLE.size + _digits(4 * rows) + _TENSORS_END.size
     if at < 0 or at + 2 * REPLY_BYTES + json + 4 * rows > to.size:
         return np.int64(_NONE)
@@ -404,7 +404,7 @@ def _tensor_reply(to: Any, at: Any, replies: Any, probabilities: Any, first: Any
 
 @compiled
 def answer(b: Any, batch: Any, begin: Any, end: Any, replies: Any, probabilities: Any, now: Any) -> None:
-    """Send the replies to requests `begin` to `end` in their order; those of one connection go in one piece."""
+    """Send the replies to requests `begin` to `end` in order; consecutive replies to one connection are sent together."""
     out = np.uint64(b.replies.ctypes.data)
     value = flat = np.int64(1)
     first = np.int64(0)

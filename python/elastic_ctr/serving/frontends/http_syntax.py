@@ -1,4 +1,4 @@
-"""The syntax of HTTP/1.1 requests: a head, read by httptools and held to RFC 9110 and 9112, and a chunked body (9112, 7.1).
+"""The syntax of HTTP/1.1 requests: a head, parsed by httptools and checked by RFC 9110 and 9112, and a chunked body (9112, 7.1).
 
 httptools gets exactly one head and never a body: this module alone decides where a request ends. httptools ends a request with
 `Connection: Upgrade`, and every CONNECT, at its head, so a body behind such a head would become the next request.
@@ -19,9 +19,9 @@ ENCODINGS = ("gzip", "deflate")
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _REQUEST_LINE = re.compile(rb"(%b) ([!-~]+) ([!-~]+)" % _TOKEN)
-# The beginning of a request line, for clients that speak another protocol: they get their answer at once.
+# The beginning of a request line: a client that speaks another protocol is refused before its line ends.
 _LINE_BEGUN = re.compile(rb"%b(?: [!-~]*(?: [!-~]*)?)?\r?" % _TOKEN)
-# A last carriage return may still get its line feed.
+# The line feed of a carriage return at the end may still arrive.
 _BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r[^\n]")
 _AUTHORITY = rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~%!$&'()*+;=]+)(?::[0-9]{0,5})?"
 _HOST = re.compile(_AUTHORITY)
@@ -34,7 +34,7 @@ _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;%b)?\r\n" % _TEXT)
 _TRAILER = re.compile(rb"%b:%b\r\n" % (_TOKEN, _TEXT))
 _CRLF = b"\r\n"
 _SIZE, _DATA, _DATA_END, _TRAILERS = range(4)
-# Framing of a chunk is free up to this and twice its data. The excess of all chunks has the limit of a head.
+# A chunk may have this much framing and twice its data. The excess of all chunks has the limit of a head.
 _USUAL_FRAMING = 16
 
 
@@ -45,7 +45,7 @@ class RequestHead(NamedTuple):
     path: str
     length: int
     chunked: bool
-    # The connection ends after the answer, or stays although the client speaks HTTP/1.0.
+    # `last`: the connection ends after the answer. `kept_alive`: it stays open although the client speaks HTTP/1.0.
     last: bool
     kept_alive: bool
     expects_continue: bool
@@ -55,7 +55,7 @@ class RequestHead(NamedTuple):
 
 
 def read_head(head: bytes, max_headers: int) -> RequestHead:
-    """A whole head, from its first line to its blank one. Raises RequestError; where the next request begins is unknown then."""
+    """Read a whole head, from its first line to its blank one. Raises RequestError, after which the next request's start is unknown."""
     _check_line_ends(head)
     method, target, minor = _request_line(head[: head.find(b"\r\n")])
     headers = _headers(head)
@@ -107,7 +107,7 @@ def _check_line_ends(data: bytes | bytearray) -> None:
 
 
 def _request_line(line: bytes) -> tuple[str, bytes, int]:
-    """Method, target and minor version."""
+    """Return method, target and minor version."""
     found = _REQUEST_LINE.fullmatch(line)
     if found is None:
         raise BadRequest(_NOT_HTTP)
@@ -118,7 +118,7 @@ def _request_line(line: bytes) -> tuple[str, bytes, int]:
 
 
 def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
-    """Names in lower case, and values."""
+    """Return names in lower case, and values."""
     headers: list[tuple[bytes, bytes]] = []
     heads: list[None] = []
     bodies: list[bytes] = []
@@ -141,7 +141,7 @@ def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _framing(values: dict[bytes, list[bytes]], minor: int) -> tuple[int, bool]:
-    """Length of the body, and whether it is chunked instead."""
+    """Return the length of the body, and True if it is chunked instead."""
     lengths, codings = values.get(b"content-length", []), values.get(b"transfer-encoding", [])
     if codings:
         if minor == 0 or lengths:
@@ -165,7 +165,7 @@ def _path(method: str, target: bytes) -> str:
 
 
 def _encoding(values: list[bytes]) -> str:
-    """One of ENCODINGS, or nothing."""
+    """Return one of ENCODINGS, or an empty text."""
     named = b", ".join(values).lower().decode("latin-1")
     named = {"identity": "", "x-gzip": "gzip"}.get(named, named)
     if named and named not in ENCODINGS:
@@ -187,9 +187,9 @@ def _quoted(given: bytes) -> str:
 
 
 class ChunkedBody:
-    """Takes the body out of the input as it comes, and drops chunk extensions and trailers.
+    """Takes a chunked body out of the input as it arrives, and drops chunk extensions and trailers.
 
-    `size` is the bytes of `body`, and of the chunk that has begun.
+    `size` is the bytes of `body` and of the chunk that has begun.
     """
 
     def __init__(self, max_framing_bytes: int, max_trailers: int) -> None:
@@ -200,7 +200,7 @@ class ChunkedBody:
         self.size = self._left = self._framing = self._trailers = 0
 
     def take(self, data: bytearray) -> bool:
-        """Take from the front of `data` what belongs to the body; whether that was all. Raises RequestError."""
+        """Take the body's bytes from the front of `data`. Return True if the body is complete. Raises RequestError."""
         at = 0
         while True:
             if self._state == _DATA:
@@ -247,7 +247,7 @@ class ChunkedBody:
         self._state = _DATA if self._left else _TRAILERS
 
     def _count(self, size: int, usual: int) -> int:
-        """Bytes of framing beyond the usual."""
+        """Return the bytes of framing beyond `usual`."""
         more = max(size - usual, 0)
         if self._framing + more > self._max_framing_bytes:
             raise RequestError(431, "chunk extensions and trailers of the body are too long; send less")

@@ -1,9 +1,9 @@
 """The native HTTP frontend: `http_batches` does its work in machine code, this module owns its buffers and its lifecycle.
 
-The frontend does not hand requests to the batcher one by one. When a batch begins one native call gathers the requests that have
-come, the frontend submits them as one request, and one native call sends all answers. Python touches only the connections that
-were set aside. A connection that sends anything but everyday predictions, or sends slowly, is handed with its input to the
-asyncio frontend for good: that one knows all of HTTP and all refusals.
+The frontend does not submit requests to the batcher one by one. When a batch begins, one native call gathers the requests that have
+arrived, the frontend submits them as one request, and one native call sends all answers. Python handles only the connections that
+were set aside. A connection that sends anything but everyday predictions, or sends slowly, moves with its input to the asyncio
+frontend for good, which implements all of HTTP and all refusals.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ from elastic_ctr.training.model.probability import complement
 
 log = logging.getLogger(__name__)
 
-# Two whose requests are under way, and one that is filled.
+# Two batches whose requests are under way, and one that is being filled.
 _BATCHES = 3
 _REQUESTS = 4096
-# A connection that was set aside may send an everyday request when it is read again.
+# A connection that was set aside may have an everyday request when it is read again, once its head is learned.
 _PASSES = 2
 _ASIDE = 512
 _LEAST_OUTPUT = 256 << 10
-# Bytes of bodies a batch: some milliseconds.
+# Bytes of bodies in a batch, which take some milliseconds to scan.
 _SCANNED = 4 << 20
-# New templates of one connection; a client with a new head for each request belongs to the parser.
+# New templates of one connection. A client with a new head for each request moves to the asyncio frontend.
 _MOST_NEW_TEMPLATES = 4
 _SLOW_SECONDS = 1.0
 _NO_COLUMNS = Inputs((), ())
-# The endpoint in the metrics, by the kind of a request's head.
+# The endpoint's label in the metrics, by the kind of a request's head.
 _ENDPOINTS = {templates.SOURCE: PREDICTIONS, templates.TENSORS: OPEN_INFERENCE, templates.COLUMNS: ROWS}
 
 
 class NativeLimits(NamedTuple):
-    """Limits of the requests that the native frontend takes itself."""
+    """Limits of the requests that the native frontend answers itself."""
 
     max_rows: int = 8192
     max_connections: int = 4096
@@ -77,11 +77,11 @@ class NativeLimits(NamedTuple):
 
 
 class _SlotsChanged(RequestError):
-    """The batcher answers with another slot list than the batch was read for."""
+    """The batch's version has another slot list than the requests were read for."""
 
 
 class NativeHttpFrontend:
-    """Everything runs on the event loop's thread. It owns the asyncio frontend `behind` it. Raises what numba raises."""
+    """The frontend, used on the event loop's thread only. It owns the asyncio frontend `behind` it. Raises numba's errors."""
 
     def __init__(self, routes: Routes, behind: HttpFrontend, limits: NativeLimits) -> None:
         self.batcher = routes.batcher
@@ -89,13 +89,13 @@ class NativeHttpFrontend:
         self._behind = behind
         self._epoll = select.epoll()
         self._listener: socket.socket | None = None
-        # Whether the event loop watches epoll, because no request had come.
+        # True while the event loop watches epoll, because no request was there.
         self._armed = False
-        # A thread parses larger bodies, for the asyncio frontend.
+        # Larger bodies go to the asyncio frontend, which parses them on a thread.
         max_body = min(PARSED_INLINE, behind.limits.max_body_bytes)
         feasigns, bodies = (_SCANNED + max_body) // SHORTEST_FEASIGN, _SCANNED + 2 * max_body
         self._free = [http_batches.new_batch(_REQUESTS, feasigns, limits.max_rows, bodies) for _ in range(_BATCHES)]
-        # In the order of submission, which is that of the answers.
+        # In the order of submission, in which answers are sent.
         self._under_way: deque[SubmittedBatch] = deque()
         self._sweeping: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
@@ -134,7 +134,7 @@ class NativeHttpFrontend:
         )
         self._schema: Schema | None = None
         self._inputs = _NO_COLUMNS
-        # Descriptors to be handed over, and the serial numbers of their connections.
+        # Descriptors that move to the asyncio frontend, and the serial numbers of their connections.
         self._leaving: dict[int, int] = {}
         self._moving: set[asyncio.Task[None]] = set()
         self._compile()
@@ -143,11 +143,11 @@ class NativeHttpFrontend:
 
     @property
     def opened(self) -> int:
-        """Connections."""
+        """The number of open connections."""
         return int(self._buffers.shared[connections.OPENED])
 
     async def listen(self, socket: socket.socket) -> None:
-        """Accept on a bound socket."""
+        """Accept connections on a bound socket."""
         socket.setblocking(False)
         socket.listen(2048)
         self._listener = socket
@@ -158,7 +158,7 @@ class NativeHttpFrontend:
         self._sweep()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept no more, and hand all connections to the asyncio frontend, which answers what is still asked and stops."""
+        """Stop accepting, and move all connections to the asyncio frontend, which answers their last requests and stops."""
         ends = time.monotonic() + grace_seconds
         self._behind.begin_drain(grace_seconds)
         if not self._epoll.closed:
@@ -171,7 +171,7 @@ class NativeHttpFrontend:
                 self._hand_over(descriptor)
             self._move_idle()
             if self.opened:
-                # A client that does not read its answers must not take the time of all.
+                # A client that does not read its answers must not use up the whole grace.
                 await wait_event(self._emptied, grace_seconds / 2)
             for descriptor in sockets.open_descriptors(self._buffers.sockets):
                 connections.hang_up(self._buffers, descriptor)
@@ -185,7 +185,7 @@ class NativeHttpFrontend:
         await self._behind.stop(max(ends - time.monotonic(), 0.0))
 
     def _compile(self) -> None:
-        """Compile now, not under the first request."""
+        """Compile before the first request."""
         warm_scan()
         warm_rows()
         warm_pooling()
@@ -203,8 +203,8 @@ class NativeHttpFrontend:
     # -- requests
 
     def poll(self) -> None:
-        """Submit everything that has come. The batcher calls this when a batch begins."""
-        # An armed frontend wakes the batcher itself.
+        """Submit all requests that have arrived. The batcher calls this when a batch begins."""
+        # An armed frontend has no request; epoll wakes it when one arrives.
         if self._armed or not self._free or self._epoll.closed:
             return
         pinned = self.batcher.pinned
@@ -225,15 +225,15 @@ class NativeHttpFrontend:
         self._free.append(batch)
         self._move_idle()
         if more:
-            # Not at once: the loop has other work, and refused clients may ask again for ever.
+            # Wake later, because the event loop has other work, and refused clients may retry without end.
             asyncio.get_running_loop().call_soon(self.batcher.wake)
         elif not self._under_way:
             self._arm()
 
     def _fitted(self, batch: Batch) -> Batch:
-        """With room for the most rows of the schema."""
+        """Return the batch with room for the most rows of the schema."""
         rows = self._rules.max_rows
-        # A length for each slot of each row.
+        # There is a length for each slot of each row.
         lengths = rows * max(len(self._rules.ends), 1)
         if batch.lengths.size != lengths:
             batch = batch._replace(lengths=sockets.reserve(8 * lengths).view(np.int64))
@@ -262,7 +262,7 @@ class NativeHttpFrontend:
         self._inputs = inputs
 
     def _fill(self, batch: Batch) -> bool:
-        """Gather requests, and handle the connections set aside; whether there may be more of those."""
+        """Gather requests, and handle the connections set aside. Return True if more may be set aside."""
         for _ in range(_PASSES):
             http_batches.gather(self._buffers, batch, self._rules, _now())
             set_aside = int(self._buffers.shared[connections.ASIDE])
@@ -273,7 +273,7 @@ class NativeHttpFrontend:
         return True
 
     def _submit(self, batch: Batch, model: ModelVersion) -> None:
-        """In two pieces where there is enough for two batches of the batcher."""
+        """Submit the requests of a batch, in two pieces if they are enough for two batches of the batcher."""
         taken = batch.taken.tolist()
         rows = taken[http_batches.ROWS]
         transformer = model.schema.transformer
@@ -282,7 +282,7 @@ class NativeHttpFrontend:
             instances = Instances(batch.feasigns[: taken[http_batches.FEASIGNS]], lengths, rows)
             refused = False
         else:
-            # All requests at once: a call costs as much as some rows.
+            # Transform all requests in one call, because a call costs as much as several rows.
             cells = batch.cells
             instances = Instances(np.zeros(0, np.uint64), np.zeros(0, np.int64), rows)
             try:
@@ -296,7 +296,7 @@ class NativeHttpFrontend:
                 refused = len(found.refused) > 0
         whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances, time.perf_counter())
         if refused:
-            # Only the clients that sent such a row are refused.
+            # Handle each request alone, so that only the clients with such a row are refused.
             self._under_way.append(whole)
             self._resubmit_each(whole)
             return
@@ -310,7 +310,7 @@ class NativeHttpFrontend:
                 done(refusal, 0)
 
     def _pieces(self, whole: SubmittedBatch, schema: Schema) -> list[tuple[SubmittedBatch, int | None]]:
-        """What is submitted as one request, and the candidate where the canary's rule chooses it."""
+        """Return pieces to submit as one request each, with the candidate if the canary's rule chooses the piece, else None."""
         candidate = self.batcher.canary.asked
         if candidate is not None:
             rows = whole.requests[:, http_batches.REQUEST_ROWS]
@@ -329,7 +329,7 @@ class NativeHttpFrontend:
             self._send_in_order(piece, partial(self._answer, piece, np.ascontiguousarray(outcome, np.float32), version))
 
     def _resubmit_each(self, piece: SubmittedBatch) -> None:
-        """Each body for itself, read for the current slot list."""
+        """Handle each body alone, read for the current slot list."""
         requests = piece.requests.tolist()
         replies: dict[int, bytes] = {}
 
@@ -349,11 +349,11 @@ class NativeHttpFrontend:
     # -- answers
 
     def _send_in_order(self, piece: SubmittedBatch, send: Callable[[], None]) -> None:
-        """Replies go out in request order: a piece that finishes early waits for those before it."""
+        """Send replies in request order: a piece that finishes early waits for those before it."""
         piece.send = send
         while self._under_way and (give := self._under_way[0].send) is not None:
             first = self._under_way.popleft()
-            # It holds its piece: in a reference cycle the arrays of every piece would wait for the garbage collector.
+            # `send` refers to its piece: in a reference cycle the arrays of every piece would wait for the garbage collector.
             first.send = None
             try:
                 if not self._epoll.closed:
@@ -379,7 +379,7 @@ class NativeHttpFrontend:
         self._routes.counters.histograms["request_seconds"].observe(seconds, len(kinds))
 
     def _replies(self, probabilities: Floats, kinds: NDArray[np.int64], version: int) -> Replies:
-        """`kinds` are those of the rows."""
+        """Return the parts of the replies; `kinds` has the kind of each row's request."""
         output = {"name": "probability", "datatype": "FP32", "shape": []}
         tensors = {"model_name": self._routes.model_name, "model_version": str(version), "outputs": [output]}
         in_pairs = probabilities[kinds == templates.SOURCE]
@@ -389,10 +389,10 @@ class NativeHttpFrontend:
         flat = np.ascontiguousarray(probabilities[kinds == templates.COLUMNS])
         return Replies(
             date=np.frombuffer(date_line(int(time.time())), np.uint8),
-            # The numbers as `elasticctr_json.inference_answer` would write them.
+            # The numbers are formatted as by `elasticctr_json.inference_answer`.
             pairs=np.frombuffer(orjson.dumps(pairs, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
             tensors=np.frombuffer(orjson.dumps(tensors).removesuffix(b"]}]}"), np.uint8),
-            # As `rows_json.rows_answer` would.
+            # The numbers are formatted as by `rows_json.rows_answer`.
             flat=np.frombuffer(orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
             version=np.frombuffer(b'],"model_version":"%d"}' % version, np.uint8),
         )
@@ -438,7 +438,7 @@ class NativeHttpFrontend:
         if end >= len(HEAD_END):
             self._learn(descriptor, self._heads, data[:end])
         elif len(data) < LONGEST_HEAD and not row[connections.HALF_CLOSED]:
-            # The rest is to come.
+            # The head is incomplete, so wait for the rest.
             connections.set_pending_input(self._buffers, row, 0)
             connections.update_interest(self._buffers, descriptor, _now())
         else:
@@ -453,7 +453,7 @@ class NativeHttpFrontend:
     def _learn(self, descriptor: int, known: Templates, text: bytes) -> None:
         row = self._buffers.sockets.connections[descriptor]
         learned = known.learn(text)
-        # A template that others have pushed out of the table is not a new one.
+        # A template that was evicted from the table before does not count as new.
         row[connections.NEW_TEMPLATES] += learned == LearnResult.NEW
         if learned == LearnResult.NOT or row[connections.NEW_TEMPLATES] > _MOST_NEW_TEMPLATES:
             self._hand_over(descriptor)
@@ -466,7 +466,7 @@ class NativeHttpFrontend:
     # -- handing over to the asyncio frontend
 
     def _hand_over(self, descriptor: int) -> None:
-        """Hand the connection over as soon as no reply is owed."""
+        """Move the connection to the asyncio frontend as soon as no reply is due."""
         row = self._buffers.sockets.connections[descriptor]
         row[connections.HANDING_OVER] = 1
         connections.set_pending_input(self._buffers, row, 0)
@@ -474,7 +474,7 @@ class NativeHttpFrontend:
         self._leaving[descriptor] = int(row[connections.SERIAL])
 
     def _move_idle(self) -> None:
-        """Hand over the connections that owe no reply any more."""
+        """Move the connections to the asyncio frontend to which no reply is due."""
         for descriptor, serial in list(self._leaving.items()):
             row = self._buffers.sockets.connections[descriptor]
             if row[connections.SERIAL] != serial:
@@ -524,7 +524,7 @@ class NativeHttpFrontend:
             elif row[connections.IN_FLIGHT] or row[connections.HANDING_OVER]:
                 continue
             elif row[sockets.INPUT]:
-                # The asyncio frontend knows how slowly a request may come.
+                # The asyncio frontend enforces the deadlines of slow requests.
                 if passed > _SLOW_SECONDS:
                     self._hand_over(descriptor)
             elif passed > limits.idle_seconds:
@@ -534,7 +534,7 @@ class NativeHttpFrontend:
 
 
 def precompile() -> None:
-    """Fill numba's cache (`NUMBA_CACHE_DIR`) with the code of serving, as when an image is made."""
+    """Fill numba's cache (`NUMBA_CACHE_DIR`) with the code of serving when an image is built."""
     routes = Routes(
         Batcher(InlineExecutor("paddle"), _no_version, Counters()), Counters(), ThreadPoolExecutor(1),
         model_name="none", version="0", max_instances=1,
@@ -551,5 +551,5 @@ def _read_again(schema: Schema) -> Instances:
 
 
 def _now() -> int:
-    """Milliseconds, of the clock of deadlines."""
+    """Return milliseconds of the monotonic clock, by which deadlines are measured."""
     return int(time.monotonic() * 1000)

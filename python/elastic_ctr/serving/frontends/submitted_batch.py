@@ -16,7 +16,7 @@ from elastic_ctr.serving.frontends.http_batches import Batch
 
 @dataclass(slots=True, eq=False)
 class SubmittedBatch:
-    """Requests `begin` to `end` of a batch, submitted as one request. `send` is set when the answers are known."""
+    """Requests `begin` to `end` of a batch, submitted as one request. `send` is set once the answers are known."""
 
     batch: Batch
     begin: int
@@ -27,7 +27,7 @@ class SubmittedBatch:
 
     @property
     def requests(self) -> NDArray[np.int64]:
-        """[requests, REQUEST_WIDTH]."""
+        """The rows of these requests, i64 [requests, REQUEST_WIDTH]."""
         return self.batch.requests[self.begin : self.end]
 
     def runs(self, flags: NDArray[np.bool_]) -> list[SubmittedBatch]:
@@ -41,7 +41,7 @@ class SubmittedBatch:
         ]
 
     def halves(self) -> list[SubmittedBatch]:
-        """Two of about as many rows; one, if one request has most of them."""
+        """Cut into two pieces of about as many rows; one piece, if one request has most of them."""
         rows = np.cumsum(self.requests[:, http_batches.REQUEST_ROWS])
         count = int(np.searchsorted(rows, self.instances.rows // 2)) + 1
         middle = self.begin + count

@@ -1,9 +1,9 @@
-"""Templates of request heads: a head that `http_syntax` has read once is known from then on with other lengths and other values.
+"""Templates of request heads: a head that `http_syntax` has read once is recognized later with other lengths and other values.
 
-A program sends the same headers again and again. Only the number in `content-length` changes, and the values that proxies and
-tracers write: traces, addresses, dates. So a template keeps the pieces of an everyday head, with holes between them: one for the
-length, one for the value of each header that no frontend reads. Another head with the same pieces means the same. The JSON in
-front of binary tensors has templates, too. Every other head goes to the asyncio frontend.
+A program sends the same headers repeatedly. Only the number in `content-length` changes, and the values that proxies and tracers
+write: traces, addresses, dates. So a template keeps the pieces of an everyday head, with holes between them: one for the length, one
+for the value of each header that no frontend reads. Another head with the same pieces has the same meaning. The JSON in front of
+binary tensors has templates, too. A connection with any other head moves to the asyncio frontend.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from elastic_ctr.serving.protocols.json_fields import json_object
 from elastic_ctr.serving.request_error import RequestError
 
 LONGEST_HEAD = 2048
-# Headers that make more of a request than its head and its body.
+# Headers that change how a request is read or answered; a head with one is not an everyday head.
 UNUSUAL = frozenset([b"expect", b"content-encoding", b"transfer-encoding", b"upgrade"])
-# Headers whose values are checked: another value is another head.
+# Headers whose values are checked: their values are part of the template.
 _TELLING = frozenset([b"connection", b"host"])
-# The blanks around a hole belong to the pieces. All programs read the characters of a value alike.
+# The blanks around a hole belong to the pieces. All HTTP parsers accept these characters of a value alike.
 _VALUE = re.compile(rb"()[\t\x20-\x7e]*()")
 _LENGTH = re.compile(rb"([ \t]*)[1-9][0-9]{0,8}([ \t]*)")
-# After a piece stands nothing more, any value, or a number. Numbers of a head, and of the JSON in front of binary tensors:
+# A piece is followed by nothing, by any value, or by a number. Numbers of a head, and of the JSON in front of binary tensors:
 END, VALUE = -2, -1
 LENGTH, JSON_LENGTH = range(2)
 FEASIGN_COUNT, ROWS, FEASIGN_BYTES, LENGTH_BYTES = range(4)
 _MOST_NUMBERS = 4
 _NUMBERS = {b"content-length": LENGTH, b"inference-header-content-length": JSON_LENGTH}
-# Kinds of heads: the source's JSON, binary tensors, and rows of columns in JSON. The kind of a JSON is the bytes of a length,
-# negative where lengths stand before feasigns.
+# Kinds of heads: the source's JSON, binary tensors, and rows of columns in JSON. The kind of a JSON is the number of bytes of a
+# length, negative if lengths come before feasigns.
 SOURCE, TENSORS, COLUMNS = range(3)
 MOST_PIECES = 64
 _KEPT = 64
@@ -58,17 +58,17 @@ class Template(NamedTuple):
 
 
 class TemplateTable(NamedTuple):
-    """Known forms, as machine code reads them. A piece has one byte at least."""
+    """Known forms in arrays for machine code. A piece has at least one byte."""
 
-    pieces: NDArray[np.uint8]  # [kept, LONGEST_HEAD and padding]: one behind the other
-    sizes: NDArray[np.int64]  # [kept, MOST_PIECES] bytes of each; the first is 0 where none is kept
+    pieces: NDArray[np.uint8]  # [kept, LONGEST_HEAD and padding]: the pieces of each form, concatenated
+    sizes: NDArray[np.int64]  # [kept, MOST_PIECES] bytes of each piece; the first is 0 in an unused row
     holes: NDArray[np.int64]  # [kept, MOST_PIECES]
     kinds: NDArray[np.int64]  # [kept]
-    numbers: NDArray[np.int64]  # [_MOST_NUMBERS] of the text that was found last
+    numbers: NDArray[np.int64]  # [_MOST_NUMBERS] numbers of the last text that matched
 
 
 def head_template(head: bytes, paths: Mapping[str, int], max_headers: int) -> Template | None:
-    """The form of the head of a POST to one of these paths, which say its kind, that keeps the connection; None of others."""
+    """Return the form of a POST's head that keeps the connection, to one of `paths`, which map to kinds; None for other heads."""
     if len(head) > LONGEST_HEAD:
         return None
     try:
@@ -87,7 +87,7 @@ def head_template(head: bytes, paths: Mapping[str, int], max_headers: int) -> Te
     ):
         return None
     line, *lines = head.removesuffix(HEAD_END).split(b"\r\n")
-    # httptools may have found others.
+    # httptools may have split the head into other headers.
     if tuple(each.partition(b":")[0].lower() for each in lines) != read.names:
         return None
     pieces: list[bytes] = []
@@ -111,7 +111,7 @@ def head_template(head: bytes, paths: Mapping[str, int], max_headers: int) -> Te
 
 
 class LearnResult(Enum):
-    """The result of learning a text."""
+    """The result of `learn`: not everyday, learned, or known before."""
 
     NOT, NEW, AGAIN = range(3)
 
@@ -121,7 +121,7 @@ _WIDTHS = {"UINT16": 2, "UINT32": 4, "INT32": 4}
 
 
 def tensors_template(text: bytes, slots: SlotList) -> Template | None:
-    """The form of the JSON in front of the two tensors of all slots, asked for probabilities in binary; None of others."""
+    """Return the form of the JSON in front of the two tensors of all slots that requests binary probabilities; None for others."""
     try:
         document = json_object(text)
         names = [each["name"] for each in document["inputs"]]
@@ -157,7 +157,7 @@ def _described(name: str, datatype: str, shape: list[int], size: int) -> dict[st
 
 
 def _integers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], bytes]]:
-    """The whole numbers of a document in their order, and where they stand."""
+    """Yield the paths and the texts of a document's whole numbers in their order."""
     if type(value) is int:
         yield path, b"%d" % value
     for step, each in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
@@ -183,7 +183,7 @@ def _cut_numbers(text: bytes, document: Any, holes: dict[tuple[Any, ...], int], 
 
 
 class Templates:
-    """The forms known to a frontend; when there are too many the oldest is forgotten. `read` finds the form of a text."""
+    """The forms known to a frontend; a new one replaces the oldest if the table is full. `read` finds the form of a text."""
 
     def __init__(self, read: Callable[[bytes], Template | None]) -> None:
         self.table = TemplateTable(
@@ -195,17 +195,17 @@ class Templates:
         )
         self.read = read
         self._forms: list[Template | None] = [None] * _KEPT
-        # Hashes, of those that were forgotten too.
+        # Hashes of all learned forms, those that were replaced included.
         self._seen: set[int] = set()
         self._next = 0
 
     def learn(self, text: bytes) -> LearnResult:
-        """An everyday one is known from now on."""
+        """Add the form of an everyday text to the table."""
         form = self.read(text)
         if form is None:
             return LearnResult.NOT
         if form in self._forms:
-            # Many connections may have been read before the first of them was looked at.
+            # Several connections with the same new head may have been set aside in one batch.
             return LearnResult.AGAIN
         row, count = self._next, len(form.pieces)
         self._next = (row + 1) % _KEPT
@@ -227,7 +227,7 @@ class Templates:
 
 @compiled
 def _same(data: Any, at: Any, pieces: Any, number: Any, from_: Any, size: Any) -> Any:
-    """Whether `size` bytes of the input are those of a piece; there are as many of both, and eight more to read."""
+    """True if the `size` bytes at `at` of the input equal those at `from_` of a form; both arrays are longer than that."""
     one = np.uint64(data.ctypes.data) + np.uint64(at)
     other = np.uint64(pieces.ctypes.data) + np.uint64(number * pieces.shape[1] + from_)
     words = size // 8
@@ -243,12 +243,12 @@ def _same(data: Any, at: Any, pieces: Any, number: Any, from_: Any, size: Any) -
 
 @compiled
 def _known(data: Any, at: Any, have: Any, exact: Any, table: Any, number: Any) -> Any:
-    """Bytes of the text that begins there when it has the numbered form, whose numbers are written then; else -1.
+    """Return the length of the text at `at` if it has the numbered form, else -1. Its numbers are written to the table.
 
-    `exact`: the text has all of the `have` bytes.
+    `exact`: the text must have all of the `have` bytes.
     """
     whole = have
-    # No text is longer, so no value is looked through beyond that.
+    # No text is longer, so the search for the end of a value stops there.
     have = min(have, LONGEST_HEAD)
     place, from_ = np.int64(0), np.int64(0)
     for piece in range(table.sizes.shape[1]):
@@ -277,7 +277,7 @@ def _known(data: Any, at: Any, have: Any, exact: Any, table: Any, number: Any) -
 
 @compiled
 def find_form(data: Any, at: Any, have: Any, exact: Any, table: Any, row: Any, last: Any) -> Any:
-    """As `_known`, of whichever form it is; the one that the connection had last, in that column, is looked at first."""
+    """As `_known`, for any form; the connection's last form, which is in column `last` of its row, is tried first."""
     size = _known(data, at, have, exact, table, row[last])
     number = np.int64(0)
     while size < 0 and number < table.sizes.shape[0]:

@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol as rows: one tensor a column.
+"""Tensors of the Open Inference Protocol as rows: one tensor per column.
 
 A column that is read as text takes BYTES (UTF-8; empty is missing), BOOL and whole numbers; one that is read as a number takes FP32,
 FP64 and whole numbers. The shape is [n] or [n, 1]; [n, k] for a feature with a separator, whose values are the k of a row.
@@ -30,7 +30,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def columns_described(transformer: Transformer) -> list[tuple[str, str]]:
-    """Each column and the datatype that fits it best; one that is read as text and as a number takes whole numbers alone."""
+    """Return each column with the datatype that fits it best; a column read as text and as a number takes only whole numbers."""
     texts, numbers = {each.column for each in transformer.inputs.texts}, set(transformer.inputs.numbers)
     kinds = {(True, False): "BYTES", (False, True): "FP64", (True, True): "INT64"}
     return [(column, kinds[column in texts, column in numbers]) for column in transformer.inputs.columns]
@@ -70,7 +70,7 @@ def _texts(tensor: Tensor | None, of: TextInput, rows: int) -> list[bytes]:
     if isinstance(data, np.ndarray):
         values = [b"%d" % value for value in data.tolist()] if tensor.datatype != "BOOL" else _truths(data)
     else:
-        # Of gRPC bytes, of JSON its own values.
+        # gRPC requests have bytes here, JSON requests have JSON values.
         values = [
             _utf8(value, tensor, place) if isinstance(value, bytes) else _of_datatype(value, tensor, place)
             for place, value in enumerate(data)
@@ -108,7 +108,7 @@ def _numbers(tensor: Tensor | None, column: str, rows: int, missing: tuple[str, 
 
 
 def _of_datatype(value: Any, tensor: Tensor, place: int) -> Any:
-    """A value of JSON as the tensor's datatype has it, so that it is the same in binary; null is a missing one."""
+    """Return a JSON value as the tensor's datatype represents it, so that binary requests give the same; null is missing."""
     kind = tensor.datatype
     if value is None or kind == "FP64":
         return value
@@ -118,7 +118,7 @@ def _of_datatype(value: Any, tensor: Tensor, place: int) -> Any:
         fits, due = type(value) is bool, "true or false"
     elif kind == "FP32":
         if type(value) not in (int, float) or abs(value) > _LARGEST:
-            # A value of another kind, or one that is too large, gets the sentence of any number.
+            # `number_cell` refuses a value of another kind, or one that is too large, with its own sentence.
             return value
         return float(np.float32(value))
     else:

@@ -3,14 +3,14 @@
     {"instances": [{"slots": [{"slot_name": "0", "feasigns": [17241709254077376921]}, …]}, …]}
     {"predictions": [{"prob0": 0.9, "prob1": 0.1}, …], "err_code": 0}
 
-`prob1` is the probability of a click. Unlike the source: slots may come in any order, be absent, or stand twice (their
-feasigns add up), instances may differ in their slots, and a feasign may be a number or decimal text. The proto's field
-is int64, so a negative feasign is the same 64 bits as a u64. A refusal has err_code -1, err_msg, and a 4xx status.
+`prob1` is the probability of a click. Unlike the source: slots may come in any order, be absent, or come twice (their
+feasigns are concatenated), instances may differ in their slots, and a feasign may be a number or decimal text. The proto's
+field is int64, so a negative feasign is the same 64 bits as a u64. A refusal has err_code -1, err_msg, and a 4xx status.
 
 `scan` reads the everyday request in machine code, straight from the body's bytes to instances: these keys in this order,
-blanks anywhere between, slots of an instance rising in the order of the slot list, feasigns as whole numbers or decimal
-text. Whatever else comes, a wrong request above all, is left to `parse_inference`, which says the same of everything that
-`scan` reads: it is the oracle of the tests.
+blanks anywhere between, slots of an instance in the order of the slot list, feasigns as whole numbers or decimal text.
+`parse_inference` reads or refuses everything else. It returns the same instances for every request that `scan` reads, so
+it is the oracle of the tests.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ _NOT_READ = -1
 _KEPT = 256 << 10
 SHORTEST_INSTANCE = len('{"slots":[]},')
 SHORTEST_FEASIGN = len("1,")
-# Ten times what one value before the last digit of a u64 may be.
+# The largest u64 without its last digit, and that digit.
 _TENTH, _LAST_DIGIT = map(np.uint64, divmod(2**64 - 1, 10))
 _LARGEST = np.uint64(2**64 - 1)
 _ZEROS = np.uint64(0x3030303030303030)
 _TENS = 10 ** np.arange(5, dtype=np.uint64)
-_SAFE_DIGITS = 19  # before the twentieth nothing overflows
+_SAFE_DIGITS = 19  # a number of this many digits cannot overflow
 
 
 def _ends(text: bytes) -> tuple[np.uint64, np.uint64]:
-    """The first and the last eight of 14 bytes, as words are read."""
+    """Return the first and the last eight of 14 bytes as little-endian words."""
     assert len(text) == 14
     return np.uint64(int.from_bytes(text[:8], "little")), np.uint64(int.from_bytes(text[6:], "little"))
 
 
-# As most programs write them; with blanks they are read piece by piece.
+# The form that most programs write; with blanks it is read piece by piece.
 _TO_NAME_FIRST, _TO_NAME_LAST = _ends(b'{"slot_name":"')
 _TO_FEASIGNS_FIRST, _TO_FEASIGNS_LAST = _ends(b'","feasigns":[')
 
 
 def parse_inference(body: bytes, slots: SlotList, max_instances: int) -> Instances:
-    """Raises RequestError for whatever is not the request above."""
+    """Read a body. Raises RequestError for anything but the request above."""
     instances = items(fields(json_object(body), "", ("instances",))["instances"], "instances")
     enough_instances(len(instances), max_instances, "instances")
     feasigns: list[Any] = []
@@ -90,11 +90,11 @@ def inference_refusal(refusal: RequestError) -> bytes:
 
 
 def _slots_of(instance: Any, number: int, slots: SlotList) -> Iterator[tuple[int, int, list[Any]]]:
-    """Index, place in the instance and feasigns of each slot of an instance, in the request's order."""
+    """Yield slot index, place in the instance and feasigns of each slot of an instance, in the request's order."""
     where = f"instances[{number}]"
     given = items(fields(instance, where, ("slots",))["slots"], f"{where}.slots")
     for place, slot in enumerate(given):
-        # The text of a place is made only when it is needed: here a request with 100,000 instances spends its time.
+        # The text of a place is made only when it is needed: a request with 100,000 instances spends its time in this loop.
         if type(slot) is dict and len(slot) == 2:
             name, values = slot.get("slot_name"), slot.get("feasigns")
             if type(name) is str and type(values) is list and name in slots:
@@ -109,7 +109,7 @@ def _slots_of(instance: Any, number: int, slots: SlotList) -> Iterator[tuple[int
 
 
 def _place_of(instances: list[Any], slots: SlotList, index: int) -> str:
-    """The name in the request of a feasign, by its place among all of them."""
+    """Return the path in the request of a feasign, by its index among all of them."""
     for number, instance in enumerate(instances):
         by_slot: list[list[str]] = [[] for _ in slots]
         for slot, place, values in _slots_of(instance, number, slots):
@@ -122,7 +122,7 @@ def _place_of(instances: list[Any], slots: SlotList, index: int) -> str:
 
 
 def named(slots: SlotList) -> str:
-    """The slot names for a sentence, at most ten."""
+    """Return the slot names for a sentence, at most ten."""
     names = list(slots)
     return ", ".join(names[:10]) + (f" … ({len(names)} in all)" if len(names) > 10 else "")
 
@@ -139,7 +139,7 @@ def _blanks(data: Any, at: Any) -> Any:
 
 @compiled
 def _sign(data: Any, at: Any, sign: Any) -> Any:
-    """Past the sign and the blanks before it; -1 when something else is there, or before."""
+    """Return the offset after blanks and this sign; -1 if another sign is there, or if `at` is -1 already."""
     if at < 0:
         return at
     at = _blanks(data, at)
@@ -148,7 +148,7 @@ def _sign(data: Any, at: Any, sign: Any) -> Any:
 
 @compiled
 def _key(data: Any, at: Any, name: Any) -> Any:
-    """Past the name of a field, its colon, and the blanks around; -1 as above."""
+    """Return the offset after a field's name, its colon, and the blanks around; -1 as above."""
     if at < 0:
         return at
     at = _blanks(data, at)
@@ -162,7 +162,7 @@ def _key(data: Any, at: Any, name: Any) -> Any:
 
 @compiled
 def _next(data: Any, at: Any, close: Any) -> Any:
-    """After an element of a list: (past the comma or the closing sign, whether it is closed); -1 as above."""
+    """After an element of a list, return (the offset after the comma or closing sign, True if it closes); -1 as above."""
     if at < 0:
         return at, True
     at = _blanks(data, at)
@@ -175,7 +175,7 @@ def _next(data: Any, at: Any, close: Any) -> Any:
 
 @compiled
 def _slot(data: Any, at: Any, names: Any, ends: Any, first: Any) -> Any:
-    """(Past a name and its quote, the index of that slot, `first` or later); (-1, 0) when there is none."""
+    """Return (the offset after a name and its quote, the index of that slot, `first` or later); (-1, 0) if there is none."""
     if at < 0:
         return at, np.int64(0)
     for slot in range(first, ends.size):
@@ -194,14 +194,14 @@ def _slot(data: Any, at: Any, names: Any, ends: Any, first: Any) -> Any:
 
 @compiled
 def _digits(word: Any) -> Any:
-    """Whether the eight bytes of a little-endian word are decimal digits."""
+    """True if the eight bytes of a little-endian word are decimal digits."""
     high = np.uint64(0xF0F0F0F0F0F0F0F0)
     return word & high == _ZEROS and (word + np.uint64(0x0606060606060606)) & high == _ZEROS
 
 
 @compiled
 def _number(word: Any) -> Any:
-    """The number that eight digits say: neighbours are joined to pairs, then those, then those."""
+    """Return the number of eight digits: neighbours are combined to pairs, pairs to fours, fours to the number."""
     word -= _ZEROS
     word = word * np.uint64(10) + (word >> np.uint64(8))
     pairs = np.uint64(0x000000FF000000FF)
@@ -212,7 +212,7 @@ def _number(word: Any) -> Any:
 
 @compiled
 def _long(data: Any, at: Any) -> Any:
-    """(Past a number of 16 to 20 digits that fits, the number); (at, 0) when anything else is there."""
+    """Return (the offset after a number of 16 to 20 digits that fits, the number); (at, 0) for anything else."""
     nothing = at, np.uint64(0)
     if at + 24 > data.size or data[at] == _ZERO:
         return nothing
@@ -221,7 +221,7 @@ def _long(data: Any, at: Any) -> Any:
     if not _digits(first) or not _digits(second):
         return nothing
     value = _number(first) * np.uint64(100_000_000) + _number(second)
-    # The others at once by their number, 3 or 4: a loop would make the CPU guess which, and a wrong guess is expensive.
+    # The last digits, mostly 3 or 4, are read at once: a loop's branch would often be mispredicted.
     rest = load_u64(address + np.uint64(16))
     strange = (rest ^ _ZEROS) | ((rest ^ _ZEROS) + np.uint64(0x7676767676767676))
     digits = trailing_zeros(strange & np.uint64(0x8080808080808080)) >> np.uint64(3)
@@ -229,14 +229,14 @@ def _long(data: Any, at: Any) -> Any:
         return nothing
     if digits > 0:
         below = np.uint64(64) - np.uint64(8) * digits
-        # Zeros in front of them.
+        # Fill with zeros in front to eight digits.
         value = value * _TENS[digits] + _number((rest << below) | (_ZEROS >> (np.uint64(64) - below)))
     return at + 16 + np.int64(digits), value
 
 
 @compiled
 def _starts(data: Any, at: Any, first: Any, last: Any) -> Any:
-    """Whether the next 14 bytes are those of which `first` and `last` are the first and the last eight."""
+    """True if the next 14 bytes begin with the eight bytes `first` and end with the eight bytes `last`."""
     if at < 0 or at + 14 > data.size:
         return False
     address = np.uint64(data.ctypes.data) + np.uint64(at)
@@ -245,7 +245,7 @@ def _starts(data: Any, at: Any, first: Any, last: Any) -> Any:
 
 @compiled
 def _to_name(data: Any, at: Any) -> Any:
-    """Past what stands before a slot's name, its quote included; -1 as above."""
+    """Return the offset after the text before a slot's name, its quote included; -1 as above."""
     if _starts(data, at, _TO_NAME_FIRST, _TO_NAME_LAST):
         return at + 14
     return _sign(data, _key(data, _sign(data, at, _BEGIN), _NAME), _QUOTE)
@@ -253,7 +253,7 @@ def _to_name(data: Any, at: Any) -> Any:
 
 @compiled
 def _to_feasigns(data: Any, at: Any) -> Any:
-    """Past what stands between a slot's name, quote included, and its first feasign; -1 as above."""
+    """Return the offset after the text between a slot's name and its first feasign; -1 as above."""
     if _starts(data, at - 1, _TO_FEASIGNS_FIRST, _TO_FEASIGNS_LAST):
         return at + 13
     return _sign(data, _key(data, _sign(data, at, _COMMA), _FEASIGNS), _OPEN)
@@ -261,7 +261,7 @@ def _to_feasigns(data: Any, at: Any) -> Any:
 
 @compiled
 def _feasign(data: Any, at: Any) -> Any:
-    """(Past a whole number or decimal text, the number); (-1, 0) when it is anything else."""
+    """Return (the offset after a whole number or decimal text, the number); (-1, …) for anything else."""
     at = _blanks(data, at)
     quoted = at < data.size and data[at] == _QUOTE
     if quoted:
@@ -286,7 +286,7 @@ def _feasign(data: Any, at: Any) -> Any:
 
 @compiled
 def scan(data: Any, names: Any, ends: Any, max_rows: Any, feasigns: Any, lengths: Any) -> Any:
-    """(Rows, feasigns) read into the two arrays; (-1, 0) when the body is not the everyday one, or does not fit."""
+    """Read a body into the two arrays. Return (rows, feasigns); (-1, 0) if it is not the everyday request, or does not fit."""
     slots = ends.size
     rows = np.int64(0)
     n = np.int64(0)
@@ -335,14 +335,14 @@ def scan(data: Any, names: Any, ends: Any, max_rows: Any, feasigns: Any, lengths
 
 
 def slot_names(slots: SlotList | None) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The slots as `scan` takes them: their names one after the other, and where each ends; none of no list."""
+    """Return the slots for `scan`: their names concatenated as u8, and the end of each as i64; empty for None."""
     names = () if slots is None else slots.names
     ends = np.cumsum([len(name) for name in names], dtype=np.int64)
     return np.frombuffer(bytearray("".join(names), "ascii"), np.uint8), ends
 
 
 class Scanner:
-    """For one slot list and one thread: what it reads small bodies into is used again."""
+    """`scan` for one slot list and one thread: the arrays for small bodies are reused."""
 
     def __init__(self, slots: SlotList, max_instances: int) -> None:
         self._slots = len(slots)
@@ -352,7 +352,7 @@ class Scanner:
         self._lengths: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     def read(self, body: bytes) -> Instances | None:
-        """None: it is for `elasticctr_json.parse_inference` to read or to refuse."""
+        """Return the instances, or None if `elasticctr_json.parse_inference` must read or refuse the body."""
         feasigns = min(len(body) // SHORTEST_FEASIGN, MAX_FEASIGNS)
         rows = min(len(body) // SHORTEST_INSTANCE + 1, self._max_instances)
         into, lengths = self._feasigns, self._lengths
@@ -367,6 +367,6 @@ class Scanner:
 
 
 def warm_scan() -> None:
-    """Compile now, not under the first request."""
+    """Compile before the first request."""
     body = b'{"instances":[{"slots":[{"slot_name":"0","feasigns":[1]}]}]}'
     assert Scanner(SlotList(("0",)), 1).read(body) is not None

@@ -6,14 +6,14 @@
         {"feature": "price", "contribution": -0.01, "without": 0.08, "against": "missing", "number": 1.4, "missing": 0.0}]}],
      "model_version": "1786000000"}
 
-`without` is the probability of the same instance without what the feature says of it: the mean over the feature's usual values, by their
-shares (`usual_values`). A feature that has none is left out: its keys, or its number for the one that stands for a missing one. A value is so
-held against what else occurs; an instance without the feature would be one that no training has seen where every row has it. `contribution` is
-`probability - without`. Contributions do not add up to the probability: features act together, and a crossed feature is one of its own. A
-key is known if the version has it; its values are zeros otherwise.
+`without` is the probability of the same instance without the feature's information: the mean over the feature's usual values, weighted
+by their shares (`usual_values`). So a value is compared with other values that occur; if every row has the feature, training has never
+seen an instance without it. A feature without usual values is removed: its keys are left out, or its number becomes that of a missing
+value. `contribution` is `probability - without`. Contributions do not add up to the probability: features act together, and a crossed
+feature is one of its own. A key is known if the version has it; its values are zeros otherwise.
 
-Everything is one request of as many instances: the instance, those of each feature, and one for each key alone, which tells whether the
-version knows the key. So all of it is answered by one version.
+All variants are instances of one request, so one version answers them: the instance, the variants of each feature, and one instance
+for each key alone, whose lookup shows if the version knows the key.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ONE = np.ones(1)
 
 @dataclass(frozen=True)
 class _Swap:
-    """A feature of an instance, and what stands in its place one after the other: keys of its slot, or its number; each with its share."""
+    """A feature of an instance, and the values that replace its own in turn: keys of its slot, or its number; each with its share."""
 
     place: int
     shares: npt.NDArray[np.float64]
@@ -71,16 +71,16 @@ class _Given:
 
     @property
     def swapped(self) -> int:
-        """Variants that are whole instances."""
+        """The number of variants that are whole instances."""
         return 1 + sum(len(swap.shares) for swap in self.swaps)
 
     @property
     def rows(self) -> int:
-        """Of its variants."""
+        """The number of rows of all variants."""
         return self.swapped + sum(map(len, self.slots))
 
     def variants(self) -> Iterator[tuple[list[Keys], Floats]]:
-        """The instance; with each swap of each feature; each key alone."""
+        """Yield the instance, the instance with each swap of each feature, and each key alone."""
         yield self.slots, self.numbers
         for swap in self.swaps:
             for keys in swap.keys or ():
@@ -96,7 +96,7 @@ class _Given:
 
 
 class Explanation:
-    """A request, read anew for every schema that it may meet."""
+    """A request, which is read anew for every schema of a version that may answer it."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -105,7 +105,7 @@ class Explanation:
         self._schema: Schema | None = None
 
     def instances(self, schema: Schema, max_instances: int) -> Instances:
-        """All variants. Raises RequestError."""
+        """Return all variants. Raises RequestError."""
         read = self._read(schema, max_instances)
         usual = {} if schema.transformer is None else usual_values(schema.document, schema.transformer)
         self._schema, self._given = schema, list(_split(read, schema, usual))
@@ -125,7 +125,7 @@ class Explanation:
         if feasigns > MAX_FEASIGNS:
             raise too_many_feasigns(feasigns)
         variants = [variant for each in self._given for variant in each.variants()]
-        # Variant by variant: one call for all would hold the GIL for long.
+        # numpy concatenates variant by variant, because one call for all would keep the GIL for long.
         return Instances(
             np.concatenate([np.concatenate([*slots, _NO_KEYS]) for slots, _ in variants]),
             np.array([len(keys) for slots, _ in variants for keys in slots], np.int64),
@@ -143,15 +143,15 @@ class Explanation:
         return instances_of_lines(lines, schema.slots, "instances")
 
     def refusal(self, given: RequestError) -> RequestError:
-        """With the instance of the request for the variant of one."""
+        """Return the refusal with the request's instance in place of the variant's row."""
         if not isinstance(given, NoProbability):
             return given
         ends = np.cumsum([each.rows for each in self._given])
         return NoProbability(int(np.searchsorted(ends, given.row, "right")), given.version)
 
     def answer(self, probabilities: Floats, version: int, sparse_dim: int | None) -> bytes:
-        """From the probabilities of the variants, in their order."""
-        # The shortest text that is the same float32, as answers of predictions have it.
+        """Return the answer of the probabilities of the variants, in their order."""
+        # Scores are written as the shortest text of the same float32, as in answers of predictions.
         scores = [float(str(each)) for each in np.asarray(probabilities, np.float32)]
         known = np.concatenate(self._known) if self._known else np.zeros(len(scores), np.int64)
         found, end = [], 0
@@ -193,7 +193,7 @@ def _feature(name: str, full: float, without: float, is_usual: bool) -> dict[str
 
 
 def _missing(schema: Schema) -> Floats:
-    """The value of each number where its column is missing."""
+    """Return f32 [numbers], the network's number for a missing column."""
     return np.empty(0, np.float32) if schema.transformer is None else schema.transformer.program.missing
 
 
@@ -214,7 +214,7 @@ def _split(read: Instances, schema: Schema, usual: dict[str, UsualValues]) -> It
     for row in range(read.rows):
         one = read.part(row, row + 1)
         slots = np.split(one.feasigns, np.cumsum(one.lengths)[:-1])
-        # Of a slot that has neither there is nothing to leave out.
+        # A slot with neither usual values nor keys has nothing to remove.
         swaps = [
             of_slots.get(slot) or _Swap(slot, _ONE, keys=[_NO_KEYS])
             for slot, keys in enumerate(slots)

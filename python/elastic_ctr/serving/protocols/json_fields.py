@@ -1,4 +1,4 @@
-"""Strict reading of JSON requests: every function returns what it names or raises a RequestError that names the field."""
+"""Strict reading of JSON requests: every function returns the value in its name or raises a RequestError that names the field."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MOST_VALUES = 1 << 18
 
 
 def json_object(body: bytes, known: Collection[str] | None = None) -> dict[str, Any]:
-    """The body as a JSON object. NaN, infinities and nesting beyond what the reader takes are no JSON.
+    """Parse the body as a JSON object. NaN, infinities and nesting beyond the parser's limit are refused.
 
-    No object in it has a name twice; none of `known` names if these are given.
+    So are names that an object has twice; with `known`, only names of these.
     """
     try:
         marks = marks_of(body, MOST_VALUES)
@@ -36,7 +36,7 @@ def json_object(body: bytes, known: Collection[str] | None = None) -> dict[str, 
 
 
 def fields(value: Any, where: str, required: Collection[str], optional: Collection[str] | None = ()) -> dict[str, Any]:
-    """A JSON object with these fields and no other; any others where `optional` is None."""
+    """Return a JSON object with these fields and no other; with any others if `optional` is None."""
     if type(value) is not dict:
         raise BadRequest(f"{where} is {short_repr(value)}; it must be an object")
     for name in value if optional is not None else ():
@@ -62,7 +62,7 @@ def text(value: Any, where: str) -> str:
 
 
 def count(value: Any, where: str) -> int:
-    """A whole number, 0 or more, that an array can have as its length."""
+    """Return a whole number, 0 or more, that an array can have as its length."""
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise BadRequest(f"{where} is {short_repr(value)}; it must be a whole number, 0 or more")
     return value

@@ -3,13 +3,13 @@
 Inputs of an inference, one of
 
 * one BYTES tensor `line` of shape [n] or [n, 1]: feature lines as in training. Features of other slots are ignored and counted.
-* a UINT64 (or INT64) tensor for each slot, named as the slot, with its `<slot>/lengths` of shape [n]. Without lengths its shape
-  says how many values an instance has: [n] or [n, 1] is one, [n, k] is k. Slots may be absent.
-* of a model of rows: one tensor a column, see `columns`.
+* a UINT64 (or INT64) tensor for each slot, named as the slot, with its `<slot>/lengths` of shape [n]. Without lengths, its shape
+  gives the values of an instance: one for [n] or [n, 1], k for [n, k]. Slots may be absent.
+* for a model of rows: one tensor per column, see `columns`.
 * all slots in two tensors, the form with the least work: `feasigns` (UINT64, shape [n]), by instance, then by slot in the
   order of the slot list, and `lengths` (shape [instances, slots]).
 
-Values stand in `data`, or little-endian behind the JSON (the binary tensor data extension).
+Values are in `data`, or little-endian after the JSON (the binary tensor data extension).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ LENGTHS = "/lengths"
 ALL_FEASIGNS, ALL_LENGTHS = "feasigns", "lengths"
 KNOWN_KEYS = "known_keys"
 _OUTPUTS = {"probability": "FP32", "version": "UINT64", KNOWN_KEYS: "UINT32"}
-# Of a request that names none.
+# The outputs of a request that names none.
 _USUAL_OUTPUTS = ("probability", "version")
 NO_INPUTS = f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot"
 
-# KServe's SDK names the model and its version here, too; the path says which are asked.
+# KServe's SDK sends the model and its version here, too; the path decides which model answers.
 _BESIDE_INPUTS = ("id", "parameters", "outputs", "model_name", "model_version")
 _FEASIGN_TYPES = ("UINT64", "INT64")
 
@@ -89,7 +89,7 @@ class Inference:
         return _of_slots(self.tensors, slots, max_instances)
 
     def answers(self, probabilities: Floats, version: int) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
-        """Name, datatype and values, one of each instance, of the outputs wanted."""
+        """Yield name, datatype and values [rows] of the requested outputs."""
         values = {
             "probability": np.ascontiguousarray(probabilities, "<f4"),
             "version": np.full(len(probabilities), version, "<u8"),
@@ -100,7 +100,7 @@ class Inference:
 
 
 def parse_infer(body: bytes, json_length: int | None = None, max_elements: int = MAX_ELEMENTS) -> Inference:
-    """`json_length` is that of the JSON in front of binary tensors; None of a body without them. Raises RequestError."""
+    """Read a body. `json_length` is that of the JSON in front of binary tensors; None without them. Raises RequestError."""
     if json_length is not None and json_length > len(body):
         raise BadRequest(f"Inference-Header-Content-Length is {json_length}; the body has {len(body)} bytes")
     unread = BytesIO(body)
@@ -126,7 +126,7 @@ def parse_infer(body: bytes, json_length: int | None = None, max_elements: int =
 
 
 def infer_answer(request: Inference, model: str, probabilities: Floats, version: int) -> tuple[bytes, int | None]:
-    """The body, and the length of its JSON when binary tensors stand behind it."""
+    """Return the body, and the length of its JSON if binary tensors follow it, else None."""
     answer: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if request.id is not None:
         answer["id"] = request.id
@@ -150,7 +150,7 @@ def server_metadata(version: str) -> bytes:
 
 
 def model_metadata(model: str, version: int | None, schema: Schema | None) -> dict[str, Any]:
-    """As JSON; gRPC's message has the same fields."""
+    """Return the metadata as JSON; gRPC's message has the same fields."""
 
     def described(tensors: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
         return [{"name": name, "datatype": datatype, "shape": [-1]} for name, datatype in tensors]
@@ -171,7 +171,7 @@ def model_metadata(model: str, version: int | None, schema: Schema | None) -> di
 
 
 def outputs_named(asked: list[tuple[str, str]]) -> tuple[str, ...]:
-    """The outputs wanted, each with its place in the request; the usual ones when none is named. Raises RequestError."""
+    """Return the requested outputs, given as (name, place in the request); the usual ones if none is given. Raises RequestError."""
     for name, where in asked:
         if name not in _OUTPUTS:
             raise BadRequest(f"{where} {short_repr(name)} is not an output; there are {', '.join(_OUTPUTS)}")
@@ -183,7 +183,7 @@ def _parameters(of: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _wanted(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The outputs wanted, and those of them that are answered as binary tensors."""
+    """Return the requested outputs, and those of them that the answer has as binary tensors."""
     names: list[tuple[str, str]] = []
     told: dict[str, Any] = {}
     for place, each in enumerate(asked):
@@ -196,7 +196,7 @@ def _wanted(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozens
 
 
 def _add_json(tensors: dict[str, Tensor], given: Any, where: str, unread: BytesIO, max_elements: int) -> None:
-    """Take in an input of the JSON; binary data is the next of what is unread behind it."""
+    """Add an input of the JSON; its binary data, if any, is read from `unread`, the bytes after the JSON."""
     tensor = fields(given, where, ("name", "shape", "datatype"), ("data", "parameters"))
     name = text(tensor["name"], f"{where}.name")
     datatype = text(tensor["datatype"], f"{where}.datatype")
@@ -241,12 +241,12 @@ def _of_lines(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
 
 
 def instances_of_lines(lines: Iterable[Any], slots: SlotList, where_all: str) -> Instances:
-    """Of feature lines, text or bytes. Raises RequestError."""
+    """Return the instances of feature lines, text or bytes. Raises RequestError."""
     rows = []
     ignored = 0
     for place, line in enumerate(lines):
         where = f"{where_all}[{place}]"
-        # A surrogate cannot be encoded; it is no printable ASCII either, and refused as such.
+        # A surrogate, which cannot be encoded, is replaced here and then refused, as it is no printable ASCII.
         encoded = line if type(line) is bytes else text(line, where).encode("utf-8", "replace")
         try:
             read = parse_features(encoded, slots, None)
@@ -268,7 +268,7 @@ def _of_slots(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
                 f"{where}.name {short_repr(name)} gives lengths of {short_repr(slot)}, which is not among the inputs"
             )
     given = [(index, tensors[slot], tensors.get(slot + LENGTHS)) for index, slot in enumerate(slots) if slot in tensors]
-    # The tensors of the first slot say how many instances there are.
+    # The tensors of the first slot determine the number of instances.
     deciding = given[0][2] or given[0][1]
     rows, first = deciding.shape[0], deciding.input
     enough_instances(rows, max_instances, first)
@@ -279,7 +279,7 @@ def _of_slots(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
         lengths[:, index] = _lengths(tensor, its_lengths, rows, first)
         columns.append(_feasigns(tensor))
         owners.append(np.repeat(np.arange(rows) * len(slots) + index, lengths[:, index]))
-    # By slot in the request, by row in a batch: a stable sort by (row, slot) keeps the order inside a slot.
+    # A request is ordered by slot, a batch by row: a stable sort by (row, slot) keeps the order inside a slot.
     order = np.argsort(np.concatenate(owners), kind="stable")
     return Instances(np.concatenate(columns)[order], lengths.reshape(-1), rows)
 
@@ -300,7 +300,7 @@ def _feasigns(tensor: Tensor) -> Any:
     if isinstance(tensor.data, np.ndarray):
         if len(tensor.data) > MAX_FEASIGNS:
             raise too_many_feasigns(len(tensor.data))
-        # INT64 is the same 64 bits.
+        # INT64 has the same 64 bits.
         return tensor.data.astype(np.uint64)
     return feasign_array(tensor.data, lambda place: f"{tensor.where}[{place}] of {short_repr(tensor.name)}")
 
@@ -319,10 +319,10 @@ def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, first: str) -> L
 
 
 def _counts(lengths: Tensor, tensor: Tensor) -> Lengths:
-    """Lengths that add up to the values of a tensor."""
+    """Return lengths, which must add up to the values of a tensor."""
     given = lengths.data
     if isinstance(given, np.ndarray):
-        # Each below 2^32: the sum cannot overflow.
+        # Each length is below 2^32, so the sum cannot overflow.
         wrong = (
             np.flatnonzero((given < 0) | (given >= 1 << 32)) if given.dtype.itemsize == 8 else np.flatnonzero(given < 0)
         )

@@ -3,8 +3,8 @@
     {"instances": [{"user": "u1", "price": 3.2, "tags": ["a", "b"]}, …]}
     {"predictions": [0.0123, …], "model_version": "1786000000"}
 
-A prediction is the probability of a click. A column that a row lacks, or that is null, is missing. `signature_name`, which clients of
-TensorFlow Serving send, may stand beside `instances`; nothing else may.
+A prediction is the probability of a click. A column that a row lacks, or that is null, is missing. The only other field allowed beside
+`instances` is `signature_name`, which clients of TensorFlow Serving send.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMES = ("instances", "signature_name")
 
 
 def parse_rows(body: bytes, schema: Schema, max_instances: int) -> Instances:
-    """Raises RequestError for whatever is not the request above."""
+    """Read a body. Raises RequestError for anything but the request above."""
     transformer = schema.of_rows()
     given = items(rows_object(body, transformer.inputs, schema)["instances"], "instances")
     enough_instances(len(given), max_instances, "instances")
@@ -42,8 +42,8 @@ def parse_rows(body: bytes, schema: Schema, max_instances: int) -> Instances:
 
 
 def rows_object(body: bytes, inputs: Inputs, schema: Schema) -> dict[str, Any]:
-    """The body, with its instances. Raises RequestError."""
-    # A column that is left out may come as often as it likes.
+    """Return the body as an object with instances. Raises RequestError."""
+    # An ignored column may come twice.
     known = {*inputs.columns, *_NAMES} if schema.ignores_unknown else None
     return fields(json_object(body, known), "", _NAMES[:1], _NAMES[1:])
 
@@ -61,7 +61,7 @@ def _row(given: Any, number: int, schema: Schema, inputs: Inputs) -> Row:
 
 
 def refuse_unknown(given: Mapping[str, Any], where: str, schema: Schema) -> None:
-    """Raises BadRequest for a column that no feature reads, where such are not allowed."""
+    """Raises BadRequest for a column that no feature reads, unless the schema ignores such columns."""
     columns = schema.of_rows().inputs.columns
     if not schema.ignores_unknown and (unknown := unknown_column(given, columns)) is not None:
         raise BadRequest(
@@ -71,7 +71,7 @@ def refuse_unknown(given: Mapping[str, Any], where: str, schema: Schema) -> None
 
 
 def instances_of_cells(cells: Cells, transformer: Transformer, where: str) -> Instances:
-    """Transform rows. Raises RequestError where one has too many keys or too large a number, or all have too many keys together."""
+    """Transform rows. Raises RequestError if a row has too many keys or too large a number, or all rows together too many keys."""
     try:
         found = transformer.transform(cells)
     except TooManyKeys as refused:
@@ -87,12 +87,12 @@ def rows_answer(probabilities: Floats, version: int) -> bytes:
 
 
 def listed(names: tuple[str, ...]) -> str:
-    """Names for a sentence, at most ten."""
+    """Return names for a sentence, at most ten."""
     return ", ".join(names[:10]) + (f" … ({len(names)} in all)" if len(names) > 10 else "")
 
 
 def warm_rows() -> None:
-    """Compile now, not under the first request."""
+    """Compile before the first request."""
     features = Features.model_validate(
         {"user": {"type": "categorical"}, "price": {"type": "numeric", "transform": [], "missing": 0}}
     )

@@ -19,8 +19,8 @@ MAX_ELEMENTS = 1 << 20
 
 
 class Tensor(NamedTuple):
-    """A checked input: `data` is flat and as long as `shape` says. Of JSON it is a list, of gRPC a list of bytes or an
-    array of the datatype. `input` and `where` name it and its data in the request.
+    """A checked input: `data` is flat and has the length of `shape`, as a list from JSON, or a list of bytes or an array of
+    the datatype from gRPC. `input` and `where` are the paths of the input and of its data in the request.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Tensor(NamedTuple):
 
 
 def add_tensor(tensors: dict[str, Tensor], given: Tensor) -> None:
-    """Check an input by itself and take it in. Raises RequestError."""
+    """Check an input by itself and add it. Raises RequestError."""
     shape = given.shape
     if len(shape) not in (1, 2):
         raise BadRequest(f"{given.input}.shape has {len(shape)} dimensions; it must have one or two")
@@ -47,7 +47,7 @@ def add_tensor(tensors: dict[str, Tensor], given: Tensor) -> None:
 
 
 def raw_values(data: bytes, datatype: str, where: str, max_elements: int) -> list[Any] | npt.NDArray[Any]:
-    """Values of a tensor from its bytes, of BYTES so many at most; `where` names it in a refusal. Raises RequestError."""
+    """Return the values of a tensor's bytes, at most `max_elements` of BYTES; a refusal names `where`. Raises RequestError."""
     if datatype in RAW_COLUMNS:
         dtype = np.dtype(RAW_COLUMNS[datatype])
         if len(data) % dtype.itemsize:

@@ -1,4 +1,4 @@
-"""The usual values of each feature, by the statistics that are pinned with the model: an explanation holds a feature's value against them."""
+"""The usual values of each feature, by the statistics pinned with the model: explanations compare a feature's value with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_VALUES = 20
 
 
 class UsualValues(NamedTuple):
-    """Of one feature: the keys that each makes, or the number that the network gets for it, and its share; the shares add up to 1."""
+    """The usual values of one feature: the keys or the network's number of each value, and its share; the shares add up to 1."""
 
     keys: list[Keys]
     numbers: list[float]
@@ -30,7 +30,7 @@ class UsualValues(NamedTuple):
 
 
 def usual_values(document: FeatureDocument | None, transformer: Transformer) -> dict[str, UsualValues]:
-    """By feature. A cross, a text of words and a list have none: what they are without a value occurs, or says more than another value would."""
+    """Return usual values by feature; none for crosses, texts of words and lists, whose absence is common or compares better."""
     if document is None or document.statistics is None:
         return {}
     found: dict[str, UsualValues] = {}
@@ -41,7 +41,7 @@ def usual_values(document: FeatureDocument | None, transformer: Transformer) -> 
 
 
 def _values(name: str, feature: Feature, statistics: Statistics) -> dict[str | float, float]:
-    """Each with its share; the empty text and NaN stand for a missing one."""
+    """Return values with their shares; the empty text and NaN stand for a missing value."""
     if not isinstance(feature, Categorical | Bucketized | Numeric):
         return {}
     column = feature.column or name
@@ -65,7 +65,7 @@ def _missing(value: str | float, share: float) -> dict[str | float, float]:
 
 
 def _of_feature(name: str, feature: Feature, values: dict[str | float, float], transformer: Transformer) -> UsualValues:
-    """By the same transforms as a row that has nothing but the value."""
+    """Transform the values as rows that have no other column."""
     column = getattr(feature, "column", None) or name
     inputs = transformer.inputs
     rows = [
