@@ -210,8 +210,8 @@ def _number(data: Any, at: Any, end: Any) -> Any:
         kind = np.int64(_DECIMAL)
         while at < end and _ZERO <= data[at] <= _NINE:
             mantissa = mantissa * _TEN + np.uint64(data[at] - np.uint8(_ZERO))
-            if mantissa > 0:
-                # Leading zeros do not count. A number of 20 digits is not read, unless its mantissa overflows to 0 here.
+            if mantissa > 0 or digits > 0:
+                # Leading zeros do not count. The 20th digit may overflow the mantissa to 0.
                 digits += 1
             at += 1
         power = begin - at

@@ -222,6 +222,16 @@ def test_an_everyday_number_is_read(word: str) -> None:
     assert judge(b'{"instances":[{"price":%b}]}' % word.encode())
 
 
+@pytest.mark.parametrize("times", range(1, 5))
+@pytest.mark.parametrize("point", range(1, 20))
+def test_digits_whose_number_overflows_to_0_are_not_read(times: int, point: int) -> None:
+    digits = str(times << 64)
+    point = min(point, len(digits) - 1)
+
+    assert not judge(b'{"instances":[{"price":%b.%b}]}' % (digits[:point].encode(), digits[point:].encode()))
+    assert not judge(b'{"instances":[{"price":0.%b}]}' % digits.encode())
+
+
 @pytest.mark.parametrize("value", ["a", "äöü", "", "7", "true", "x" * 1000])
 def test_text_lies_in_the_body(value: str) -> None:
     body = json.dumps({"instances": [{"user": value}]}, ensure_ascii=False).encode()

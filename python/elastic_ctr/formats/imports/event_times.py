@@ -60,7 +60,7 @@ def _since_epoch(text: str, per_second: int | None) -> datetime:
         per_second = next((unit for unit in _UNITS.values() if abs(number) < _LIMIT * unit), 10**9)
     micros = number * 10**6 // per_second
     if per_second == 1 and fraction.isdigit():
-        micros += int(fraction.ljust(6, "0")[:6])
+        micros += int(fraction.ljust(6, "0")[:6]) * (-1 if whole.startswith("-") else 1)
     return _START + timedelta(microseconds=micros)
 
 

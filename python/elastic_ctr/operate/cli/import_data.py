@@ -413,10 +413,10 @@ def _tell_columns(importer: Importer) -> None:
 
 
 def _interval_of(out: Path) -> int:
-    """Return the minutes of the existing folders. Raises ImportRefused if they are below an hour or do not divide a day."""
+    """Return the minutes of the existing folders. Raises ImportRefused unless they are whole hours that divide a day."""
     data = read_yaml(out / VALUES).get("data") if (out / VALUES).exists() else None
     interval = data.get("splitInterval", 60) if isinstance(data, dict) else 60
-    if not isinstance(interval, int) or interval < 60 or (24 * 60) % interval:
+    if not isinstance(interval, int) or interval < 60 or interval % 60 or (24 * 60) % interval:
         raise ImportRefused(
             f"{out / VALUES} has data.splitInterval {interval}, and an import writes whole hours that divide a day; import into another folder."
         )

@@ -32,6 +32,11 @@ def test_a_moment_is_the_same_in_every_unit(text: str, form: str) -> None:
     assert parsed_time(text, form) == MOMENT
 
 
+def test_a_moment_before_1970_is_the_same_with_a_fraction_as_in_milliseconds() -> None:
+    assert parsed_time("-1.5", "epoch-s") == parsed_time("-1500", "epoch-ms")
+    assert parsed_time("-0.25", "epoch-s") == parsed_time("-250", "epoch-ms")
+
+
 @pytest.mark.parametrize(("text", "form"), [("", "iso"), ("x", "epoch-ms"), ("12", "iso"), ("9" * 30, "epoch-s")])
 def test_a_text_that_is_no_time_is_none(text: str, form: str) -> None:
     assert parsed_time(text, form) is None

@@ -115,6 +115,18 @@ def written(folder: Path, name: str, text: str) -> Path:
     return folder / name
 
 
+@pytest.mark.parametrize("minutes", [15, 90, 288])
+def test_rows_are_not_added_to_folders_that_are_no_whole_hours(clicks: Path, tmp_path: Path, minutes: int) -> None:
+    assert call("csv", clicks, tmp_path / "out", "--label", "y").exit_code == 0
+    values = tmp_path / "out" / "values.yaml"
+    values.write_text(values.read_text().replace("data:\n", f"data:\n  splitInterval: {minutes}\n"))
+
+    added = call("csv", clicks, tmp_path / "out", "--label", "y", "--start", "20200402/00", "--append")
+
+    assert added.exit_code == 1
+    assert f"has data.splitInterval {minutes}, and an import writes whole hours" in added.stderr
+
+
 def test_rows_of_another_kind_are_not_added(clicks: Path, tmp_path: Path) -> None:
     assert call("csv", clicks, tmp_path / "out", "--label", "y").exit_code == 0
     tabs = written(tmp_path, "tabs", "at\tapp\ty\nx\tx\t1\n")
