@@ -83,14 +83,22 @@ def children_without_interrupts() -> Iterator[None]:
     """Processes started in this context never see SIGINT: Ctrl-C reaches the whole terminal, and the parent ends its children.
 
     A handler in the child would come too late: until the child sets it, SIGINT prints a traceback. A child inherits the blocked
-    signal, and this thread receives it afterwards. Create a multiprocessing pool before this context: the start of its resource
-    tracker unblocks SIGINT.
+    signal, and this process handles it afterwards, also where another of its threads received it: an interrupt in the middle of a start
+    would leave a child without its orders. Create a multiprocessing pool before this context: the start of its resource tracker
+    unblocks SIGINT.
     """
+    missed: list[int] = []
+    handles = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: missed.append(number)) if handles else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        if handles:
+            signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if missed:
+            signal.raise_signal(signal.SIGINT)
 
 
 def end_pool(pool: "ProcessPoolExecutor") -> None:

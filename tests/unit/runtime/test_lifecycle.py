@@ -75,6 +75,29 @@ def test_a_child_started_without_interrupts_blocks_sigint_and_the_parent_gets_it
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
 
+_INTERRUPTED_ELSEWHERE = """
+import os, signal, threading, time
+from elastic_ctr.runtime.lifecycle import children_without_interrupts
+
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+started = []
+try:
+    with children_without_interrupts():
+        # The other thread receives it.
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        started.append("whole")
+except KeyboardInterrupt:
+    print(started)
+"""
+
+
+def test_an_interrupt_that_another_thread_receives_waits_until_the_children_are_started() -> None:
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED_ELSEWHERE], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "['whole']\n"
+
+
 _INTERRUPTED_POOL = """
 import multiprocessing, os, struct, time
 from concurrent.futures import ProcessPoolExecutor
