@@ -57,6 +57,7 @@ def test_the_quick_start_with_ones_own_clicks_runs_as_it_is_written(tmp_path: Pa
         f"{HOURS * ROWS} of {HOURS * ROWS} rows are in {HOURS} hours, 20200401/00 to 20200401/02"
         in said["import"].stdout
     )
+    assert "next: .venv/bin/elastic-ctr local up -f hours/values.yaml" in said["import"].stdout
     assert (
         "next: .venv/bin/elastic-ctr predict hours/20200401/02    # probabilities and AUC of rows of an hour that was held"
         in said["up"].stderr

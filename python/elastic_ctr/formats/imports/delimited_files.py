@@ -23,27 +23,48 @@ _SHOWN_CHARACTERS = 120
 
 
 @dataclass(frozen=True)
-class CsvFormat(Answers):
-    """CSV files with a header, or with names given for their columns.
+class RecordFormat(Answers):
+    """Files of records with named columns.
 
     Attributes:
         fields: columns that become features; None: the proposal chooses among all but label, show, click, time and `without`.
         without: columns that become no features.
-        quote: the character around a value that contains delimiters; None: quotes are ordinary characters.
-        header: the first line of each file names its columns.
-        columns: names of the columns of files without header; empty: the columns are called 0, 1, 2, …
-        features: settings of features that need not be guessed, as YAML.
         encoding: the encoding of the files, by its name in Python; None: UTF-8.
     """
 
     fields: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fields is not None and self.without:
+            raise ImportRefused("say either which columns become features, or which become none.")
+        if self.fields is not None and not self.fields:
+            raise ImportRefused("name at least one field that becomes a feature.")
+        if known := [name for name in self.fields or () if name in self.names]:
+            raise ImportRefused(
+                f"{', '.join(known)} cannot be a feature: it is the label, or what else is known only of rows that were shown"
+                " (--time, --show, --click); take it out of --fields."
+            )
+
+
+@dataclass(frozen=True)
+class CsvFormat(RecordFormat):
+    """CSV files with a header, or with names given for their columns.
+
+    Attributes:
+        quote: the character around a value that contains delimiters; None: quotes are ordinary characters.
+        header: the first line of each file names its columns.
+        columns: names of the columns of files without header; empty: the columns are called 0, 1, 2, …
+        features: settings of features that need not be guessed, as YAML.
+    """
+
     delimiter: str = ","
     quote: str | None = '"'
     header: bool = True
     columns: tuple[str, ...] = ()
     features: Mapping[str, str] | None = None
-    encoding: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +74,6 @@ class CsvFormat(Answers):
             raise ImportRefused(f"the quote {self.quote!r} is neither one ASCII character nor none.")
         if self.quote == self.delimiter:
             raise ImportRefused(f"{self.quote!r} is the delimiter and the quote; give one of them.")
-        check_fields(self.fields, self.without, self.names)
 
     @property
     def kind(self) -> str:
@@ -64,19 +84,6 @@ class CsvFormat(Answers):
     def is_kept(self) -> bool:
         """True if a row can be written as it was read."""
         return self.kind == "tsv" or (self.delimiter, self.quote) == (",", '"')
-
-
-def check_fields(fields: Sequence[str] | None, without: Sequence[str], answers: Sequence[str]) -> None:
-    """Raises ImportRefused."""
-    if fields is not None and without:
-        raise ImportRefused("say either which columns become features, or which become none.")
-    if fields is not None and not fields:
-        raise ImportRefused("name at least one field that becomes a feature.")
-    if known := [name for name in fields or () if name in answers]:
-        raise ImportRefused(
-            f"{', '.join(known)} cannot be a feature: it is the label, or what else is known only of rows that were shown"
-            " (--time, --show, --click); take it out of --fields."
-        )
 
 
 class CsvImport:

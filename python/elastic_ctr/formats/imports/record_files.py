@@ -12,11 +12,10 @@ from typing import TypeAlias
 
 import orjson
 
-from elastic_ctr.formats.imports.delimited_files import check_fields
+from elastic_ctr.formats.imports.delimited_files import RecordFormat
 from elastic_ctr.formats.imports.event_times import utc
 from elastic_ctr.formats.imports.importers import ImportRefused, Row, RowRefused, Rows
 from elastic_ctr.formats.imports.proposal import Proposal, Proposed
-from elastic_ctr.formats.imports.row_answers import Answers
 from elastic_ctr.formats.imports.written_values import WrittenValues, require_same
 
 _LOOKED_AT = 1_000
@@ -25,19 +24,6 @@ _SEPARATORS = "|,;\x1f"
 _SHOWN_COLUMNS = 100
 
 Given: TypeAlias = "dict[str, object]"
-
-
-@dataclass(frozen=True)
-class RecordFormat(Answers):
-    """The roles of the columns of records, as in CsvFormat."""
-
-    fields: tuple[str, ...] | None = None
-    without: tuple[str, ...] = ()
-    encoding: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self.fields, self.without, self.names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -16,14 +16,14 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from elastic_ctr.config.load import ConfigRefused, read_yaml
 from elastic_ctr.formats.hours import DONEFILE, VALUES, HoursRefused, HourTree, folders_of, parse_hour
 from elastic_ctr.formats.imports.criteo import CRITEO, CriteoImport
-from elastic_ctr.formats.imports.delimited_files import CsvFormat, CsvImport
+from elastic_ctr.formats.imports.delimited_files import CsvFormat, CsvImport, RecordFormat
 from elastic_ctr.formats.imports.event_times import EPOCH, FORMATS, ISO
 from elastic_ctr.formats.imports.importers import Importer, ImportRefused, Summary, import_files
 from elastic_ctr.formats.imports.json_files import JsonImport
 from elastic_ctr.formats.imports.parquet_files import ParquetImport
-from elastic_ctr.formats.imports.record_files import RecordFormat
 from elastic_ctr.formats.imports.sparse_files import SparseFormat, SparseImport
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
+from elastic_ctr.operate.cli.next_step import command
 from elastic_ctr.operate.cli.shared_options import grouped
 from elastic_ctr.store.temporary import appearing
 
@@ -47,6 +47,8 @@ FilesOrNone = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Argument(help="The folder to write; it must be empty or absent.")]
+
+Form = TypeVar("Form", bound=RecordFormat)
 
 
 @dataclass(frozen=True)
@@ -146,21 +148,9 @@ class Text:
         between = "\t" if self.delimiter in {"tab", "\\t"} else (self.delimiter or default)
         # In files with tabs, such as Criteo's, quotes are ordinary characters.
         around = (None if between == "\t" else '"') if self.quote is None else self.quote
-        return CsvFormat(
-            label=given.label,
-            show=given.show,
-            click=given.click,
-            positive=given.positive,
-            time=given.time,
-            time_format=given.time_format,
-            fields=given.named,
-            without=_names(given.without or ""),
-            delimiter=between,
-            quote=None if around == "none" else around,
-            header=self.header,
-            columns=_names(self.columns),
-            encoding=encoding,
-        )
+        quote = None if around == "none" else around
+        columns = _names(self.columns)
+        return _form(CsvFormat, given, encoding, delimiter=between, quote=quote, header=self.header, columns=columns)
 
 
 @app.command("csv")
@@ -268,10 +258,9 @@ def _check_time(given: Columns, writing: Writing) -> None:
         raise ImportRefused("--time and --rows-per-hour exclude each other; give one of them.")
 
 
-def _record_form(given: Columns, writing: Writing, encoding: str | None) -> RecordFormat:
-    """Raises ImportRefused."""
-    _check_time(given, writing)
-    return RecordFormat(
+def _form(kind: Callable[..., Form], given: Columns, encoding: str | None, **others: object) -> Form:
+    """Return the format of files with these columns. Raises ImportRefused."""
+    return kind(
         label=given.label,
         show=given.show,
         click=given.click,
@@ -281,7 +270,14 @@ def _record_form(given: Columns, writing: Writing, encoding: str | None) -> Reco
         fields=given.named,
         without=_names(given.without or ""),
         encoding=encoding,
+        **others,
     )
+
+
+def _record_form(given: Columns, writing: Writing, encoding: str | None) -> RecordFormat:
+    """Raises ImportRefused."""
+    _check_time(given, writing)
+    return _form(RecordFormat, given, encoding)
 
 
 def _added_to(files: list[Path] | None, out: Path, writing: Writing) -> Mapping[str, object] | None:
@@ -389,15 +385,15 @@ def _import(files: list[Path], importer: Importer, out: Path, writing: Writing, 
     if tree.deleted:
         typer.echo(f"  deleted before: {len(tree.deleted)} hours, {tree.deleted[0]} to {tree.deleted[-1]}")
     _tell_columns(importer)
-    values = shlex.quote(str(out / VALUES))
+    values, train = shlex.quote(str(out / VALUES)), command("local", "up", "-f", out / VALUES)
     if writing.append:
         typer.echo(f"  {out / VALUES} is as it was; training goes on when its data.end is {summary.end}")
-        typer.echo(f"next: sed -i 's|^  end: .*|  end: {summary.end}|' {values} && elastic-ctr local up -f {values}")
+        typer.echo(f"next: sed -i 's|^  end: .*|  end: {summary.end}|' {values} && {train}")
         return
     passes = "pass" if summary.passes == 1 else "passes"
     rows = round(summary.records / summary.passes)
     typer.echo(f"  training makes {summary.passes:,} {passes} of about {rows:,} rows: {_passes_of(summary)}")
-    typer.echo(f"next: elastic-ctr local up -f {values}")
+    typer.echo(f"next: {train}")
 
 
 def _passes_of(summary: Summary) -> str:

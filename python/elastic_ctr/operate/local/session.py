@@ -67,6 +67,11 @@ class _Sample(BaseModel):
     published: float
 
 
+def last_published(status: Status) -> int | None:
+    """Return the newest version that training has published."""
+    return max((each["id"] for each in status["versions"] if each["state"] == "published"), default=None)
+
+
 def failure(status: Status | None, release: ReleaseDocument | None) -> str:
     """Return why training or its last version is stopped until an operator removes the cause; empty if neither is."""
     if status is None:
@@ -76,11 +81,10 @@ def failure(status: Status | None, release: ReleaseDocument | None) -> str:
         return f"pass {current['pass']} is stopped: {current['reason']}"
     if not status["finished"] or release is None:
         return ""
-    published = [each["id"] for each in status["versions"] if each["state"] == "published"]
-    if not published:
+    last = last_published(status)
+    if last is None:
         wrong = [each for each in status["versions"] if each["state"] == "refused"]
         return f"no version was published: {wrong[-1]['reason']}" if wrong else ""
-    last = max(published)
     refused = release.refused.get(last)
     return "" if refused is None else f"version {last} was refused: {refused}"
 
@@ -89,8 +93,7 @@ def has_come_to_its_end(status: Status | None, release: ReleaseDocument | None) 
     """True once training has finished and the last version that it published is live."""
     if status is None or not status["finished"] or release is None or failure(status, release):
         return False
-    published = [each["id"] for each in status["versions"] if each["state"] == "published"]
-    return not published or release.live == max(published)
+    return last_published(status) in (None, release.live)
 
 
 def pause_of(status: Status, release: ReleaseDocument | None) -> str:
@@ -214,11 +217,10 @@ class Session:
 
     def finished(self) -> bool:
         """True once the last version of the run is live and has answered."""
-        if not has_come_to_its_end(self.status, self.release):
+        status = self.status
+        if status is None or not has_come_to_its_end(status, self.release):
             return False
-        return self.live in self.seen or not any(
-            each["state"] == "published" for each in (self.status or {})["versions"]
-        )
+        return self.live in self.seen or last_published(status) is None
 
     def problems(self) -> list[str]:
         """Return problems that an operator must solve: of the processes, of training, of the last version."""
