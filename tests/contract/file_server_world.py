@@ -117,6 +117,14 @@ class FileServer:
             (self._tokens / each).touch()
 
     def files(self) -> list[str]:
-        """Every file on its volume, bodies under way included, but for the pid."""
-        found = (each.relative_to(self._data) for each in self._data.rglob("*") if each.is_file())
-        return sorted(str(each).removeprefix("store/") for each in found if each.name != "nginx.pid")
+        """Every file on its volume, bodies under way included, but for the pid.
+
+        nginx deletes the body of a request just after it has answered: such a body has two seconds to go.
+        """
+        deadline = time.monotonic() + 2
+        while True:
+            found = (each.relative_to(self._data) for each in self._data.rglob("*") if each.is_file())
+            names = sorted(str(each).removeprefix("store/") for each in found if each.name != "nginx.pid")
+            if not any(each.startswith("tmp/") for each in names) or time.monotonic() > deadline:
+                return names
+            time.sleep(0.01)
