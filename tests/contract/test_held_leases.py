@@ -104,7 +104,7 @@ def test_a_trainer_that_ends_while_it_waits_is_given_nothing(master: Master) -> 
         master.world.find_hours()
         time.sleep(1.0)
 
-    assert not master.world.ledger.leased()
+    assert not master.world.ledger.tasks.leased()
 
 
 def test_a_master_that_ends_holds_no_call(master: Master, ends: threading.Event) -> None:

@@ -50,7 +50,7 @@ def master(config: ConfigFile) -> None:
     from elastic_ctr.config.stream_address import OWN_INTAKE
     from elastic_ctr.sources.streams.open import open_stream
     from elastic_ctr.store import open_source, open_store
-    from elastic_ctr.training.master.ledger.sqlite_file import naming_damage
+    from elastic_ctr.training.master.ledger.ledger_file import naming_damage
     from elastic_ctr.training.master.server import LEDGER, Master
 
     settings = _settings_of(MasterFile, config, "master")

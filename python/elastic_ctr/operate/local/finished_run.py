@@ -13,6 +13,7 @@ from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.operate.local.run_folder import RunFolder
 from elastic_ctr.runtime.documents import DOCUMENT_LIMIT, DocumentDamaged, read_document
 from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.runtime.sqlite_file import NewerSchema
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.training_status import status_of_ledger
 
@@ -48,6 +49,10 @@ def _ledger_of(folder: Path, run: RunFolder) -> dict[str, Any]:
                 return status_of_ledger(ledger)
             finally:
                 ledger.close()
+    except NewerSchema as wrong:
+        raise RunUnreadable(
+            f"{folder / _LEDGER} was written by a newer release: ask the elastic-ctr of that release"
+        ) from wrong
     except (sqlite3.Error, ValidationError) as wrong:
         raise RunUnreadable(f"{folder / _LEDGER} cannot be read as a ledger: {_sentence(wrong)}") from wrong
     except OSError as failed:

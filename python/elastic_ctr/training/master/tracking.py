@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from elastic_ctr.runtime.line_plot import line_plot
 from elastic_ctr.runtime.mlflow import Reporter, TrackingServer, TrackingUnavailable
-from elastic_ctr.training.master.pictures import pictures_of
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,34 @@ def settings_of(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in given.items():
         flat |= settings_of(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
+
+
+def pictures_of(status: Mapping[str, Any]) -> dict[str, str]:
+    """Return plots (SVG) of the last pass and of the AUC over all, by file name; {} before a pass with records is done."""
+    if not status["curves"]:
+        return {}
+    last = status["curves"][-1]
+    moments = {f"{moment} training": last[moment] for moment in ("before", "after") if last[moment] is not None}
+    roc = {name: [(at / 100, rate) for at, rate in enumerate(each["roc"])] for name, each in moments.items()}
+    deciles = {
+        name: [(decile["predictedCtr"], decile["observedCtr"]) for decile in each["deciles"]]
+        for name, each in moments.items()
+    }
+    done = [each for each in status["passes"] if each["state"] == "done"]
+    aucs = {
+        name: [(float(each["ordinal"]), each[key]) for each in done if each[key] is not None]
+        for name, key in (("before training", "aucBefore"), ("after training", "auc"))
+    }
+    return {
+        "roc.svg": line_plot(
+            f"ROC of pass {last['pass']}", "false positive rate", "true positive rate", roc, diagonal=True
+        ),
+        "calibration.svg": line_plot(
+            f"Calibration of pass {last['pass']} by deciles of the score",
+            "predicted CTR", "observed CTR", deciles, diagonal=True,
+        ),
+        "auc.svg": line_plot(f"AUC until pass {last['pass']}", "pass", "AUC", aucs),
+    }  # fmt: skip
 
 
 class Tracking(Reporter):

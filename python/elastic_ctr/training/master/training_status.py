@@ -9,10 +9,9 @@ from elastic_ctr.features.statistics.drift import Drift
 from elastic_ctr.store.versions.manifest import PassLearning
 from elastic_ctr.training.master.calendar.quality_gate import LOOKED_AT, newest_windows
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger.figures import MOMENTS, Figures
+from elastic_ctr.training.master.ledger.figure_table import MOMENTS, Figures
 from elastic_ctr.training.master.ledger.ledger import Ledger
-from elastic_ctr.training.master.ledger.ledger_table import Tables
-from elastic_ctr.training.master.ledger.rows import DriftRow, HoldRow, PassRow
+from elastic_ctr.training.master.ledger.rows import DriftRow, HoldRow, PassRow, Tables
 from elastic_ctr.training.master.work import start_from
 
 _SHOWN_PASSES = 1000
@@ -23,7 +22,7 @@ _WORST = 3
 
 def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
     """Return a consistent snapshot of ledger and members. The number of queries does not depend on the number of passes."""
-    with coordinator.locked() as ledger:
+    with coordinator.lock.reading() as ledger:
         generation = coordinator.generation
         return {
             "ready": coordinator.initialised,
@@ -49,15 +48,19 @@ def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
 def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
     """Return the part of the status that comes from the ledger."""
     moved = ledger.facts.clock_moved
-    versions = {row["id"]: row for row in _by_the_clock(ledger.versions(), moved)}
-    shown = ledger.last_passes(_SHOWN_PASSES)
+    versions = {row["id"]: row for row in _by_the_clock(ledger.saves.versions(), moved)}
+    shown = ledger.passes.newest(_SHOWN_PASSES)
     first = shown[0].ordinal if shown else 1
     current = next((each for each in shown if each.state != "done"), None)
-    facts, drifts = ledger.facts, ledger.drifts()
-    counts, figures, learned = ledger.counts_by_pass(0), ledger.figures(first), ledger.learned(first)
-    tables = ledger.tables(first)
+    facts, drifts = ledger.facts, ledger.figures.drifts()
+    counts, figures, learned = (
+        ledger.passes.counts_by_pass(0),
+        ledger.figures.since(first),
+        ledger.figures.learned(first),
+    )
+    tables = ledger.saves.tables(first)
     done = [each.ordinal for each in shown if each.state == "done"][-_SHOWN_CURVES:]
-    curves = ledger.curves(done[0]) if done else {}
+    curves = ledger.figures.curves(done[0]) if done else {}
     names = {each.ordinal: each.id for each in shown}
     return {
         "generation": facts.generation,
@@ -83,12 +86,12 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
             for each in shown
         ],
         # Passes before those shown, all of them done.
-        "earlierPasses": facts.dropped_passes + ledger.count_passes() - len(shown),
+        "earlierPasses": facts.dropped_passes + ledger.passes.count() - len(shown),
         "curves": [{"pass": names[number], **curves[number]} for number in done if number in curves],
         "drift": _last_drift(drifts, names),
         "versions": list(versions.values()),
-        "ledger": ledger.counted(counts),
-        "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.damaged_checkpoints()],
+        "ledger": ledger.passes.counted(counts),
+        "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.saves.damaged_checkpoints()],
         "recoveries": _by_the_clock(ledger.recoveries(), moved),
     }
 
@@ -100,8 +103,8 @@ def _by_the_clock(rows: list[dict[str, Any]], moved: float) -> list[dict[str, An
 
 def window_of(ledger: Ledger) -> dict[str, Any] | None:
     """Return the joint figures of a stream's newest passes, each record predicted before it was learned; None without any."""
-    last = ledger.last_pass()
-    found = None if last is None else newest_windows(ledger.windows(last.ordinal, 0, LOOKED_AT))
+    last = ledger.passes.last()
+    found = None if last is None else newest_windows(ledger.figures.windows(last.ordinal, 0, LOOKED_AT))
     return None if found is None else {"passes": found[0], **found[1]._asdict()}
 
 

@@ -128,7 +128,7 @@ def test_a_trial_trains_and_predicts_what_a_master_would_have_trained_and_predic
 
     assert {name: of_file(found, name) for name in files} == {name: of_file(wanted, name) for name in files}
     assert len(found) == len(wanted)
-    assert shift == pytest.approx(one.ledger.learning(2).shift, abs=1e-6)
+    assert shift == pytest.approx(one.ledger.figures.learning(2).shift, abs=1e-6)
     assert bool(shift) == (evaluate or bool(holdout))
 
 

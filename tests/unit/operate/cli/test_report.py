@@ -2,8 +2,9 @@ import json
 import re
 import shlex
 import shutil
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def finished(folder: Path, one: World, live: int) -> RunFolder:
 def ended(tmp_path: Path) -> RunFolder:
     one = World(tmp_path / "world", data_of(holdout=0.2))
     one.finish()
-    live = one.ledger.versions()[0]["id"]
+    live = one.ledger.saves.versions()[0]["id"]
     one.ledger.close()
     return finished(tmp_path / "run", one, live)
 
@@ -113,7 +114,7 @@ def test_the_ledger_of_a_master_that_was_killed_is_read_whole(tmp_path: Path) ->
     one = World(tmp_path / "world")
     one.finish()
     # The ledger is open: its last transactions stand in the write-ahead log alone.
-    run = finished(tmp_path / "run", one, one.ledger.versions()[0]["id"])
+    run = finished(tmp_path / "run", one, one.ledger.saves.versions()[0]["id"])
     assert (run.path / "state" / "master" / "ledger.db-wal").stat().st_size
 
     done = call("--dir", run.path, "--json")
@@ -151,6 +152,17 @@ def test_files_that_cannot_be_read_are_named(ended: RunFolder, file: str, text: 
     assert done.exit_code == 2
     assert f"{ended.path / file} {sentence}" in done.stderr
     assert not output.exists()
+
+
+def test_a_ledger_of_a_newer_release_is_named(ended: RunFolder) -> None:
+    path = ended.path / "state" / "master" / "ledger.db"
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("pragma user_version = 2")
+
+    done = call("--dir", ended.path)
+
+    assert done.exit_code == 2
+    assert f"{path} was written by a newer release" in done.stderr
 
 
 def test_a_folder_without_a_run_or_without_a_ledger_is_refused(tmp_path: Path, ended: RunFolder) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.store.versions.manifest import Arrival
-from elastic_ctr.training.master.calendar.arrivals import Arrivals, Span, in_records, joined
+from elastic_ctr.training.master.calendar.stream_schedule import Arrivals, Span, in_records, joined
 from elastic_ctr.training.master.ledger.rows import Came
 
 

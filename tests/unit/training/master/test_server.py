@@ -274,8 +274,8 @@ def test_a_ledger_that_cannot_be_written_is_told_and_written_once_there_is_room(
     ledger = running.master._ledger
     until(lambda: running.status()["waitsFor"] != "")
     # What a full disk is to SQLite.
-    pages = ledger._db.execute("pragma page_count").fetchone()[0]
-    ledger._db.execute(f"pragma max_page_count = {pages}")
+    pages = ledger.db.execute("pragma page_count").fetchone()[0]
+    ledger.db.execute(f"pragma max_page_count = {pages}")
 
     with pytest.raises(grpc.RpcError, match="the ledger cannot be written") as refused:
         client.call_once("SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", training="local"))
@@ -285,7 +285,7 @@ def test_a_ledger_that_cannot_be_written_is_told_and_written_once_there_is_room(
         (folder / f"part-{number}").write_bytes(b"1 0 5:a\n")
     (folder / "donefile").touch()
     until(lambda: "the ledger cannot be written" in running.status()["error"])
-    ledger._db.execute("pragma max_page_count = 1000000")
+    ledger.db.execute("pragma max_page_count = 1000000")
 
     until(lambda: (running.status()["current"] or {}).get("state") == "checking")
     client.call_once("SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", training="local"))
@@ -330,8 +330,8 @@ def stopped(running: Running, root: Path) -> Path:
     running.start()
     until(lambda: (running.status()["current"] or {}).get("state") == "checking")
     coordinator = running.master._coordinator
-    with coordinator.locked() as ledger:
-        current = ledger.current_pass()
+    with coordinator.lock.reading() as ledger:
+        current = ledger.passes.current()
         assert current is not None
         coordinator._schedule.stop(current, "the lines of 20200401/00/part are refused")
     return folder / "part"

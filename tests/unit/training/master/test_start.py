@@ -409,7 +409,7 @@ def test_a_server_lost_before_the_first_save_is_a_recovery_to_where_the_model_be
 
     assert one.coordinator._generations.take_over == "start-1-g1"
     one.finish()
-    counted = one.coordinator.counted()
+    counted = one.ledger.passes.counted()
     assert counted["trained"] == counted["records"]
     assert counted["rolledBack"] > 0
     assert one.trained().pop("before") == 5
@@ -424,7 +424,7 @@ def test_the_first_version_is_a_base_and_what_is_predicted_before_it_has_the_old
 
     first = read_version(one.store, published_versions(one.store)[0])
     assert (first.kind, first.parent) == ("base", None)
-    manifest = read_checkpoint(one.store, one.ledger.checkpoints()[-1]["name"])
+    manifest = read_checkpoint(one.store, one.ledger.saves.checkpoints()[-1]["name"])
     assert (manifest.offset, manifest.mid, manifest.origin) == (OFFSET, False, None)
     assert one.ledger.facts.offset == OFFSET
 

@@ -47,12 +47,14 @@ def test_a_long_run_is_looked_at_with_as_many_queries_as_a_short_one(tmp_path: P
         one = World(tmp_path / end, data_of(end=end))
         one.finish()
         asked: list[str] = []
-        one.ledger._db.set_trace_callback(asked.append)
+        one.ledger.db.set_trace_callback(asked.append)
 
         shown = status(one.coordinator)
 
         queries[end] = len(asked)
-        assert [each["seconds"].keys() >= {"train"} for each in shown["passes"]] == [True] * len(one.ledger.passes())
+        assert [each["seconds"].keys() >= {"train"} for each in shown["passes"]] == [True] * len(
+            one.ledger.passes.all()
+        )
         assert {each["records"] for each in shown["passes"]} == {2 * RECORDS}
     assert len(set(queries.values())) == 1
 
@@ -70,7 +72,7 @@ def test_figures_that_a_recovery_takes_back_are_shown_no_more(tmp_path: Path) ->
     assert [each["quality"]["before"] for each in after["passes"]] == [x["quality"]["before"] for x in before["passes"]]
     assert [(each["learning"]["epochs"], each["learning"]["shift"]) for each in after["passes"]] == 2 * [(0, None)]
     assert after["ledger"]["trained"] == 0
-    assert after["ledger"] == one.ledger.counted()
+    assert after["ledger"] == one.ledger.passes.counted()
 
 
 def test_a_training_that_hands_over_is_named(tmp_path: Path) -> None:

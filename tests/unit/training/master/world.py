@@ -521,8 +521,8 @@ class World:
         raise AssertionError(f"it did not come to that in {rounds} rounds; {self.described()}")
 
     def described(self) -> str:
-        current = self.ledger.current_pass()
-        save = None if current is None else self.ledger.save_of(current.ordinal)
+        current = self.ledger.passes.current()
+        save = None if current is None else self.ledger.saves.of(current.ordinal)
         return f"{current}, {save and (save.stage, save.steps)}, generation {self.coordinator.generation}"
 
     def finish(self) -> None:
@@ -545,7 +545,7 @@ class World:
         return answer
 
     def until_state(self, state: str) -> None:
-        self.until(lambda: (current := self.ledger.current_pass()) is not None and current.state == state)
+        self.until(lambda: (current := self.ledger.passes.current()) is not None and current.state == state)
 
     def trained(self) -> Table:
         """How often each task with records is in the table of the present generation."""
@@ -564,12 +564,12 @@ class World:
     def answered(self) -> Table:
         """What the newest version says of each task: a base, and the deltas on it."""
         merged: Table = {}
-        for version in self.ledger.chain():
+        for version in self.ledger.saves.chain():
             merged |= self.contents[version]
         return merged
 
     def reason(self) -> str:
-        current = self.ledger.current_pass()
+        current = self.ledger.passes.current()
         return "" if current is None else current.reason
 
 

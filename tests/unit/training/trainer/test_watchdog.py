@@ -179,13 +179,13 @@ def test_a_trainer_of_an_old_generation_ends_to_rejoin(master: Master, trainer: 
 
 def test_leases_that_are_held_are_renewed_and_a_lost_one_ends_the_trainer(master: Master, trainer: Start) -> None:
     task = master.lease()
-    [row] = master.ledger.leased()
+    [row] = master.ledger.tasks.leased()
     process = trainer(task.attempt)
 
-    until(lambda: master.ledger.leased()[0].lease_ends > row.lease_ends)
+    until(lambda: master.ledger.tasks.leased()[0].lease_ends > row.lease_ends)
     assert process.poll() is None
-    with master.coordinator.locked():
-        master.ledger.give_back(master.ledger.leased()[0], error="x", failed=False, repeated=0, park_at=9)
+    with master.coordinator.lock.reading():
+        master.ledger.tasks.give_back(master.ledger.tasks.leased()[0], error="x", failed=False, repeated=0, park_at=9)
 
     assert process.wait(60) == REJOIN
 
@@ -210,7 +210,7 @@ def test_the_master_has_heard_that_a_task_is_running_before_the_call_returns(
 
     watchdog.running(task.attempt)
 
-    assert master.ledger.leased()[0].running
+    assert master.ledger.tasks.leased()[0].running
     client.close()
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from elastic_ctr.store.versions.manifest import FileEntry
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.ledger.rows import PassRow, SaveRow
+from elastic_ctr.training.master.ledger.rows import PassRow, SaveRow, TablePart, Tables
 from elastic_ctr.training.model.evaluation import weighted_auc
 
 Keys = npt.NDArray[np.uint64]
@@ -152,3 +152,42 @@ def rows_differ(expected: dict[int, int], found: dict[int, int]) -> str:
 
 def merged_rows(results: Iterable[control.JobResult]) -> dict[int, int]:
     return {int(partition): int(rows) for result in results for partition, rows in result.rows.items()}
+
+
+def parts_after(
+    steps: Collection[str],
+    before: Sequence[int],
+    counted: Sequence[int],
+    results: Sequence[Sequence[control.JobResult]],
+) -> Tables:
+    """Return the parts from counts by pserver, () without counts. Only training creates rows, and only shrinks delete them.
+
+    Args:
+        steps: the steps of the save; a shrink is the first, and the checkpoint is then the last.
+        before: rows after the previous save or a load; empty if not counted.
+        counted: rows before the first step; empty if not counted.
+        results: results of the save's jobs, by pserver.
+    """
+    saved = [_saved(each) for each in results] if "checkpoint" in steps else []
+    # Without a shrink the checkpoint has as many rows as the table before the save.
+    trained = list(counted) if counted or "shrink" in steps else [rows for rows, _ in saved]
+    found = []
+    for index in range(len(saved or trained)):
+        rows, size = saved[index] if saved else (trained[index], None)
+        most = trained[index] if index < len(trained) else None
+        known = before[index] if index < len(before) else None
+        found.append(
+            TablePart(
+                rows=rows,
+                new=None if most is None or known is None else most - known,
+                expired=None if most is None else most - rows,
+                bytes=size,
+            )
+        )
+    return tuple(found)
+
+
+def _saved(results: Sequence[control.JobResult]) -> tuple[int, int]:
+    """Return the rows and the bytes of one pserver's partitions in a checkpoint."""
+    files = [file for result in results if result.rows for file in result.files if "/000/" in file.path]
+    return sum(merged_rows(results).values()), sum(file.bytes for file in files)

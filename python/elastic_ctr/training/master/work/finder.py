@@ -10,7 +10,6 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.sources.streams.interface import Kept, Places, Stream
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.store.source import FileSource, Source
-from elastic_ctr.training.master.calendar.arrivals import Arrivals
 from elastic_ctr.training.master.calendar.schedule import (
     ChangedFiles,
     look,
@@ -19,7 +18,15 @@ from elastic_ctr.training.master.calendar.schedule import (
     ranges,
     tasks_of,
 )
-from elastic_ctr.training.master.calendar.windows import Window, cut_window, first_offsets, lag_of, ranges_in, vanished
+from elastic_ctr.training.master.calendar.stream_schedule import (
+    Arrivals,
+    Window,
+    cut_window,
+    first_offsets,
+    lag_of,
+    ranges_in,
+    vanished,
+)
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.ledger.rows import PassRow
 
@@ -160,7 +167,8 @@ class WindowFinder:
             return
         self._look(coordinator)
         if self._arrivals is None:
-            self._arrivals = Arrivals(coordinator.found.stream_known_since())
+            begun = coordinator.facts.stream
+            self._arrivals = Arrivals(begun.arrivals[-1].last if begun is not None and begun.arrivals else None)
         self._arrivals.look(self._wall(), self._readable())
         window = cut_window(self._kept, self._following, self._limit)
         if not window.size:
@@ -181,11 +189,11 @@ class WindowFinder:
             wanted, window, Places(places, self._stream.files()), _LEAST_OFFSETS[self._stream.unit], came
         )
         self._gone = 0
-        self._following = coordinator.found.stream_following() or {}
+        self._following = _following(coordinator)
 
     def _absent(self, coordinator: Coordinator, again: PassRow) -> set[str]:
         """Return the partitions of the pass whose files are no longer in the followed folder."""
-        places = coordinator.found.stream_places()
+        places = coordinator.facts.stream
         if places is None or not places.files:
             return set()
         self._look(coordinator)
@@ -210,8 +218,8 @@ class WindowFinder:
             raise self._failed
         try:
             self._tell(coordinator)
-            places = coordinator.found.stream_places()
-            self._stream.know(Places({}, {}) if places is None else places)
+            places = coordinator.facts.stream
+            self._stream.know(Places({}, {}) if places is None else Places(places.following, places.files))
             kept = self._stream.partitions()
             following = None if places is None else places.following
             if following is None and self._start == "latest":
@@ -251,7 +259,7 @@ class WindowFinder:
         self._tell_at = self._clock() + _TELL_SECONDS
         if needed := coordinator.found.stream_needed():
             try:
-                self._stream.keep_from(needed, coordinator.found.stream_following() or {})
+                self._stream.keep_from(needed, _following(coordinator))
             except StoreError as failed:
                 if str(failed) != self._untold:
                     log.warning("%s is not told what training needs of it: %s", self._stream.url, failed)
@@ -287,6 +295,12 @@ class WindowFinder:
         before = self._stream.topic_before
         told = {"topicBefore": None if before is None else before._asdict(), "notices": list(self._stream.notices)}
         return {"stream": found | told}
+
+
+def _following(coordinator: Coordinator) -> dict[str, int]:
+    """Return the first offset of the next pass for each partition; {} before the first poll of the stream."""
+    places = coordinator.facts.stream
+    return {} if places is None else places.following
 
 
 def finder_of(source: Source | Stream, settings: MasterFile) -> Finder:

@@ -423,7 +423,7 @@ class CheckpointCopy:
 
     @property
     def _started(self) -> StartedFrom:
-        started = self._coordinator.found.started_from()
+        started = self._coordinator.facts.started_from
         assert started is not None
         return started
 

@@ -1,4 +1,4 @@
-"""The ledger's SQLite file in write-ahead mode: its schema and its transactions."""
+"""The ledger's file: its schema, its row of single values, and the reading and writing of rows."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
-from typing_extensions import Self
 
-from elastic_ctr.training.master.ledger.rows import Columns, PassRow, SaveRow, TaskRow
+from elastic_ctr.runtime.sqlite_file import SqliteFile, tables
+from elastic_ctr.training.master.ledger.rows import Columns, Facts, PassRow, SaveRow, TaskRow
 
 T = TypeVar("T", bound=PassRow | TaskRow | SaveRow)
 R = TypeVar("R")
-
 _SCHEMA = """
 create table if not exists facts (id integer primary key check (id = 1), value text not null);
 create table if not exists passes (
@@ -81,6 +80,15 @@ create table if not exists recoveries (
   id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,
   rolled_back integer not null default 0);
 """
+
+# The first schema has `if not exists`, because releases that wrote no schema number have its tables, or some of them.
+MIGRATIONS = (tables(_SCHEMA),)
+# Tables whose rows of a pass are deleted when the pass is listed anew.
+OF_PASS = (
+    *("files", "tasks", "refusals", "sample_lines", "collected", "collected_series", "drifts"),
+    *("learning", "held_out", "qualities", "table_rows", "touched", "left_out", "further", "refused_files"),
+)
+
 _READERS: dict[type, TypeAdapter[Any]] = {
     PassRow: TypeAdapter(list[PassRow]),
     TaskRow: TypeAdapter(list[TaskRow]),
@@ -120,76 +128,41 @@ def naming_damage(path: Path) -> Iterator[None]:
         ) from failed
 
 
-class LedgerFile:
-    """The tables, and transactions on them. Nested `with` blocks are one transaction, which a crash keeps whole or not at all."""
+class LedgerFile(SqliteFile):
+    """The file without the meaning of its tables."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.row_factory = sqlite3.Row
-        self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = full")
-        self._db.executescript(_SCHEMA)
-        self._depth = 0
+        super().__init__(path, MIGRATIONS)
+        self.db.row_factory = sqlite3.Row
         # Cache of the last row read of each class: its columns and the parsed object. It is looked up by the columns in the file, so a
         # rolled-back transaction invalidates it, too.
         self._last_read: dict[type, tuple[tuple[Any, ...], Any]] = {}
-        # True after a failed transaction: the coordinator's memory may be ahead of the file until the coordinator resets it.
-        self.torn = False
-
-    def close(self) -> None:
-        self._db.close()
 
     @property
-    def changes(self) -> int:
-        """Return the number of rows written since this object was made."""
-        return self._db.total_changes
+    def facts(self) -> Facts:
+        row = self.one("select value from facts")
+        return Facts() if row is None else self._read_once(Facts, tuple(row), lambda: Facts.model_validate_json(row[0]))
 
-    def __enter__(self) -> Self:
-        if self._depth == 0:
-            self._turn("begin immediate")
-        self._depth += 1
-        return self
+    def set_facts(self, **values: Any) -> None:
+        facts = Facts.model_validate({**dict(self.facts), **values})
+        self.do("insert or replace into facts values (1, ?)", facts.model_dump_json())
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._depth -= 1
-        if self._depth:
-            return
-        if kind is None:
-            self._turn("commit")
-        else:
-            self._undo(torn=issubclass(kind, sqlite3.OperationalError))
+    def increment(self, name: str, by: int = 1) -> int:
+        value = int(getattr(self.facts, name)) + by
+        self.set_facts(**{name: value})
+        return value
 
-    def _turn(self, sql: str) -> None:
-        try:
-            self._db.execute(sql)
-        except sqlite3.OperationalError:
-            self._undo(torn=True)
-            raise
+    def dicts(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        return [dict(row) for row in self.all(sql, *values)]
 
-    def _undo(self, *, torn: bool) -> None:
-        self.torn = self.torn or torn
-        # On a full disk SQLite may have rolled back by itself.
-        if self._db.in_transaction:
-            self._db.execute("rollback")
-
-    def _all(self, sql: str, *values: Any) -> list[Any]:
-        return self._db.execute(sql, values).fetchall()
-
-    def _one(self, sql: str, *values: Any) -> Any:
-        return self._db.execute(sql, values).fetchone()
-
-    def _dicts(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        return [dict(row) for row in self._all(sql, *values)]
-
-    def _rows(self, kind: type[T], source: str, *values: Any) -> list[T]:
+    def rows(self, kind: type[T], source: str, *values: Any) -> list[T]:
         """Return rows as objects of a class in `rows`; `source` is the SQL after `from`."""
-        rows: list[T] = _READERS[kind].validate_python(self._dicts(f"select {_COLUMNS[kind]} from {source}", *values))
+        rows: list[T] = _READERS[kind].validate_python(self.dicts(f"select {_COLUMNS[kind]} from {source}", *values))
         return rows
 
-    def _row(self, kind: type[T], source: str, *values: Any) -> T | None:
+    def row(self, kind: type[T], source: str, *values: Any) -> T | None:
         """Return the first such row, or None."""
-        found = self._one(f"select {_COLUMNS[kind]} from {source} limit 1", *values)
+        found = self.one(f"select {_COLUMNS[kind]} from {source} limit 1", *values)
         if found is None:
             return None
         columns = tuple(found)
@@ -202,14 +175,10 @@ class LedgerFile:
         read: R = known[1]
         return read
 
-    def _do(self, sql: str, *values: Any) -> None:
-        with self:
-            self._db.execute(sql, values)
-
-    def _insert(self, table: str, row: Columns, verb: str = "replace") -> None:
+    def insert(self, table: str, row: Columns, verb: str = "replace") -> None:
         columns = ["pass" if name == "ordinal" and table != "passes" else name for name in row]
-        self._do(f"{verb} into {table} ({', '.join(columns)}) values ({', '.join('?' * len(row))})", *row.values())
+        self.do(f"{verb} into {table} ({', '.join(columns)}) values ({', '.join('?' * len(row))})", *row.values())
 
-    def _update(self, table: str, columns: Columns, where: str, *values: Any) -> None:
+    def update(self, table: str, columns: Columns, where: str, *values: Any) -> None:
         sets = ", ".join(f"{column} = ?" for column in columns)
-        self._do(f"update {table} set {sets} where {where}", *columns.values(), *values)
+        self.do(f"update {table} set {sets} where {where}", *columns.values(), *values)
