@@ -270,7 +270,7 @@ def test_a_request_that_the_log_cannot_bear_is_answered_alone_and_the_writer_goe
 
 def test_while_the_log_cannot_be_written_clicks_are_refused_and_what_is_there_is_read(door: Desk) -> None:
     door.post(b"a\n")
-    door.intake.log._db.execute("pragma query_only = 1")
+    door.intake.log._file.db.execute("pragma query_only = 1")
 
     answer = door.post(b"b\n", Idempotency_Key="k")
 
@@ -282,7 +282,7 @@ def test_while_the_log_cannot_be_written_clicks_are_refused_and_what_is_there_is
     assert text_of(door, 0, 1) == b"a\n"
     assert door.client.get("/readyz").status_code == 200
 
-    door.intake.log._db.execute("pragma query_only = 0")
+    door.intake.log._file.db.execute("pragma query_only = 0")
     assert door.post(b"b\n", Idempotency_Key="k").json() == {"partition": door.partition, "first": 1, "end": 2}
     assert door.status()["error"] is None
     assert door.metrics()["elastic_ctr_intake_write_failing"] == 0
