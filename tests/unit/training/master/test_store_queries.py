@@ -5,6 +5,8 @@ import pytest
 from elastic_ctr.store import FileStore, NotInStore, StoreUnavailable
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry
+from elastic_ctr.store.versions.refusals import Refusal, read_refusals, write_refusal
+from elastic_ctr.training.master.generations import store_queries
 from elastic_ctr.training.master.generations.store_queries import Pending, StoreQueries
 
 
@@ -67,6 +69,46 @@ def test_an_expected_query_reads_the_store_anew_each_time_and_is_taken_at_once(s
     clock.now = 11.0
     with pytest.raises(Pending):
         questions.published()
+
+
+def test_a_version_that_is_refused_while_the_store_is_read_is_in_the_answer_of_a_query_expected_since(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = StoreQueries(store)
+
+    def refused_just_behind(store: FileStore) -> dict[int, str]:
+        found = read_refusals(store)
+        monkeypatch.setattr(store_queries, "read_refusals", read_refusals)
+        write_refusal(store, Refusal(version=7, reason="its values differ", refused_at=0.0))
+        questions.expect_published()
+        return found
+
+    monkeypatch.setattr(store_queries, "read_refusals", refused_just_behind)
+    questions.expect_published()
+    assert questions.ask()
+
+    with pytest.raises(Pending):
+        questions.published()
+    assert questions.ask()
+    assert questions.published() == ([7], {7: "its values differ"})
+
+
+def test_a_query_that_is_repeated_while_the_store_is_read_is_answered(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = StoreQueries(store)
+
+    def asked_meanwhile(store: FileStore) -> dict[int, str]:
+        with pytest.raises(Pending):
+            questions.published()
+        return read_refusals(store)
+
+    monkeypatch.setattr(store_queries, "read_refusals", asked_meanwhile)
+    with pytest.raises(Pending):
+        questions.published()
+
+    assert questions.ask()
+    assert questions.published().versions == [7]
 
 
 def test_a_store_that_is_away_leaves_the_question_open(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,8 @@ class StoreQueries:
         """
         with self._lock:
             self._answers.pop(_PUBLISHED, None)
-            self._open[_PUBLISHED] = self._look
+            # Another object than that of a query under way, whose answer is then dropped.
+            self._open[_PUBLISHED] = lambda: self._look()  # noqa: PLW0108 (a new object)
 
     def _look(self) -> Published:
         return Published(published_versions(self._store), read_refusals(self._store))
@@ -72,7 +73,7 @@ class StoreQueries:
             came, answer = self._answers.pop(name, (-math.inf, None))
             if self._clock() - came < _FRESH_SECONDS:
                 return answer  # type: ignore[return-value]
-            self._open[name] = ask
+            self._open.setdefault(name, ask)
         raise Pending(f"the store is being asked for {name}")
 
     def ask(self) -> bool:
@@ -82,8 +83,9 @@ class StoreQueries:
         for name, question in noted.items():
             answer = question()
             with self._lock:
-                self._answers[name] = (self._clock(), answer)
-                del self._open[name]
+                if self._open[name] is question:
+                    self._answers[name] = (self._clock(), answer)
+                    del self._open[name]
         return bool(noted)
 
 
