@@ -19,10 +19,12 @@ from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.cube.transfer import controller
 from elastic_ctr.cube.transfer.controller import CubeTransfer
+from elastic_ctr.cube.transfer.state import state_after_loss
 from elastic_ctr.cube.transfer.transfer_api import transfer_app
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import serving
 from elastic_ctr.runtime.lock import StateInUse
+from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry
@@ -99,6 +101,21 @@ async def desk(root: Path, *, state_recovery_seconds: float = 0.05, **options: A
             finally:
                 stop.set()
                 await running
+
+
+async def test_a_clock_that_is_set_moves_the_times_of_the_state_with_it(tmp_path: Path) -> None:
+    wall, up = 1000.0, 50.0
+    transfer = transfer_of(tmp_path)
+    transfer._clock = SteadyClock(0.0, 2.0, lambda: wall, lambda: up)
+    transfer.state = state_after_loss(None).model_copy(update={"complete_since": 990.0})
+
+    wall, up = wall + 3601, up + 1
+    before = transfer.now()
+    transfer._follow_clock()
+    transfer._follow_clock()
+
+    assert (before, transfer.now()) == (1001.0, 4601.0)
+    assert transfer.state.complete_since == 4590.0
 
 
 async def test_while_it_listens_transfer_publishes_nothing_and_takes_reports(tmp_path: Path) -> None:
