@@ -74,13 +74,13 @@ def trained(folder: Path, data: Path, hours: Sequence[str], features: Row, model
     session.supervisor = Supervisor(session.places, roles)
     ends = time.monotonic() + SECONDS
     with session.running():
-        while not (session.status or {}).get("finished"):
+        while session.status is None or not session.status.finished:
             if time.monotonic() > ends:
                 raise TimeoutError(f"it is not trained within {SECONDS:g} s; logs in {folder}/logs")
             session.look()
             session.raise_for_problems()
             time.sleep(0.2)
-        return dict(session.status or {})
+        return session.status.to_dict()
 
 
 def main() -> int:

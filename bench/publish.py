@@ -63,7 +63,7 @@ def peak_memory(session: Session, peaks: dict[str, float]) -> None:
 def stages(session: Session, transfer: dict[str, Any]) -> list[dict[str, Any]]:
     """One row a version."""
     found = []
-    for one in session.status["passes"] if session.status else []:
+    for one in session.status.to_dict()["passes"] if session.status else ():
         if one["version"] is None:
             continue
         seconds = {name: taken for name, taken in one["seconds"].items() if name != "train"}

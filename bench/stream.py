@@ -41,6 +41,7 @@ from elastic_ctr.operate.local.endpoints import role_status
 from elastic_ctr.operate.local.plan import Places
 from elastic_ctr.operate.local.session import Session, find_ports_free
 from elastic_ctr.runtime.lifecycle import PortInUse
+from elastic_ctr.runtime.status.serving_status import ServingStatus
 from elastic_ctr.store import NotInStore, open_store
 from elastic_ctr.store.versions.manifest import ManifestDamaged, published_versions, read_version
 
@@ -122,7 +123,7 @@ class Stream:
 
     def status(self) -> dict[str, Any]:
         self.session.look()
-        return self.session.status or {}
+        return {} if self.session.status is None else self.session.status.to_dict()
 
     def lag(self) -> int:
         return int(self.status().get("stream", {}).get("lag", 0))
@@ -238,7 +239,7 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
                     killed = time.time()
                     console.print("the server process of the pserver is killed")
                 lags.append(run.lag())
-                losses |= window_losses(run.session.status or {})
+                losses |= window_losses(run.status())
                 if time.monotonic() - shown > 10:
                     shown = time.monotonic()
                     knows |= run.knows()
@@ -251,7 +252,7 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
             knows |= run.knows()
             status = run.status()
             compactions = run.compactions()
-            serving = role_status("serving", run.session.places.info.serving_admin)
+            serving = role_status(ServingStatus, run.session.places.info.serving_admin).to_dict()
         finally:
             for each, thread in ((prober, asking), (watcher, watching)):
                 each.stop()

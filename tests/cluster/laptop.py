@@ -52,13 +52,13 @@ def run_on_laptop(folder: Path) -> Laptop:
 
         def live() -> int | None:
             session.look()
-            done = [each for each in (session.status or {}).get("passes", []) if each["state"] == "done"]
-            newest = max((each["version"] for each in done), default=None)
+            done = [] if session.status is None else session.status.done
+            newest = max((each.version or 0 for each in done), default=None)
             return newest if len(done) == len(HOURS) and session.live == newest else None
 
         version = eventually("the last version is live on this machine", live, 300, 0.2)
         assert session.status is not None
-        passes = list(session.status["passes"])
+        passes = [each.to_dict() for each in session.status.passes]
         store = Path(places.store_url.removeprefix("file://"))
         samples = (store / "output" / "ctr_model" / str(version) / "sample.jsonl").read_text().splitlines()
         lines = [json.loads(line)["line"] for line in samples]

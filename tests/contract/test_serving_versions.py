@@ -331,14 +331,14 @@ async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
         await running.until(lambda: not worker.watchdog.busy)
         os.kill(worker.process.pid, signal.SIGSTOP)
         await running.until(lambda: not releases.ready()[0])
-        [short_repr] = running.process.status()["workers"]
+        [short_repr] = running.process.status().workers
         metrics = (await running.admin("/metrics")).text
         await running.until(lambda: workers.restarts == 1)
         await running.until(lambda: releases.ready()[0])
 
         answer = await running.infer(FEATURES)
 
-    assert (short_repr["pid"], short_repr["listening"]) == (worker.process.pid, False)
+    assert (short_repr.pid, short_repr.listening) == (worker.process.pid, False)
     assert "elastic_ctr_serving_workers_ready 0.0" in metrics
     assert probabilities(answer) == expected(exports[FIRST])
 

@@ -161,9 +161,9 @@ def test_trainers_and_pservers_without_room_on_their_own_disks_say_so_and_go_on_
     names = ("ctr-trainer-0", "ctr-trainer-1")
 
     def complaints() -> list[str]:
-        return [each["error"] for each in (run.session.status or {}).get("pservers", []) if each["error"]]
+        return [each.error for each in run.status.pservers if each.error]
 
-    run.until(lambda: len((run.session.status or {}).get("trainers", [])) == 2, 90, "both trainers have joined")
+    run.until(lambda: len(run.status.trainers) == 2, 90, "both trainers have joined")
     with no_room_for([run.engine(name).pid for name in names], 20_000):
         (tmp_path / "donefile").rename(donefile)
         # The next processes have room again.

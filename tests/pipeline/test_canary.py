@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict, role_status
+from elastic_ctr.runtime.status.serving_status import ServingStatus
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import instances_of
 from elastic_ctr.store import open_store
@@ -39,8 +40,7 @@ def test_the_second_version_answers_the_same_share_until_its_minutes_are_over(
 
     def canary() -> int | None:
         with suppress(EndpointUnavailable):
-            found: int | None = role_status("serving", run.places.info.serving_admin)["canary"]
-            return found
+            return role_status(ServingStatus, run.places.info.serving_admin).canary
         return None
 
     run.until(canary, 180, "a candidate that answers a share")

@@ -81,10 +81,10 @@ def test_each_click_that_an_intake_has_taken_is_trained_once_though_it_is_killed
     posted(run, [*last, b"no line of clicks"], "last")
     sent += last
     run.until(trained(run, len(sent)), 120, "the save")
-    status = run.session.status
-    assert status is not None
-    assert (status["ledger"]["trained"], status["ledger"]["refused"]) == (len(sent), 1)
-    assert (status["stream"]["lag"], status["ledger"]["rolledBack"], status["ledger"]["repeated"]) == (0, 0, 0)
+    status = run.status
+    assert (status.ledger.trained, status.ledger.refused) == (len(sent), 1)
+    assert status.stream is not None
+    assert (status.stream.lag, status.ledger.rolled_back, status.ledger.repeated) == (0, 0, 0)
     answers_are_those_of_the_version(run)
     saved, answered = table_and_answers(run)
     np.testing.assert_allclose(answered, saved, rtol=1e-5, atol=1e-7)
@@ -160,9 +160,8 @@ def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come
     posted(run, [json.dumps(last).encode()], "last")
     run.until(trained(run, appended + 3), 200, "the save")
 
-    status = run.session.status
-    assert status is not None
-    assert (status["ledger"]["trained"], status["ledger"]["refused"]) == (appended + 3, 2)
+    status = run.status
+    assert (status.ledger.trained, status.ledger.refused) == (appended + 3, 2)
     quarantined = [
         json.loads(line)
         for file in (run.places.folder / "store" / "quarantine").rglob("*.jsonl")

@@ -45,7 +45,7 @@ def trained(folder: Path, **feature: Any) -> Run:
     )  # fmt: skip
     run = Run(folder / "run", given, TRAINING)
     with run.session.running():
-        run.until(lambda: bool((run.session.status or {}).get("finished")), 500, "two hours")
+        run.until(lambda: bool(run.status.finished), 500, "two hours")
     return run
 
 
@@ -54,12 +54,12 @@ def test_numbers_of_millions_and_damaged_ones_cost_nothing_of_an_unedited_import
 
     run = trained(tmp_path)
 
-    status = run.session.status or {}
-    first, second = status["passes"]
-    assert second["aucBefore"] == pytest.approx(best, abs=0.02)
-    assert second["aucBefore"] >= 0.77
-    assert (first["refused"], second["refused"]) == (2, 0)
-    assert [each["state"] for each in status["versions"]] == ["published", "published"]
+    status = run.status
+    first, second = status.passes
+    assert second.auc_before == pytest.approx(best, abs=0.02)
+    assert (second.auc_before or 0) >= 0.77
+    assert (first.refused, second.refused) == (2, 0)
+    assert [each.state for each in status.versions] == ["published", "published"]
     lines = [
         json.loads(line)
         for file in (tmp_path / "run/store/quarantine").rglob("*.jsonl")
@@ -79,8 +79,8 @@ def test_a_model_that_raw_numbers_have_spoilt_does_not_go_live_and_says_why(tmp_
 
     run = trained(tmp_path, transform=[])
 
-    status = run.session.status or {}
-    assert [each["state"] for each in status["versions"]] == ["refused", "refused"]
-    for each, version in zip(status["passes"], status["versions"], strict=True):
-        assert each["quality"]["after"]["logloss"] > 1
-        assert "it would rank nothing; look at the scale of the numbers" in version["reason"]
+    status = run.status
+    assert [each.state for each in status.versions] == ["refused", "refused"]
+    for each, version in zip(status.passes, status.versions, strict=True):
+        assert (each.quality.moments[1].logloss or 0) > 1
+        assert "it would rank nothing; look at the scale of the numbers" in version.reason

@@ -107,7 +107,7 @@ def test_after_a_pservers_loss_the_table_is_the_checkpoints_and_a_sleeping_train
     server = run.engine("ctr-pserver-0")
     server.kill()
     run.until(lambda: run.generation() == 2, 30, "the loss is declared")
-    run.until(lambda: (run.session.status or {}).get("ready"), 60, "the checkpoint is loaded and counted")
+    run.until(lambda: run.status.ready, 60, "the checkpoint is loaded and counted")
     os.kill(sleeper.pid, signal.SIGCONT)
     run.until(lambda: has_ended(sleeper), 60, "the sleeper ends to rejoin")
     report = run.finish(150)

@@ -66,12 +66,12 @@ def running(folder: Path, values: dict[str, Any], *, only: Any = TRAINING) -> It
 
 
 def trained(run: Run) -> bool:
-    return bool((run.session.status or {}).get("finished"))
+    return run.status.finished
 
 
 def stopped(run: Run) -> str:
-    current = (run.session.status or {}).get("current") or {}
-    return str(current["reason"]) if current.get("state") == "stopped" else ""
+    current = run.status.current
+    return current.reason if current is not None and current.state == "stopped" else ""
 
 
 def documents(store: FileStore) -> list[dict[str, Any]]:
@@ -92,7 +92,8 @@ def test_statistics_are_pinned_once_served_with_kept_over_restarts_and_guarded(t
 
     with running(tmp_path, values_until(tmp_path, 1), only=None) as run:
         report = run.finish()
-        drift = (run.session.status or {})["drift"]
+        drift = run.status.drift
+        assert drift is not None
 
     # Serving has answered the samples of both versions as training did.
     assert [each["records"] for each in report["passes"]] == [ROWS, ROWS]
@@ -100,8 +101,8 @@ def test_statistics_are_pinned_once_served_with_kept_over_restarts_and_guarded(t
     pinned = read_statistics(store, name.removesuffix(".json"))
     assert pinned.numbers["price:log1p"].rows == ROWS
     assert [each["statistics"] == json.loads(pinned.to_json()) for each in documents(store)] == [True, True]
-    assert {each["column"] for each in drift["columns"]} == {"price", "price:log1p", "device", "user"}
-    assert all(each["psi"] < 0.25 for each in drift["columns"])
+    assert {each.column for each in drift.columns} == {"price", "price:log1p", "device", "user"}
+    assert all((each.psi or 0) < 0.25 for each in drift.columns)
 
     # A restart trains on with the same ones.
     hour(tmp_path / "logs", 2)

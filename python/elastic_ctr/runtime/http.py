@@ -28,6 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from elastic_ctr.runtime.documents import MOST_VALUES, DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import listen
 from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.runtime.status.status_document import StatusDocument
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def application(
     routes: list[Route],
     *,
     ready: Callable[[], tuple[bool, str]] = lambda: (True, "ready"),
-    status: Callable[[], dict[str, Any]] = dict,
+    status: Callable[[], StatusDocument | dict[str, Any]] = dict,
     metrics: Metrics | None = None,
 ) -> Starlette:
     """Return the application of a role: its own routes, and /healthz, /readyz, /status, /metrics."""
@@ -83,7 +84,8 @@ def application(
         return PlainTextResponse(f"{why}\n", status_code=200 if is_ready else 503)
 
     async def show(request: Request) -> Response:  # noqa: ARG001
-        return JSONResponse(status())
+        found = status()
+        return JSONResponse(found if isinstance(found, dict) else found.to_dict())
 
     async def measure(request: Request) -> Response:
         assert metrics is not None

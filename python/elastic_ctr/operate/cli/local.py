@@ -25,6 +25,7 @@ from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.first_file import check_columns
 from elastic_ctr.operate.cli.next_step import dir_option, each_of, print_next, shown
 from elastic_ctr.operate.cli.status import status
+from elastic_ctr.operate.fitted_text import FittedTable
 from elastic_ctr.operate.local.plan import Places
 from elastic_ctr.operate.local.report import learned, table
 from elastic_ctr.operate.local.run_data import RunData
@@ -34,7 +35,6 @@ from elastic_ctr.operate.local.session import (
     RoleRefused,
     RunFailed,
     Session,
-    Status,
     failure,
     find_ports_free,
     has_come_to_its_end,
@@ -44,6 +44,7 @@ from elastic_ctr.operate.local.session import (
 )
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.store import StoreError
 
 app = typer.Typer(
@@ -244,8 +245,8 @@ def _tell_report(session: Session, file: Path | None) -> None:
         write_json(file, session.report())
     out = Console()
     # A pipe has no width; a table squeezed into the default of 80 columns would be unreadable.
-    (out if out.is_terminal else Console(width=160)).print(table(session.report()))
-    if how := learned(session.report()):
+    (out if out.is_terminal else Console(width=160)).print(FittedTable(table(session.status, session.seen), indent=0))
+    if how := learned(session.status):
         out.print(f"learned: {how}", highlight=False, soft_wrap=True)
 
 
@@ -368,7 +369,7 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
     refuse(run_folder.absence())
 
 
-def _problems_of(run_folder: RunFolder, status: Status | None, release: ReleaseDocument | None) -> list[str]:
+def _problems_of(run_folder: RunFolder, status: TrainingStatus | None, release: ReleaseDocument | None) -> list[str]:
     """Return the problems of the processes, and the reason why training stands still."""
     info = run_folder.read()
     found = [] if info is None else list(info.problems)

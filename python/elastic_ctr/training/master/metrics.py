@@ -137,7 +137,9 @@ class MasterMetrics(Collector):
         name, what = _AWAY
         yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=len(self._away()))
         for field, (name, what) in _WINDOW.items():
-            yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if window is None else window[field])
+            yield GaugeMetricFamily(
+                f"{_PREFIX}_{name}", what, value=float("nan") if window is None else getattr(window, field)
+            )
         yield from self._quality(quality or {})
         yield from self._table(table, memory)
         yield from self._drift(drifts[-1].columns if drifts else ())

@@ -35,6 +35,7 @@ from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, re
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.mlflow import TrackingServer
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.sources.streams.interface import Stream
 from elastic_ctr.store import Store, StoreError, open_store
 from elastic_ctr.store.address import tokens_for
@@ -242,13 +243,11 @@ class Master:
             self._coordinator, self._store, other, scratch, said, choose_again if newest else None
         )
 
-    def status(self) -> dict[str, Any]:
-        return {
-            **status(self._coordinator, self._start_ignored),
-            "waitsFor": self._copy_waits_for or self._finder.waits_for,
-            **self._finder.status(),
-            "error": self._error,
-        }
+    def status(self) -> TrainingStatus:
+        now = {"waits_for": self._copy_waits_for or self._finder.waits_for, "error": self._error}
+        stream = self._finder.status()
+        of_stream = {} if stream is None else {"stream": stream}
+        return status(self._coordinator, self._start_ignored).model_copy(update={**now, **of_stream})
 
     def run(self, stop: threading.Event) -> int:
         """Run until `stop` is set. Return the exit code 0. Raises OSError if a port is taken."""

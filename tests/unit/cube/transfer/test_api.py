@@ -23,9 +23,11 @@ from elastic_ctr.cube.transfer.transfer_api import transfer_app
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import serving
 from elastic_ctr.runtime.lock import StateInUse
+from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry
+from status_documents import complete
 
 ALL = tuple(range(PARTITIONS))
 
@@ -145,18 +147,21 @@ async def test_a_built_version_is_candidate_then_live_and_the_status_tells_its_w
     async with desk(tmp_path) as it:
         it.publish(10)
         await it.until(candidate=10)
-        waiting = (await it.status())["candidate"]
+        waiting = complete(ReleaseStatus, (await it.client.get("/status")).content).candidate
         await it.agent(10)
+        await it.reader()
         await it.until(live=10)
-        status = await it.status()
+        status = complete(ReleaseStatus, (await it.client.get("/status")).content)
         metrics = (await it.client.get("/metrics")).text
 
-    assert waiting["missingPartitions"] == [0, 1, 2]
-    assert waiting["waitsFor"] == ["3 partitions have fewer than 1 holders: 0, 1, 2"]
-    assert status["live"] == 10
-    assert status["versions"]["10"]["secondsToLive"] > 0
-    assert status["eventTimeMax"] > 0
-    assert status["shards"][0]["pods"][0]["loaded"] == {"10": 3}
+    assert waiting is not None
+    assert waiting.missing_partitions == (0, 1, 2)
+    assert waiting.waits_for == ("3 partitions have fewer than 1 holders: 0, 1, 2",)
+    assert status.live == 10
+    assert (status.seconds_to_live or 0) > 0
+    assert (status.event_time_max or 0) > 0
+    assert status.shards[0].pods[0].loaded == {10: 3}
+    assert [each.pod for each in status.readers] == ["r"]
     assert "elastic_ctr_cube_transfer_live_version 10.0" in metrics
 
 

@@ -15,12 +15,12 @@ from elastic_ctr.cube.transfer.state import ReleaseState, Times
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.operate.cli.main import build
 from elastic_ctr.operate.local.run_folder import RunFolder, RunInfo
-from elastic_ctr.operate.report.document import Report
 from elastic_ctr.operate.report.page import page
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.training.master.training_status import status_of_ledger
 from operate.cli.answers import DELTA, answers
 from operate.cli.fake_kubectl import FakeKubectl
+from operate.report.runs import report_of
 from training.master.world import World, data_of
 
 ROOT = Path(__file__).parents[4]
@@ -78,7 +78,7 @@ def test_a_run_at_addresses_becomes_a_page(tmp_path: Path) -> None:
 
     assert (done.exit_code, done.stdout) == (0, "")
     assert re.fullmatch(rf"{re.escape(str(file))}: 3 passes, \d+ KB\n", done.stderr)
-    said = Report.of(master, {role: answers()[role] for role in ("master", "transfer")})
+    said = report_of(master, {role: answers()[role] for role in ("master", "transfer")})
     assert file.read_text() == page(said) == again.stdout
     assert str(DELTA) in file.read_text()
 
@@ -120,7 +120,7 @@ def test_the_ledger_of_a_master_that_was_killed_is_read_whole(tmp_path: Path) ->
 
     found = json.loads(done.stdout)
     assert done.exit_code == 0
-    assert found["master"] == json.loads(json.dumps(status_of_ledger(one.ledger)))
+    assert found["master"] == status_of_ledger(one.ledger).to_dict()
     assert found["errors"] == {}
     assert [each["learning"]["epochs"] for each in found["master"]["passes"]] == [1, 1]
     assert list(found["transfer"]["versions"].values()) == [{"secondsToLive": 3.5}]
@@ -204,7 +204,7 @@ def test_a_status_that_cannot_be_shown_and_a_file_that_cannot_be_written_are_ref
         unwritten = call("--address", master, "--transfer", transfer, "-o", tmp_path / "file" / "report.html")
 
     assert (wrong.exit_code, unwritten.exit_code) == (2, 2)
-    assert "training.passes.0.pass: Input should be a valid string; are both of one release?" in wrong.stderr
+    assert "passes.0.pass: Input should be a valid string; are both of one release?" in wrong.stderr
     assert "cannot be written" in unwritten.stderr
 
 

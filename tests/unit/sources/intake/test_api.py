@@ -21,6 +21,7 @@ import yaml
 from credentials import tokens
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.lock import StateInUse
+from elastic_ctr.runtime.status.intake_status import IntakeStatus
 from elastic_ctr.sources.intake import intake_api
 from elastic_ctr.sources.intake.click_log import JOINED_LINES, ClickLog, LogUnwritable, Piece, Retention
 from elastic_ctr.sources.intake.disk_bytes import bytes_of_row
@@ -28,6 +29,7 @@ from elastic_ctr.sources.intake.group_commit import GroupCommit
 from elastic_ctr.sources.intake.request_lines import Clicks
 from ports import free_port
 from sources.intake.desk import TOKEN, Desk, desk, intake_file
+from status_documents import complete
 
 
 @pytest.fixture
@@ -40,6 +42,14 @@ def text_of(door: Desk, start: int, stop: int) -> bytes:
     answer = door.client.get("/v1/log/lines", params={"start": start, "stop": stop})
     assert answer.status_code == 200, answer.text
     return answer.content
+
+
+def test_its_status_is_the_document_of_an_intake(door: Desk) -> None:
+    door.post(b"1 0 5:a")
+
+    found = complete(IntakeStatus, door.client.get("/status").content)
+
+    assert (found.partition, found.end, found.accepted.records, found.topic) == (door.partition, 1, 1, None)
 
 
 def test_lines_that_are_posted_are_read_under_the_offsets_of_the_answer(door: Desk) -> None:

@@ -516,7 +516,7 @@ def test_after_a_refused_version_the_next_one_is_a_base_and_the_status_says_so(t
 
     write_refusal(one.store, Refusal(version=refused, reason="a part is damaged", refused_at=1.0))
     one.coordinator.save_steps.versions_refused(read_refusals(one.store))
-    due = status(one.coordinator)["baseDue"]
+    due = status(one.coordinator).base_due
     one.finish()
 
     assert (
@@ -524,7 +524,7 @@ def test_after_a_refused_version_the_next_one_is_a_base_and_the_status_says_so(t
         == f"version {refused} was refused (a part is damaged), and no delta can stand on it; the next version is a base"
     )
     assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "base", "delta"]
-    assert status(one.coordinator)["baseDue"] == ""
+    assert status(one.coordinator).base_due == ""
 
 
 def test_a_new_refusal_in_the_store_is_found_before_a_delta_is_ordered(tmp_path: Path) -> None:

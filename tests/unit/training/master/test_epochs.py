@@ -331,9 +331,9 @@ def test_status_and_manifest_say_how_each_pass_was_learned(tmp_path: Path) -> No
 
     one.finish()
 
-    shown = status(one.coordinator)
+    shown = status(one.coordinator).to_dict()
     assert shown["offset"] == one.ledger.facts.offset
-    assert json.loads(json.dumps(shown["passes"][0]["learning"])) == {
+    assert shown["passes"][0]["learning"] == {
         "epochs": len(one.ledger.learning(1).batch_sizes),
         "batchSizes": list(one.ledger.learning(1).batch_sizes),
         "heldOut": 2 * round(RECORDS * 0.2),
@@ -356,14 +356,14 @@ def test_status_and_manifest_say_how_each_pass_was_learned(tmp_path: Path) -> No
 def test_a_pass_under_way_says_what_it_has_learned_so_far_and_one_rolled_back_nothing(tmp_path: Path) -> None:
     one = world(tmp_path, epochs=2, data=data_of(holdout=0.2))
     one.until(lambda: [each.state for each in one.ledger.passes()] == ["done", "evaluating"])
-    before, now = (each["learning"] for each in status(one.coordinator)["passes"])
+    before, now = (each["learning"] for each in status(one.coordinator).to_dict()["passes"])
     assert (before["epochs"], before["shift"] is None) == (2, False)
     assert (now["epochs"], len(now["batchSizes"]), now["shift"]) == (2, 2, None)
 
     with one.ledger:
         one.ledger.roll_back(1)
 
-    before, now = (each["learning"] for each in status(one.coordinator)["passes"])
+    before, now = (each["learning"] for each in status(one.coordinator).to_dict()["passes"])
     assert before["epochs"] == 2
     assert (now["epochs"], now["batchSizes"], len(now["losses"]), now["shift"]) == (0, [], 1, None)
     assert now["heldOut"] == 2 * round(RECORDS * 0.2)
@@ -375,6 +375,6 @@ def test_a_pass_of_an_earlier_release_has_its_epochs_alone(tmp_path: Path) -> No
     with one.ledger:
         one.ledger._db.execute("delete from learning")
 
-    assert status(one.coordinator)["passes"][0]["learning"] == {
+    assert status(one.coordinator).to_dict()["passes"][0]["learning"] == {
         "epochs": 2, "batchSizes": [], "heldOut": 0, "losses": [], "shift": None,
     }  # fmt: skip

@@ -85,7 +85,7 @@ def test_the_status_has_the_figures_of_every_pass_and_the_curves_of_the_last(tmp
     one = scored(World(tmp_path), better)
     one.finish()
 
-    shown = json.loads(json.dumps(status(one.coordinator)))
+    shown = status(one.coordinator).to_dict()
 
     before, after = (better("", moment).quality(times=2) for moment in ("before", "after"))
     for each in shown["passes"]:
@@ -108,7 +108,7 @@ def test_a_long_run_shows_the_curves_of_its_last_day(tmp_path: Path) -> None:
     one = scored(World(tmp_path, data_of(end="20200402/01")), better)
     one.until(lambda: one.coordinator.finished, rounds=4000)
 
-    shown = status(one.coordinator)
+    shown = status(one.coordinator).to_dict()
 
     assert len(shown["passes"]) == 26
     assert [each["pass"] for each in shown["curves"]] == [each["pass"] for each in shown["passes"][-24:]]
@@ -120,7 +120,7 @@ def test_a_pass_without_records_has_no_quality(tmp_path: Path) -> None:
     one.records = dict.fromkeys([f"20200401/01/{name}" for name in one.files], 0)
     one.finish()
 
-    shown = status(one.coordinator)
+    shown = status(one.coordinator).to_dict()
 
     assert shown["passes"][1]["records"] == 0
     assert shown["passes"][1]["quality"] == {"before": None, "after": None}
@@ -138,7 +138,7 @@ def test_the_metrics_are_of_the_last_pass_that_is_done(tmp_path: Path) -> None:
         for name in ("auc", "logloss", "calibration", "bucket_error", "mae", "rmse", "predicted_ctr", "observed_ctr")
         for sample in gauges[f"elastic_ctr_master_{name}"].samples
     }
-    [_, last] = status(one.coordinator)["passes"]
+    [_, last] = status(one.coordinator).to_dict()["passes"]
     assert len(values) == 16
     assert values["auc", "before"] == last["aucBefore"]
     assert values["calibration", "after"] == last["quality"]["after"]["calibration"]
@@ -171,7 +171,7 @@ def test_a_pass_has_the_gauc_of_groups_that_its_tasks_share(tmp_path: Path) -> N
     one.files = ["part-0", "part-1"]
     one.finish()
 
-    shown = status(one.coordinator)["passes"][-1]["quality"]
+    shown = status(one.coordinator).to_dict()["passes"][-1]["quality"]
 
     # The sample of user 2 is in two tasks.
     assert [(shown[moment]["gauc"], shown[moment]["groups"]) for moment in ("before", "after")] == [(0.5, 2)] * 2
@@ -188,7 +188,7 @@ def test_a_pass_without_groups_of_all_its_tasks_has_no_gauc(tmp_path: Path, sett
     one = World(tmp_path, data_of(group=setting))
     (grouped(one, of_trainers) if of_trainers else one).finish()
 
-    shown = status(one.coordinator)["passes"][-1]["quality"]
+    shown = status(one.coordinator).to_dict()["passes"][-1]["quality"]
 
     assert [(shown[moment]["gauc"], shown[moment]["groups"]) for moment in ("before", "after")] == [(None, None)] * 2
     assert shown["after"]["auc"] is not None
@@ -202,7 +202,7 @@ def test_a_pass_whose_group_changes_under_way_has_no_gauc_after_training(tmp_pat
     one.start_master()
     one.finish()
 
-    quality = status(one.coordinator)["passes"][0]["quality"]
+    quality = status(one.coordinator).to_dict()["passes"][0]["quality"]
 
     assert quality["before"]["gauc"] == 1
     assert quality["after"]["gauc"] is None
@@ -221,7 +221,7 @@ def test_groups_by_a_slot_of_before_a_restart_are_not_taken_for_those_of_the_new
     one.fill = late  # type: ignore[method-assign]
     one.finish()
 
-    quality = status(one.coordinator)["passes"][0]["quality"]
+    quality = status(one.coordinator).to_dict()["passes"][0]["quality"]
 
     assert [quality[moment]["gauc"] for moment in ("before", "after")] == [None, None]
 
@@ -232,7 +232,7 @@ def test_a_manifest_has_the_quality_of_its_pass_and_an_older_one_has_none(tmp_pa
 
     manifests = [read_version(one.store, version) for version in published_versions(one.store)]
 
-    for each, shown in zip(manifests, status(one.coordinator)["passes"], strict=True):
+    for each, shown in zip(manifests, status(one.coordinator).to_dict()["passes"], strict=True):
         assert each.quality is not None
         assert each.quality.before is not None
         assert each.quality.after is not None

@@ -292,7 +292,7 @@ def test_a_hold_publishes_nothing_is_in_the_store_and_ends_when_it_is_resumed(tm
     assert len(good) == 12
     go_on(one, 4)
 
-    hold = status(one.coordinator)["hold"]
+    hold = status(one.coordinator).to_dict()["hold"]
     assert hold is not None
     assert one.ledger.facts.hold is not None
     # What came before the windows on trial is no suspect, and the last good version is one.
@@ -314,9 +314,9 @@ def test_a_hold_publishes_nothing_is_in_the_store_and_ends_when_it_is_resumed(tm
 
     write_resumption(one.store, told.number)
     announce(one)
-    assert status(one.coordinator)["hold"] is None
+    assert status(one.coordinator).to_dict()["hold"] is None
     assert _gauge(one, "publishing_held") == 0
-    window = status(one.coordinator)["window"]
+    window = status(one.coordinator).to_dict()["window"]
     assert window["passes"] == 21
     assert _gauge(one, "stream_auc") == window["auc"]
     # What the clicks are like now is the new measure: as bad as they are, they are published.
@@ -331,7 +331,7 @@ def test_a_changed_model_that_is_worse_than_the_one_before_publishes_nothing_unt
     one.ledger.set_facts(windows_before=20 * (quality(auc=0.9),))
     go_on(one, 5)
 
-    hold = status(one.coordinator)["hold"]
+    hold = status(one.coordinator).to_dict()["hold"]
     assert hold is not None
     assert "0.9000 of the 20 published before" in hold["reason"]
     published = published_versions(one.store)
@@ -350,7 +350,7 @@ def test_a_changed_model_that_is_as_good_as_the_one_before_is_published(tmp_path
     one.ledger.set_facts(windows_before=20 * (quality(auc=0.9),))
     go_on(one, 12)
 
-    assert status(one.coordinator)["hold"] is None
+    assert status(one.coordinator).to_dict()["hold"] is None
     assert len(published_versions(one.store)) == 12
 
 
@@ -408,7 +408,7 @@ def test_one_bad_window_is_refused_and_holds_nothing(tmp_path: Path) -> None:
 
     go_on(one, 20)
 
-    assert status(one.coordinator)["hold"] is None
+    assert status(one.coordinator).to_dict()["hold"] is None
     assert [each["state"] for each in one.ledger.versions()].count("refused") == 1
 
 

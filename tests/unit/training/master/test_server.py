@@ -18,6 +18,7 @@ from elastic_ctr.config.model import Dense, Model, ModelInput, digest_of_model
 from elastic_ctr.config.role_files import MasterFile, Tracking
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.runtime.lock import StateInUse
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.store.versions import layout
@@ -30,6 +31,7 @@ from elastic_ctr.training.master.ledger.rows import PassRow
 from elastic_ctr.training.master.server import Master, refuse_raw_numbers, remember_settings
 from ports import free_port
 from runtime.tracking_server import Server
+from status_documents import complete
 from training.master.world import MODEL, data_of, rows_data_of, settings_of
 
 # Looks at once and again: what is waited for here is a donefile, not a clock.
@@ -105,6 +107,16 @@ def hour(root: Path, split: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "part").write_bytes(b"1 0 5:a\n")
     return folder
+
+
+def test_its_status_is_the_document_of_a_training(running: Running, tmp_path: Path) -> None:
+    running.start()
+    hour(tmp_path, "20200401/00").joinpath("donefile").touch()
+    until(lambda: (running.status()["current"] or {}).get("state") == "checking")
+
+    found = complete(TrainingStatus, running.get("/status"), absent=("stream",))
+
+    assert [each.id for each in found.passes] == ["20200401/00"]
 
 
 def test_it_says_which_donefile_it_waits_for_and_goes_on_once_it_is_there(running: Running, tmp_path: Path) -> None:

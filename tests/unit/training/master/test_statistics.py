@@ -300,7 +300,7 @@ def test_a_later_pass_is_compared_with_the_pinned_statistics_by_column(tmp_path:
     assert drift.rows == 400
     assert (by_column["tag"].pinned_unseen, by_column["tag"].unseen) == (0, 1)
     assert all((each.psi or 0) > 1 for each in drift.columns)
-    shown = status(one.coordinator)
+    shown = status(one.coordinator).to_dict()
     assert shown["drift"]["pass"] == SECOND
     assert {each["column"] for each in shown["drift"]["columns"]} == {"price", "tag"}
     assert [each["drift"] and each["drift"][0]["column"] for each in shown["passes"]] == [

@@ -57,7 +57,7 @@ def test_a_clock_that_is_set_repeats_no_record_and_delays_no_checkpoint(
     # What others compare with their clocks is of the machine's.
     newest = read_version(one.store, one.ledger.versions()[-1]["id"])
     assert abs(newest.event_time_max - (one.now + one.clock_set)) < 10
-    status = status_of_ledger(one.ledger)
+    status = status_of_ledger(one.ledger).to_dict()
     assert abs(status["passes"][-2]["doneAt"] - (one.now + one.clock_set)) < 60
     assert abs(status["versions"][-1]["at"] - (one.now + one.clock_set)) < 60
 

@@ -323,8 +323,9 @@ def test_a_partition_that_cannot_be_read_keeps_no_other_from_being_trained(tmp_p
     assert one.now - one.ledger.facts.stream.arrivals[-1].last < 10
     one.append(1, "a")
     one.until(lambda: one.finder.away() == ["b"])
-    status = one.finder.status()["stream"]
-    assert status["partitions"]["b"]["away"]
+    status = one.finder.status()
+    assert status is not None
+    assert status.partitions["b"].away
     metrics = {
         each.name: each.samples[0].value
         for each in MasterMetrics(one.coordinator, one.finder.lag, one.finder.away).collect()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_ctr.runtime.status.master_status import StreamPartition
 from elastic_ctr.sources.streams.interface import Lines
 from elastic_ctr.store.versions.manifest import read_checkpoint
 from elastic_ctr.training.control import control_pb2 as control
@@ -259,7 +260,7 @@ def test_a_ledger_of_a_thousand_micro_passes_keeps_the_last_ones_and_every_count
 
     kept = [each.ordinal for each in one.ledger.passes() if each.state == "done"]
     assert kept == [7, 8, 9, 10, 11, 12, 13, 14]
-    assert status_of_ledger(one.ledger)["earlierPasses"] == 6
+    assert status_of_ledger(one.ledger).earlier_passes == 6
     assert one.coordinator.counted()["trained"] == one.ledger.totals()["trained"] == 14 * 3
     kinds = [each["kind"] for each in one.ledger.versions()]
     assert kinds.count("base") >= 2
@@ -278,14 +279,12 @@ def test_the_status_says_how_far_behind_it_is(tmp_path: Path) -> None:
     one.append(25)
     one.until_state("checking")
 
-    status = one.finder.status()["stream"]
+    status = one.finder.status()
 
-    assert status["unit"] == "bytes"
-    assert one.finder.lag() == status["lag"]
-    assert status["lag"] == 15 * len(LINE)
-    assert status["partitions"] == {
-        "clicks": {"first": 0, "end": 25 * len(LINE), "following": 10 * len(LINE), "away": False}
-    }
+    assert status is not None
+    assert status.unit == "bytes"
+    assert one.finder.lag() == status.lag == 15 * len(LINE)
+    assert status.partitions == {"clicks": StreamPartition(end=25 * len(LINE), following=10 * len(LINE))}
 
 
 def test_a_schedule_of_a_stream_never_ends(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Rows, new and expired of each pserver, from the counts of a save to the status."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def test_new_and_expired_follow_from_the_counts_and_are_none_where_one_is_missin
 
 def tables(one: World) -> list[Any]:
     """Rows, new, expired, bytes of each pserver, by pass."""
-    shown = json.loads(json.dumps(status(one.coordinator)))["passes"]
+    shown = status(one.coordinator).to_dict()["passes"]
     return [each["table"] and [tuple(part.values()) for part in each["table"]] for each in shown]
 
 

@@ -4,9 +4,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.runtime.status.master_status import StreamPartition, StreamStatus, TopicStatus
 from elastic_ctr.sources.streams.interface import Kept, Places, Stream
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.store.source import FileSource, Source
@@ -59,8 +60,8 @@ class Finder(Protocol):
     def away(self) -> list[str]:
         """Return the partitions that cannot be read now although others can."""
 
-    def status(self) -> dict[str, Any]:
-        """Return the finder's part of the status, without `waitsFor`."""
+    def status(self) -> StreamStatus | None:
+        """Return the status of the stream; None for hours."""
 
 
 class HourFinder:
@@ -111,8 +112,8 @@ class HourFinder:
     def away(self) -> list[str]:
         return []
 
-    def status(self) -> dict[str, Any]:
-        return {}
+    def status(self) -> StreamStatus | None:
+        return None
 
 
 class WindowFinder:
@@ -273,20 +274,24 @@ class WindowFinder:
         """Return the lag of readable partitions. Records of the others count as arriving when their partition is available again."""
         return lag_of({name: each for name, each in self._kept.items() if not each.away}, self._following)
 
-    def status(self) -> dict[str, Any]:
-        partitions = {
-            name: {
-                "first": each.first,
-                "end": each.end,
-                "following": self._following.get(name, each.first),
-                "away": each.away,
-            }
-            for name, each in self._kept.items()
-        }
-        found = {"url": self._stream.url, "unit": self._stream.unit, "lag": self.lag(), "partitions": partitions}
+    def status(self) -> StreamStatus | None:
         before = self._stream.topic_before
-        told = {"topicBefore": None if before is None else before._asdict(), "notices": list(self._stream.notices)}
-        return {"stream": found | told}
+        return StreamStatus(
+            url=self._stream.url,
+            unit=self._stream.unit,
+            lag=self.lag(),
+            partitions={
+                name: StreamPartition(
+                    first=each.first,
+                    end=each.end,
+                    following=self._following.get(name, each.first),
+                    away=each.away,
+                )
+                for name, each in self._kept.items()
+            },
+            topic_before=None if before is None else TopicStatus.model_validate(before),
+            notices=tuple(self._stream.notices),
+        )
 
 
 def finder_of(source: Source | Stream, settings: MasterFile) -> Finder:

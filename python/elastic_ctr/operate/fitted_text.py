@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
+
+from elastic_ctr.operate.text_table import Marked, TextTable
 
 _GAP = 2
 # The pieces of a word that is too long for its line; a run of digits, with its points and signs, stays whole.
@@ -74,69 +76,50 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Column:
-    """`need`: on a narrow screen, columns with a higher value are dropped first. `right`: aligned to the right, for numbers."""
-
-    name: str
-    need: int = 1
-    right: bool = False
-
-
-Cell = str | Text
-
-
-@dataclass
 class FittedTable:
-    """A table without frame. If it is too wide, columns are dropped; the first one, which names the row, is shortened last."""
+    """A table without frame. If it is too wide, columns are dropped; the first one, which names the row, is shortened last.
 
-    columns: Sequence[Column]
+    The mark of a cell is the name of its colour.
+    """
+
+    table: TextTable
     indent: int = 11
-    rows: list[tuple[Cell, ...]] = field(default_factory=list)
-
-    def add(self, *cells: Cell) -> None:
-        self.rows.append(cells)
-
-    def last(self, rows: int) -> "FittedTable":
-        """Return the table with only its last rows."""
-        return FittedTable(self.columns, self.indent, self.rows[-rows:] if rows > 0 else [])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         indent = self.indent if options.max_width >= 4 * self.indent else 0
         room = options.max_width - indent
         widths = [
-            max(cell_len(column.name), *(cell_len(_plain(row[at])) for row in self.rows), 0)
-            for at, column in enumerate(self.columns)
+            max(cell_len(column.name), *(cell_len(row[at]) for row in self.table.rows), 0)
+            for at, column in enumerate(self.table.columns)
         ]
         shown = self._fitting(widths, room)
         if shown == [0]:
             widths[0] = min(widths[0], room)
-        yield self._line([column.name for column in self.columns], shown, widths, indent, "bold")
-        for row in self.rows:
+        yield self._line([column.name for column in self.table.columns], shown, widths, indent, "bold")
+        for row in self.table.rows:
             yield self._line(row, shown, widths, indent, "")
 
     def _fitting(self, widths: list[int], room: int) -> list[int]:
         """Return the indices of the columns that are shown, in order."""
-        shown = list(range(len(self.columns)))
+        shown = list(range(len(self.table.columns)))
         while len(shown) > 1 and sum(widths[at] + _GAP for at in shown) - _GAP > room:
             # Drop the last one of the columns with the highest `need`.
-            shown.remove(max(shown[1:], key=lambda at: (self.columns[at].need, at)))
+            shown.remove(max(shown[1:], key=lambda at: (self.table.columns[at].need, at)))
         return shown
 
-    def _line(self, cells: Sequence[Cell], shown: list[int], widths: list[int], indent: int, style: str) -> Text:
+    def _line(self, cells: Sequence[str], shown: list[int], widths: list[int], indent: int, style: str) -> Text:
         line = Text(" " * indent, no_wrap=True, overflow="ignore")
         for place, at in enumerate(shown):
             given = cells[at]
-            cell = Text(shortened(_plain(given), widths[at]), given.style if isinstance(given, Text) else style)
+            cell = Text(shortened(given, widths[at]), given.mark if isinstance(given, Marked) else style)
             blanks = " " * (widths[at] - cell_len(cell.plain))
             if place:
                 line.append(" " * _GAP)
-            line.append_text(Text.assemble(blanks, cell) if self.columns[at].right else Text.assemble(cell, blanks))
+            line.append_text(
+                Text.assemble(blanks, cell) if self.table.columns[at].right else Text.assemble(cell, blanks)
+            )
         line.rstrip()
         return line
-
-
-def _plain(cell: Cell) -> str:
-    return cell.plain if isinstance(cell, Text) else cell
 
 
 def lines_of(parts: Iterable[RenderableType], console: Console, width: int) -> Iterator[Text]:

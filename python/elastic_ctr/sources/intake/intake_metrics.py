@@ -1,13 +1,19 @@
-"""The JSON of the intake's /status, and its metrics."""
+"""The intake's status and metrics."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import nan
-from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.runtime.status.intake_status import (
+    AcceptedCounts,
+    DamagedRange,
+    IntakeStatus,
+    IntakeTopicStatus,
+    LateClickCounts,
+)
 from elastic_ctr.sources.intake.click_log import ClickLog
 from elastic_ctr.sources.intake.topic_reader import TopicReader
 
@@ -25,27 +31,22 @@ class Counts:
     refused: int = 0
 
 
-def status_of(log: ClickLog, counts: Counts, error: str | None, topic: TopicReader | None) -> dict[str, Any]:
-    """Return the JSON of /status."""
-    joins = log.joins
-    return {
-        "role": "intake",
-        "partition": log.partition,
-        "first": log.kept.first,
-        "end": log.kept.end,
-        "neededFrom": log.needed,
-        "bytes": log.bytes,
-        "accepted": {"requests": counts.requests, "records": counts.records, "bytes": counts.bytes},
-        "lateClicks": {"joined": joins.joined, "unmatched": joins.unmatched, "duplicate": joins.duplicate, "crowdedOut": joins.crowded_out},
-        "repeated": counts.repeated,
-        "refused": counts.refused,
-        "damaged": [{"first": first, "end": end} for first, end in sorted(log.damaged.items())],
-        "error": error,
-        "topic": None if topic is None else {
-            "url": topic.url, "records": topic.records, "lag": topic.lag, "gone": topic.gone, "dropped": topic.dropped, "waits": topic.waits,
-            "error": topic.error,
-        },
-    }  # fmt: skip
+def status_of(log: ClickLog, counts: Counts, error: str | None, topic: TopicReader | None) -> IntakeStatus:
+    return IntakeStatus(
+        role="intake",
+        partition=log.partition,
+        first=log.kept.first,
+        end=log.kept.end,
+        needed_from=log.needed,
+        bytes=log.bytes,
+        accepted=AcceptedCounts(requests=counts.requests, records=counts.records, bytes=counts.bytes),
+        late_clicks=LateClickCounts.model_validate(log.joins),
+        repeated=counts.repeated,
+        refused=counts.refused,
+        damaged=tuple(DamagedRange(first=first, end=end) for first, end in sorted(log.damaged.items())),
+        error=error,
+        topic=None if topic is None else IntakeTopicStatus.model_validate(topic),
+    )
 
 
 class IntakeMetrics(Metrics):
