@@ -92,7 +92,7 @@ def test_tracking_answers_as_the_chart_starts_it(stand_in: StandIn, start: Start
 
 def reports_to(url: str) -> None:
     """A master that restarts, and an experiment that is deleted: what the real server keeps of it."""
-    done = {"state": "done", "doneAt": 7.0, "records": 10, "refused": 0, "keys": 5, "aucBefore": None}
+    done = {"pass": "a", "state": "done", "doneAt": 7.0, "records": 10, "refused": 0, "keys": 5, "aucBefore": None}
     curve = {"roc": [0.0, 1.0], "deciles": [{"predictedCtr": 0.1, "observedCtr": 0.2}]}
 
     def trained_to(auc: float) -> dict[str, Any]:
