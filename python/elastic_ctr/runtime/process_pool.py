@@ -14,10 +14,11 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from elastic_ctr.runtime.child_process import python_module, start_child
 
 _log = logging.getLogger(__name__)
 
@@ -117,10 +118,10 @@ async def start(
     """
     ours, theirs = socket.socketpair()
     given = {"parent": os.getpid(), "control": theirs.fileno(), **arguments}
-    command = [sys.executable, "-m", module, *(f"--{name}={value}" for name, value in given.items())]
+    command = python_module(module, *(f"--{name}={value}" for name, value in given.items()))
     with theirs:
         try:
-            process = subprocess.Popen(command, pass_fds=(theirs.fileno(), *descriptors), stdin=subprocess.DEVNULL)
+            process = start_child(command, binds_itself=True, descriptors=(theirs.fileno(), *descriptors))
         except OSError:
             ours.close()
             raise

@@ -34,8 +34,9 @@ from elastic_ctr.formats.json_rows import row_of
 from elastic_ctr.formats.line import LineRefused, parse_features
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime import logging as runtime_logging
+from elastic_ctr.runtime.child_process import die_with_parent
 from elastic_ctr.runtime.inline_executor import InlineExecutor
-from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit, wait_event
+from elastic_ctr.runtime.lifecycle import bind, raise_fd_limit, wait_event
 from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.canary import CanaryRule

@@ -9,22 +9,14 @@ import threading
 import psutil
 import pytest
 
-from elastic_ctr.runtime.lifecycle import (
-    PortInUse,
-    bind,
-    children_without_interrupts,
-    die_with_parent,
-    listen,
-    reserve,
-    stop_on_signal,
-    stop_on_signal_async,
-)
+from elastic_ctr.runtime.child_process import children_without_interrupts, die_with_parent
+from elastic_ctr.runtime.lifecycle import PortInUse, bind, listen, reserve, stop_on_signal, stop_on_signal_async
 
 _PARENT = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", '''
 import sys, time
-from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.runtime.child_process import die_with_parent
 die_with_parent(int(sys.argv[1]))
 print("bound", flush=True)
 time.sleep(600)
@@ -37,7 +29,7 @@ time.sleep(600)
 # The import is in a thread, as serving has it.
 _TAKEN = """
 import os, signal, threading, time
-from elastic_ctr.runtime.lifecycle import stop_on_signal, preserve_sigterm_handler
+from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler, stop_on_signal
 
 def take():
     with preserve_sigterm_handler():
@@ -77,7 +69,7 @@ def test_a_child_started_without_interrupts_blocks_sigint_and_the_parent_gets_it
 
 _INTERRUPTED_ELSEWHERE = """
 import os, signal, threading, time
-from elastic_ctr.runtime.lifecycle import children_without_interrupts
+from elastic_ctr.runtime.child_process import children_without_interrupts
 
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 started = []
@@ -101,7 +93,7 @@ def test_an_interrupt_that_another_thread_receives_waits_until_the_children_are_
 _INTERRUPTED_POOL = """
 import multiprocessing, os, struct, time
 from concurrent.futures import ProcessPoolExecutor
-from elastic_ctr.runtime.lifecycle import end_pool
+from elastic_ctr.runtime.child_process import end_pool
 
 if __name__ == "__main__":
     pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
@@ -222,7 +214,7 @@ def test_a_child_ends_with_its_parent_however_that_ended() -> None:
 
 
 def test_a_child_of_another_parent_than_it_expects_ends_at_once() -> None:
-    code = "from elastic_ctr.runtime.lifecycle import die_with_parent; die_with_parent(1)"
+    code = "from elastic_ctr.runtime.child_process import die_with_parent; die_with_parent(1)"
 
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
 

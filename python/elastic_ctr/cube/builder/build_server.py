@@ -43,9 +43,9 @@ from elastic_ctr.cube.release import BuildOrder, BuildProgress
 from elastic_ctr.runtime.access import Access
 from elastic_ctr.runtime.audit import AuditLog
 from elastic_ctr.runtime.auth import Right, Tokens
-from elastic_ctr.runtime.background_process import background_pool
+from elastic_ctr.runtime.child_process import background_pool, children_without_interrupts, die_with_parent
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record
-from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent, stop_on_signal
+from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store import NotInStore, StoreError, open_store

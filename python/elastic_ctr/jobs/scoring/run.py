@@ -21,7 +21,7 @@ from elastic_ctr.jobs.scoring.records import reader_of
 from elastic_ctr.jobs.scoring.scoring_job import Job, JobFolder, Options, Outcome, digest_of, tasks_of
 from elastic_ctr.jobs.scoring.version import VersionUnusable, fetch_version, find_version
 from elastic_ctr.jobs.scoring.worker import Done, Failed, Place, Work, run_worker
-from elastic_ctr.runtime.lifecycle import children_without_interrupts
+from elastic_ctr.runtime.child_process import children_without_interrupts
 from elastic_ctr.serving.batching.schema import schema_of
 from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.store.versions.manifest import VersionManifest, read_version

@@ -32,7 +32,7 @@ from elastic_ctr.jobs.scoring.scoring_job import (
 from elastic_ctr.jobs.scoring.unscored import Where, split_unscored
 from elastic_ctr.jobs.scoring.version import VersionFiles
 from elastic_ctr.runtime.auth import Tokens
-from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.runtime.child_process import die_with_parent
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.predictor import NetworkUnusable
 from elastic_ctr.store import AlreadyPublished, RetryPolicy, Store, StoreError, open_source, open_store

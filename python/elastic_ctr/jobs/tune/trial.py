@@ -9,7 +9,6 @@ Every line that it prints is a JSON object: `{"step": …, "logloss": …, "auc"
 import json
 import math
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.config.section import Section
 from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.runtime.child_process import end_child, log_lines, python_module, start_child
 from elastic_ctr.store.versions.manifest import Quality
 from elastic_ctr.training.control.server_call import ping
 from elastic_ctr.training.control.server_sockets import address_on_this_machine, link_sockets, socket_name
@@ -178,12 +177,8 @@ class Pserver:
             "servers": 1, "index": 0, "scratch": str(scratch),
         }  # fmt: skip
         (self._folder / "pserver.json").write_text(json.dumps(told))
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.training.pserver.process", str(self._folder / "pserver.json")],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
-            )  # fmt: skip
+        command = python_module("elastic_ctr.training.pserver.process", str(self._folder / "pserver.json"))
+        self._process = start_child(command, log=self._log)
 
     def wait_until_it_answers(self) -> None:
         """Wait for the first answer. Raises TrialFailed."""
@@ -192,8 +187,7 @@ class Pserver:
             if _answers(self.socket):
                 return
             time.sleep(0.05)
-        self._process.kill()
-        self._process.wait()
+        end_child(self._process)
         raise TrialFailed(f"the parameter server does not start: {last_line(self._log)}")
 
     def wait_until_it_ends(self) -> str:
@@ -216,7 +210,7 @@ def _answers(server: Path) -> bool:
 
 def last_line(file: Path) -> str:
     """Return the last line of a log that names an error, else the last line. Paddle prints advice and a signal after its error."""
-    lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in log_lines(file) if line.strip()]
     named = [line for line in lines if "Error: " in line]
     return (named or lines or ["it says nothing"])[-1][:300]
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_ctr.runtime.auth import TokenFile, Tokens
-from elastic_ctr.runtime.lifecycle import PortInUse, die_with_parent, listen, raise_fd_limit
+from elastic_ctr.runtime.child_process import die_with_parent
+from elastic_ctr.runtime.lifecycle import PortInUse, listen, raise_fd_limit
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.training.control.mutual_tls import check_certificates, over_tls
 from elastic_ctr.training.control.proof import ProofRefused, check_and_prove, prove_and_check

@@ -2,13 +2,11 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from elastic_ctr.runtime.child_process import python_module, start_child
 from elastic_ctr.training.control.server_sockets import socket_name
-
-_COMMAND = [sys.executable, "-m", "elastic_ctr.training.control.forwarder"]
 
 
 class NoSecret(ValueError):
@@ -30,4 +28,5 @@ def _start(arguments: list[str], token: str | None, tls: str | None) -> "subproc
     if token is None:
         raise NoSecret("auth.internalFile is missing; trainers and pservers of several pods need a secret in common")
     files = ["--token", token, *(["--tls", tls] if tls else []), "--parent", str(os.getpid())]
-    return subprocess.Popen([*_COMMAND, *arguments, *files], stdin=subprocess.DEVNULL)
+    command = python_module("elastic_ctr.training.control.forwarder", *arguments, *files)
+    return start_child(command, binds_itself=True)

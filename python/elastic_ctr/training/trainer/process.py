@@ -19,7 +19,8 @@ from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.formats.readers.batches import ColumnsRefused
-from elastic_ctr.runtime.lifecycle import die_with_parent, preserve_sigterm_handler
+from elastic_ctr.runtime.child_process import die_with_parent
+from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store

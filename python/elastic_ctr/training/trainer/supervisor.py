@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Any
 import psutil
 
 from elastic_ctr.config.role_files import TrainerFile
+from elastic_ctr.runtime.child_process import end_child, python_module, start_child
 from elastic_ctr.training.control.channel import MasterClient
 from elastic_ctr.training.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.training.trainer.watchdog import REJOIN, Watchdog
@@ -73,11 +73,8 @@ class TrainerSupervisor:
                 # A dead process may have left its watchdog state.
                 (self._scratch / WATCH_FILE).unlink(missing_ok=True)
             began = time.monotonic()
-            # The child binds itself to this process. A `preexec_fn` would need a fork, for which gRPC waits until its threads are idle;
-            # after a minute it aborts.
-            child = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.training.trainer.process", str(file), self._name, str(os.getpid())]
-            )
+            command = python_module("elastic_ctr.training.trainer.process", str(file), self._name, str(os.getpid()))
+            child = start_child(command, binds_itself=True)
             self._child, self._starts = child.pid, self._starts + 1
             code = self._wait(child, stop)
             if stop.is_set():
@@ -98,8 +95,7 @@ class TrainerSupervisor:
                 return child.wait(0.2)
             if reason := duty.round():
                 log.warning("the training process is ended to rejoin: %s", reason)
-                child.kill()
-                child.wait()
+                end_child(child)
                 return REJOIN
             if stop.is_set() and told_at is None:
                 told_at = time.monotonic()

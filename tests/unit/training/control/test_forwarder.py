@@ -14,7 +14,7 @@ import pytest
 
 from certificates import Authority
 from elastic_ctr.runtime.auth import TokenFile, Tokens
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.runtime.child_process import dies_with_this_process
 from elastic_ctr.training.control.forwarder import Credentials, Destination, Expose
 from elastic_ctr.training.control.mutual_tls import over_tls
 from elastic_ctr.training.control.proof import MAGIC, ProofRefused, check_and_prove, new_life, prove_and_check
