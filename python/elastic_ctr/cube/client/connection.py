@@ -14,9 +14,10 @@ import numpy as np
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
+from elastic_ctr.runtime.growing_pause import growing_pause
 
 # Seconds before the next attempt to connect to a lost holder.
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _SUSPECT_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
 _HUNG_AFTER = 3  # timeouts without an answer to the same question, or without a greeting
@@ -130,7 +131,8 @@ class Connection(asyncio.Protocol):
         self._queue: list[Attempt] = []
         self._frames: dict[int, _Frame] = {}
         self._next_id = 0
-        self._pause = FIRST_PAUSE
+        # Failures in a row, since a greeting.
+        self._failures = 0
         self._down_until = 0.0
         self._suspect_until = 0.0
         self._look: asyncio.TimerHandle | None = None
@@ -216,7 +218,7 @@ class Connection(asyncio.Protocol):
         self._look = None
         self._ungreeted += 1
         # The server accepted the connection and the wait has spread attempts already, so the pause starts small again.
-        self._pause = FIRST_PAUSE
+        self._failures = 0
         self._drop(f"no greeting within {seconds * 1000:.0f} ms")
 
     def _look_after(self, seconds: float) -> None:
@@ -248,8 +250,9 @@ class Connection(asyncio.Protocol):
         self._fail_all(reason)
 
     def _down(self, reason: str) -> None:
-        self._down_until = self._loop.time() + self._pause * random.uniform(0.5, 1.5)  # noqa: S311 - only spreads
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._failures += 1
+        pause = growing_pause(self._failures, _FIRST_PAUSE, _LONGEST_PAUSE)
+        self._down_until = self._loop.time() + pause * random.uniform(0.5, 1.5)  # noqa: S311 - only spreads
         self._fail_all(reason)
 
     def _attempts(self) -> list[Attempt]:
@@ -323,7 +326,7 @@ class Connection(asyncio.Protocol):
         self.greeted = True
         self._stop_looking()
         self._ungreeted = 0
-        self._pause, self._down_until, self._error = FIRST_PAUSE, 0.0, "the server hung up"
+        self._failures, self._down_until, self._error = 0, 0.0, "the server hung up"
         if self._queue:
             self._loop.call_soon(self._flush)
 

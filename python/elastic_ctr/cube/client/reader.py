@@ -15,6 +15,7 @@ from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavaila
 from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.wire import Kind, Status
 from elastic_ctr.formats.keys import PADDING_KEY, partitions_of
+from elastic_ctr.runtime.growing_pause import growing_pause
 
 __all__ = ["ClientStats", "CubeClient", "CubeUnavailable", "VersionNotHeld"]
 
@@ -382,9 +383,9 @@ class _Request:
         # After a status "not held", no holder gets two attempts at a time.
         elif self._may_try() and not (self._not_held and self._is_asked(self._next_address())):
             self._client.stats.retried += 1
-            # Retries come at once; beyond them each pause is twice the one before.
-            beyond = len(self._attempts) - self._client._retries - 1  # noqa: SLF001
-            pause = 0.0 if beyond < 0 else min(_FIRST_PAUSE * 2**beyond, _LONGEST_PAUSE)
+            # Retries come at once; the pauses begin beyond them.
+            beyond = max(0, len(self._attempts) - self._client._retries)  # noqa: SLF001
+            pause = growing_pause(beyond, _FIRST_PAUSE, _LONGEST_PAUSE)
             self._again = self._loop.call_later(pause, self._try_unless_done)
         elif not any(other.open for other in self._attempts):
             self._fail()

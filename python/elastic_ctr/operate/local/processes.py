@@ -15,6 +15,7 @@ from pathlib import Path
 from elastic_ctr.operate.local.endpoints import answers
 from elastic_ctr.operate.local.plan import Places, Role
 from elastic_ctr.runtime.child_process import end_children, log_lines, start_child
+from elastic_ctr.runtime.growing_pause import growing_pause
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ class Supervisor:
                 f"{each.role.name} ended {each.failures} times in a row within {_STABLE_SECONDS:.0f} s of its start; "
                 f"{self.places.log_file(each.role)} says why, last: {self.last_words(each.role)}"
             )
-        each.restart_at = now + (0 if each.failures == 1 else min(_LONGEST_PAUSE, 2.0 ** (each.failures - 2)))
+        each.restart_at = now + growing_pause(each.failures - 1, 1.0, _LONGEST_PAUSE)
         reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         log.warning("%s ended (%s) and is started again", each.role.name, reason)
         each.restart = Restart(each.role.command, each.role.name, now, reason)

@@ -24,6 +24,7 @@ import psutil
 
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.runtime.child_process import end_child, log_lines, python_module, start_child
+from elastic_ctr.runtime.growing_pause import growing_pause
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.store.versions.manifest import ManifestDamaged
 from elastic_ctr.training.control import control_pb2 as control
@@ -290,7 +291,7 @@ class PserverSupervisor:
     def _start_when_ready(self, checkpoint: str) -> None:
         if self._preparing is None:
             # A short pause, because damaged files may be restored at any time.
-            pause = _DAMAGED_SECONDS if self._damaged else min(30.0, 2.0 ** min(self._failed_starts, 5) - 1)
+            pause = _DAMAGED_SECONDS if self._damaged else growing_pause(self._failed_starts, 1.0, 30.0)
             self._preparing = self._pool.submit(_prepare, self._folders(), checkpoint, pause)
         if not self._preparing.done():
             return

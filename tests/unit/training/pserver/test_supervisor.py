@@ -298,7 +298,7 @@ def test_a_pause_before_a_start_stays_bounded_however_often_it_failed(
         parent._start_when_ready("")
         until(lambda failed=failed: len(pauses) == [0, 1, 2, 10_000].index(failed) + 1)  # type: ignore[misc]
 
-    assert pauses == [0.0, 1.0, 3.0, 30.0]
+    assert pauses == [0.0, 1.0, 2.0, 30.0]
 
 
 def test_no_job_ever_raises(tmp_path: Path) -> None:

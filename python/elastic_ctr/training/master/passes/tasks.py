@@ -21,6 +21,7 @@ import numpy as np
 
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.features.statistics.collector import part_name, part_of
+from elastic_ctr.runtime.growing_pause import growing_pause
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import order_of_records
 from elastic_ctr.training.master.generations.recovery import Part
@@ -270,7 +271,7 @@ class Tasks(Part):
 
     def _failed(self, task: TaskRow, why: str) -> None:
         limit = self._config.max_failures
-        self._pauses[task.id] = self._clock() + min(2.0**task.failures, _LONGEST_PAUSE)
+        self._pauses[task.id] = self._clock() + growing_pause(task.failures + 1, 1.0, _LONGEST_PAUSE)
         if self._ledger.give_back(task, error=why, failed=True, repeated=self._repeated(task), park_at=limit):
             self._stop(task, f"failed {limit} times, the last time: {why}", "mend the cause")
 
