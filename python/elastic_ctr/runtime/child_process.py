@@ -168,13 +168,17 @@ def end_at_once(pool: ProcessPoolExecutor) -> None:
 
 
 def end_pool(pool: ProcessPoolExecutor) -> None:
-    """Terminate the processes of a pool at once, even in the middle of a job. The pool cannot be used afterwards."""
+    """Kill the processes of a pool at once, even in the middle of a job. The pool cannot be used afterwards."""
     answers: Any = pool._result_queue  # noqa: SLF001
     # `_processes` is None once the pool has noticed the end of one of them.
     processes = list((pool._processes or {}).values())  # noqa: SLF001
-    pool.shutdown(wait=False, cancel_futures=True)
+    # Not SIGTERM: during the import of Paddle its own handler of SIGTERM is in place, which may hang.
     for process in processes:
-        process.terminate()
+        process.kill()
+    # A process may write to its folder until it has ended.
+    for process in processes:
+        process.join()
+    pool.shutdown(wait=False, cancel_futures=True)
     # A process may end in the middle of an answer. The pool's thread then waits for the rest while any writer of the pipe is open,
     # and the interpreter joins that thread when it exits.
     answers._writer.close()  # noqa: SLF001
