@@ -44,7 +44,7 @@ from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import NOT_AVERAGED
 from elastic_ctr.serving.batching.schema import Schema, schema_of
 from elastic_ctr.serving.batching.spare_networks import SpareNetworks
-from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
+from elastic_ctr.serving.frontends.fallback_http import HttpFrontend, Limits
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
 from elastic_ctr.store.versions import layout

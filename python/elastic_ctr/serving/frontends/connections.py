@@ -16,7 +16,7 @@ from elastic_ctr.machine_code.sockets import BROKEN, CLOSED, IN, INPUT, OUT_AT, 
 
 # Columns after those of `sockets`. OWED: reply bytes of requests under way. SINCE: milliseconds, the start of its present deadline.
 # PENDING_INPUT: the input may contain whole requests, which epoll does not announce again. HALF_CLOSED: the peer sends no more.
-# HANDING_OVER: the connection moves to the asyncio frontend once no reply is due.
+# HANDING_OVER: the connection moves to the fallback frontend once no reply is due.
 (SERIAL, OWED, IN_FLIGHT, SINCE, MASK, PENDING_INPUT, ACCOUNTED, HALF_CLOSED, HANDING_OVER) = range(
     sockets.WIDTH, sockets.WIDTH + 9
 )

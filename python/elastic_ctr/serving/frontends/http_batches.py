@@ -1,7 +1,7 @@
 """The batches of the native HTTP frontend: one call recognizes and reads everyday requests, another one answers them.
 
-HTTP is not parsed here. A head must match one that `http_syntax` has read before (`templates`), and `elasticctr_json.scan` or
-`json_scan` must be able to read the body; otherwise the connection moves to the asyncio frontend with all unread input. Input is used
+HTTP is not parsed here. A head must match one that `runtime.http_connection` has read before (`templates`), and `elasticctr_json.scan` or
+`json_scan` must be able to read the body; otherwise the connection moves to the fallback frontend with all unread input. Input is used
 only after its length was checked.
 """
 
@@ -260,7 +260,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
     connections.account_input(b, fd)
     more = full or stopped
     if b.shared[connections.PENDING_BYTES] > b.max_pending and row[connections.ACCOUNTED] > 0 and not more:
-        # The asyncio frontend enforces the limit of all bodies together.
+        # The fallback frontend enforces the limit of all bodies together.
         row[connections.HANDING_OVER] = 1
     connections.set_pending_input(b, row, 1 if more else 0)
     _hand_over(b, fd)
@@ -270,7 +270,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
 
 @compiled
 def _hand_over(b: Any, fd: Any) -> None:
-    """Set the connection aside if it moves to the asyncio frontend, as one that is half closed within a request does."""
+    """Set the connection aside if it moves to the fallback frontend, as one that is half closed within a request does."""
     row = b.sockets.connections[fd]
     if row[connections.HALF_CLOSED] != 0 and row[connections.PENDING_INPUT] == 0 and row[INPUT] > 0:
         row[connections.HANDING_OVER] = 1
