@@ -16,8 +16,12 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
+from elastic_ctr.formats.keys import Keys
+
+Values = NDArray[np.float32]
+Flags = NDArray[np.bool_]
 
 MAGIC = b"ECTR"
 PROTOCOL = 1

@@ -14,9 +14,8 @@ from typing_extensions import Self
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld, as_keys
-from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
-from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
-from elastic_ctr.formats.keys import partitions_of
+from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Flags, Head, Hello, Kind, Status, Values, WireError
+from elastic_ctr.formats.keys import Keys, partitions_of
 
 if TYPE_CHECKING:
     from elastic_ctr.cube.client.busy_poll import Exchange

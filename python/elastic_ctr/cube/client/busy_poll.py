@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
-from elastic_ctr.cube.wire import DRAINING, HEAD_BYTES, LENGTH_BYTES
+from elastic_ctr.cube.wire import DRAINING, HEAD_BYTES, LENGTH_BYTES, Flags, Values
 from elastic_ctr.cube.wire_native import put_head
+from elastic_ctr.formats.keys import Keys
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u16, load_u32, load_u64
 from elastic_ctr.machine_code.sockets import NOTHING, now, receive_at_once, sched_yield, send_at_once

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
-from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
+from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Flags, Head, Hello, Kind, Status, Values, WireError
+from elastic_ctr.formats.keys import Keys
 
 # Seconds before the next attempt to connect to a lost holder.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavailable, VersionNotHeld, as_keys
-from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
-from elastic_ctr.cube.wire import Kind, Status
-from elastic_ctr.formats.keys import PADDING_KEY, partitions_of
+from elastic_ctr.cube.wire import Flags, Kind, Status, Values
+from elastic_ctr.formats.keys import PADDING_KEY, Keys, partitions_of
 
 __all__ = ["ClientStats", "CubeClient", "CubeUnavailable", "VersionNotHeld"]
 
