@@ -33,7 +33,7 @@ _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~]+ ([!-~]+)")
 _NO_LINE = re.compile(rb"[^!-~]|[!-~]+ [^!-~]")
 # The line feed of a carriage return at the end may still arrive.
 _BARE = re.compile(rb"\r[^\n]|(?<!\r)\n")
-_FOLDED = re.compile(rb"\r\n[\t ]")
+_BARE_OR_FOLDED = re.compile(rb"\r[^\n]|(?<!\r)\n|\n[\t ]")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~%!$&'()*+;=]+)(?::[0-9]{0,5})?")
 _HUGE_CHUNK = re.compile(rb"[0-9A-Fa-f]{9}")
 # A chunk may have this much framing and twice its data. The excess of all chunks has the limit of a head.
@@ -151,11 +151,8 @@ class _Input(ReceiveBuffer):
         end = data.find(b"\r\n\r\n")
         if max(end, 0) > self._max_bytes:
             raise h11.LocalProtocolError("the head is too long", 431)
-        lines = data if end < 0 else data[: end + 2]
-        if _BARE.search(lines):
-            raise h11.LocalProtocolError("a line of the head does not end with CR LF")
-        if _FOLDED.search(lines):
-            raise h11.LocalProtocolError("a header of the head is folded over two lines")
+        if _BARE_OR_FOLDED.search(data, 0, end + 2 if end >= 0 else len(data)):
+            raise h11.LocalProtocolError("a line of the head does not end with CR LF, or is folded over two")
         first = data.find(b"\r\n")
         found = _REQUEST_LINE.fullmatch(data, 0, first) if first >= 0 else None
         if (first >= 0 and found is None) or (first < 0 and _NO_LINE.match(data)):
@@ -184,10 +181,12 @@ def _check_head(head: h11.Request, max_headers: int) -> None:
 
 
 def _keeps_alive(head: h11.Request) -> bool:
-    tokens = {
-        token.strip().lower() for name, value in head.headers if name == b"connection" for token in value.split(b",")
-    }
-    return head.http_version == b"1.0" and b"keep-alive" in tokens and b"close" not in tokens
+    """Return True for a client of HTTP/1.0 that requests it."""
+    if head.http_version != b"1.0":
+        return False
+    values = b",".join(value for name, value in head.headers if name == b"connection")
+    tokens = {token.strip().lower() for token in values.split(b",")}
+    return b"keep-alive" in tokens and b"close" not in tokens
 
 
 def read_head(head: bytes, limits: ConnectionLimits) -> h11.Request | None:
@@ -334,13 +333,17 @@ class HttpConnection(H11Protocol):
         self._phase = phase
         if self._deadline is not None:
             self._deadline.cancel()
-        seconds = {
-            _Phase.REQUEST: self._idle_seconds,
-            _Phase.HEAD: self.limits.head_seconds,
-            _Phase.ANSWER: None,
-            _Phase.END: self.limits.linger_seconds,
-        }.get(phase, self.limits.request_seconds)
+        seconds = self._seconds_of(phase)
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._on_deadline)
+
+    def _seconds_of(self, phase: _Phase) -> float | None:
+        if phase is _Phase.ANSWER:
+            return None
+        if phase is _Phase.REQUEST:
+            return self._idle_seconds
+        if phase is _Phase.HEAD:
+            return self.limits.head_seconds
+        return self.limits.linger_seconds if phase is _Phase.END else self.limits.request_seconds
 
     def _current_phase(self) -> _Phase:
         if self.transport.is_closing():

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -110,6 +111,12 @@ def _encoding(values: list[bytes]) -> str:
     return named
 
 
+@lru_cache(64)
+def _pairs(lines: bytes) -> list[tuple[bytes, bytes]]:
+    """Return names and values of whole header lines."""
+    return [(name, value) for name, _, value in (line.partition(b": ") for line in lines.splitlines())]
+
+
 def _number(name: str, values: list[bytes]) -> int | None:
     if not values:
         return None
@@ -202,8 +209,8 @@ class HttpFrontend:
             self.pending_bytes -= held
         if self.stopping and _CLOSE not in headers:
             headers += _CLOSE
-        lines = headers + date_line(int(time.time())) + b"content-length: %d\r\n" % len(payload)
-        pairs = [tuple(line.split(b": ", 1)) for line in lines.splitlines()]
+        length = (b"content-length", b"%d" % len(payload))
+        pairs = [*_pairs(headers), *_pairs(date_line(int(time.time()))), length]
         await send({"type": "http.response.start", "status": status, "headers": pairs})
         await send({"type": "http.response.body", "body": payload})
 
