@@ -106,8 +106,8 @@ test: setup-dev build/machine-code ## Run the tests that need no cluster (unit, 
 	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=50 -m "not nightly" $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
 
 nightly: setup-dev build/machine-code ## Run the tests that `make test` leaves out: facts about the engine, each network; and machine code with bounds checks
-	@cd tests && digest=$$(../$(BIN)/python -m contract.compiled_modules) && ../$(BIN)/python -m pytest -q ../$(LONGEST) && \
-	  ../$(BIN)/python -m contract.compiled_modules $$digest
+	@cd tests && digests=$$(../$(BIN)/python -m contract.compiled_modules) && ../$(BIN)/python -m pytest -q ../$(LONGEST) && \
+	  ../$(BIN)/python -m contract.compiled_modules "$$digests"
 	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=50 -m nightly --ignore $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
 
 test-unit: setup-dev build/machine-code ## Run the unit tests, which start few processes, UNIT_JOBS files at once
