@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict, role_status
 from elastic_ctr.serving.batching.canary import CanaryRule
@@ -17,6 +18,8 @@ from pipeline.test_whole_run import synthetic
 MINUTES = 0.3
 
 
+# tests/contract/test_serving_versions.py has the same share with real workers, tests/unit/cube/transfer/test_canary_rules.py the minutes.
+@pytest.mark.nightly
 def test_the_second_version_answers_the_same_share_until_its_minutes_are_over(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:

@@ -88,6 +88,8 @@ def test_every_message_of_a_topic_is_trained_once_though_broker_trainer_and_mast
     assert sorted(set(quarantined)) == [("clicks_0", 5500), ("clicks_1", 1000)]
 
 
+# Rotation is in tests/unit/sources/streams/test_rotation.py and the fuzzer `rotations`; test_stream_releases.py follows folders.
+@pytest.mark.nightly
 def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions_though_its_files_are_rotated(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
@@ -129,6 +131,8 @@ def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions_t
     assert version.keys > 0
 
 
+# test_stream_releases.py loses a pserver between deltas, too, and compares each row; test_intake_streams.py has late clicks.
+@pytest.mark.nightly
 def test_a_version_answers_every_row_as_the_table_has_it_though_a_pserver_is_lost_between_deltas(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
