@@ -234,6 +234,7 @@ def test_a_range_that_was_never_written_is_refused(broker: Broker, topic: str, m
     stream.close()
 
 
+@pytest.mark.nightly
 def test_a_broker_that_goes_and_comes_back_gives_the_same_range(broker: Broker, topic: str) -> None:
     broker.produce(topic, [b"%d" % number for number in range(100)])
     stream = stream_of(broker, topic)
@@ -288,6 +289,8 @@ def test_a_topic_that_goes_between_the_look_at_its_end_and_the_reading_is_waited
     stream.close()
 
 
+# What a broker does while it starts. In `make test` tests/pipeline/test_streams.py kills one and trains each message once.
+@pytest.mark.nightly
 def test_a_range_of_a_broker_that_restarts_is_at_worst_unavailable_until_it_is_read_again(
     broker: Broker, topic: str
 ) -> None:
