@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -20,19 +19,13 @@ from elastic_ctr.operate.local import processes as module
 from elastic_ctr.operate.local.endpoints import answers
 from elastic_ctr.operate.local.plan import Places, Role
 from elastic_ctr.operate.local.processes import Supervisor
+from waiting import Clock, until
 
 VALUES = Values.model_validate({"data": {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}})
 STAYS = "import signal\nwhile True: signal.pause()"
 DEAF = (
     "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\nwhile True: signal.pause()"
 )
-
-
-def until(what: Callable[[], bool], seconds: float = 60) -> None:
-    ends = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def gone(pid: int) -> bool:
@@ -51,20 +44,12 @@ def command_beside(folder: Path) -> Path:
     return folder / "python"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 Made = Callable[..., Supervisor]
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

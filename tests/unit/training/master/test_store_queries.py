@@ -6,13 +6,7 @@ from elastic_ctr.store import FileStore, NotInStore, StoreUnavailable
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry
 from elastic_ctr.training.master.generations.store_queries import Pending, StoreQueries
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from waiting import Clock
 
 
 @pytest.fixture
@@ -38,7 +32,7 @@ def test_a_query_is_answered_once_the_store_was_read_and_the_next_one_reads_it_a
 
 
 def test_an_answer_that_was_not_taken_in_time_is_dropped(store: FileStore) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     questions = StoreQueries(store, clock)
     with pytest.raises(Pending):
         questions.published()
@@ -51,7 +45,7 @@ def test_an_answer_that_was_not_taken_in_time_is_dropped(store: FileStore) -> No
 
 
 def test_an_expected_query_reads_the_store_anew_each_time_and_is_taken_at_once(store: FileStore) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     questions = StoreQueries(store, clock)
 
     questions.expect_published()

@@ -22,19 +22,13 @@ from elastic_ctr.training.trainer.supervisor import (
 )
 from elastic_ctr.training.trainer.watchdog import Watchdog
 from training.trainer.trainer_file import settings_of
+from waiting import until
 
 Run = Callable[[str], int]
 
 
 def supervised(scratch: Path, *, grace_seconds: float = 600, **given: Any) -> TrainerSupervisor:
     return TrainerSupervisor("trainer-7", settings_of(scratch, **given), grace_seconds)
-
-
-def until(what: Callable[[], bool], seconds: float = 60) -> None:
-    ends = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 @pytest.fixture
