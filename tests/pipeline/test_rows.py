@@ -25,7 +25,7 @@ from raw_rows import FEATURES, Row, random_row, write_hour
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS, LATER_ROWS, SAMPLES = 4000, 1000, 1000
-pytestmark = pytest.mark.timeout(280)
+pytestmark = pytest.mark.timeout(400)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     )
     run = Run(folder / "elastic-ctr-local", values)
     with run.session.running():
-        yield Trained(run, values, run.finish(200), later)
+        yield Trained(run, values, run.finish(300), later)
 
 
 def documented(kind: str, page: str) -> list[str]:

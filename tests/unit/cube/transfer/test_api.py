@@ -292,7 +292,7 @@ async def test_overlays_of_a_stream_go_though_a_checkpoint_has_their_deltas_in_i
             rows={}, files=(), stands_on="a", log=(11, 12, 13),
         )  # fmt: skip
         it.store.put_bytes(log.to_json(), layout.checkpoint_manifest("b"))
-        while it.store.exists(layout.dictionary_overlay(12)):
+        while any(it.store.exists(layout.dictionary_overlay(version)) for version in (11, 12)):
             await asyncio.sleep(0.01)
 
     left = [version for version in range(11, 17) if it.store.exists(layout.dictionary_overlay(version))]
