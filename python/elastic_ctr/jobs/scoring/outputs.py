@@ -116,7 +116,7 @@ def same_rows(one: Path, other: Path, form: OutputFormat) -> bool:
         theirs = _table(other, form)
     except (pa.ArrowException, csv.Error, UnicodeDecodeError):
         return False
-    if ours.column_names != theirs.column_names or len(ours) != len(theirs):
+    if not ours.schema.equals(theirs.schema) or len(ours) != len(theirs):
         return False
     for name, mine, others in zip(ours.column_names, ours.columns, theirs.columns, strict=True):
         if name == "probability":

@@ -103,3 +103,12 @@ def test_a_foreign_file_is_not_the_same_output(form: OutputFormat, foreign: byte
     (tmp_path / "foreign").write_bytes(foreign)
 
     assert not same_rows(tmp_path / "one", tmp_path / "foreign", form)
+
+
+def test_a_parquet_file_whose_probability_is_text_is_not_the_same_output(tmp_path: Path) -> None:
+    written(tmp_path / "one", "parquet", [block(1, [0])])
+    table = pq.read_table(tmp_path / "one")
+    texts = table.set_column(0, "probability", [["0.5 or so"]])
+    pq.write_table(texts, tmp_path / "foreign")
+
+    assert not same_rows(tmp_path / "one", tmp_path / "foreign", "parquet")
