@@ -57,7 +57,10 @@ process.main()
 
 @pytest.mark.parametrize(
     ("ending", "code", "said"),
-    [("full", 1, "scratchDir must have room and be writable"), ("rejoin", REJOIN, "rejoining: generation 1 is over")],
+    [
+        ("full", 1, "scratch folder must have room and be writable"),
+        ("rejoin", REJOIN, "rejoining: generation 1 is over"),
+    ],
 )
 def test_a_trainer_that_ends_while_a_file_is_read_ends_with_its_own_code(
     tmp_path: Path, ending: str, code: int, said: str

@@ -47,10 +47,7 @@ def values_for(data: Path, slots: list[Any] | None, start: str, end: str, /, **c
         "cubeTransfer": {
             "config": {
                 "port": port + 10,
-                "builderPort": port + 11,
-                "pollSeconds": 0.3,
                 "validationTimeoutSeconds": 20,
-                "reportTimeoutSeconds": 5,
             }
         },
         "serving": {

@@ -186,7 +186,7 @@ def test_trainers_and_pservers_without_room_on_their_own_disks_say_so_and_go_on_
     for name in names:
         told = (run.places.folder / "logs" / f"{name}.log").read_text()
         assert "gives back what it holds and ends" in told
-        assert "File too large; trainer.config.scratchDir must have room and be writable" in told
+        assert "File too large; the trainer's scratch folder must have room and be writable" in told
         assert "Traceback" not in told
     assert "File too large" in said
     assert "File too large" in shown

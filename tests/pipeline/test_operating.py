@@ -308,7 +308,7 @@ def test_every_metric_stands_in_the_manual_and_nothing_else(system: Standing) ->
     predict(system.places.serving, "ctr", ["1:0"])
     doors = {
         "master": values.master.config.status_port, "cube-transfer": values.cube_transfer.config.port,
-        "cube-builder": values.cube_transfer.config.builder_port, "cube-server": values.cube.config.admin_port,
+        "cube-builder": values.cube_transfer.config.port + 1, "cube-server": values.cube.config.admin_port,
         "cube-agent": values.cube.config.agent_port, "serving": values.serving.config.admin_port,
     }  # fmt: skip
 

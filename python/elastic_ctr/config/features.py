@@ -11,7 +11,7 @@ from pydantic.config import JsonDict
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.section import ALTERNATIVE, TEXT_TYPES, Count, Section, text_of
+from elastic_ctr.config.section import ALTERNATIVE, Count, Section, text_of
 from elastic_ctr.features.statistics.document import LONGEST, TOP, series_of
 from elastic_ctr.formats.inputs import TextInput
 from elastic_ctr.formats.slots import SlotList
@@ -96,7 +96,7 @@ def _words(given: object) -> object:
 
 _WORDS_SCHEMA: JsonDict = {
     "type": ["array", "string"],
-    "items": {"type": TEXT_TYPES, "minLength": 1},
+    "items": {"type": "string", "minLength": 1},
     "minItems": 1,
     "pattern": "\n",
     "uniqueItems": True,

@@ -68,8 +68,8 @@ _CLOCK_JUMP = 2.0
 class CubeTransfer:
     """The release document and everything that leads to it. Made and used inside one event loop.
 
-    A pod that has not reported for `reportTimeoutSeconds` counts as empty. Without a state file, cube-transfer collects reports for
-    `stateRecoverySeconds` before it publishes anything.
+    A pod that has not reported for `report_timeout_seconds` counts as empty. Without a state file, cube-transfer collects reports for
+    `state_recovery_seconds` before it publishes anything.
     """
 
     def __init__(self, config: CubeTransferFile, store: Store, tokens: Tokens | None = None) -> None:

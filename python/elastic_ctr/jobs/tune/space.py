@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, Crossed
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 
 DEFAULT_NETWORKS = ("deepfm", "wide-deep", "lr", "fm", "dcn-v2", "final-mlp", "slot-dnn")
 # The keys that are searched, except those that `--keep` names or whose beginning it names.
@@ -57,7 +57,7 @@ class Candidate:
     """The settings of a trial."""
 
     model: Model
-    trainer: TrainerConfig
+    trainer: TrainerSettings
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def with_values(base: Candidate, network: Mapping[str, Any], found: Mapping[str,
         place[last] = value
     return Candidate(
         settings(Model, given["model"], "the trial's model"),
-        settings(TrainerConfig, given["trainer"]["config"], "the trial's trainer.config"),
+        settings(TrainerSettings, given["trainer"]["config"], "the trial's trainer.config"),
     )
 
 

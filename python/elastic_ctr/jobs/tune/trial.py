@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.config.section import Section
 from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
@@ -49,7 +49,7 @@ class TrialSpec(Section):
     """
 
     model: Model
-    trainer: TrainerConfig
+    trainer: TrainerSettings
     slots: tuple[str, ...]
     averaged: tuple[str, ...]
     numbers: tuple[str, ...]

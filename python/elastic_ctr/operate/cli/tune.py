@@ -242,7 +242,7 @@ def _digest(values: Values, ask: Ask, seed: int, listing: Listing, trained: list
         "features": None if values.features is None else values.features.model_dump_json(by_alias=True),
         "statistics": values.statistics,
         "model": values.model.model_dump(mode="json"),
-        "trainer": values.trainer.config.model_dump(mode="json", exclude={"admin_port", "scratch_dir"}),
+        "trainer": values.trainer.config.model_dump(mode="json", exclude={"admin_port"}),
         "evaluate": values.master.config.evaluate,
         "search": [ask.records, ask.networks, ask.kept, seed],
         "hours": [trained, validated],

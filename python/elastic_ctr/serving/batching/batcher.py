@@ -32,7 +32,7 @@ from elastic_ctr.serving.worker_counters import Counters
 log = logging.getLogger(__name__)
 
 _BATCHES_AT_ONCE = 2
-# A lookup that takes longer waits for silent holders only: a slow holder was hedged after `cube.hedgeMs`, 20 by default.
+# A lookup that takes longer waits for silent holders only: a slow holder was hedged after `hedge_ms`.
 _DETACH_SECONDS = 0.1
 # Each detached batch has its keys and values in memory.
 _DETACHED_BATCHES = 16

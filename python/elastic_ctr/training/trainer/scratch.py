@@ -21,5 +21,5 @@ def on_scratch(place: Path) -> Iterator[None]:
     except OSError as failed:
         raise ScratchFailed(
             f"{failed.filename or place}: {failed.strerror or failed}; "
-            "trainer.config.scratchDir must have room and be writable"
+            "the trainer's scratch folder must have room and be writable"
         ) from failed

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
 from elastic_ctr.jobs.tune.space import Candidate
 from elastic_ctr.operate.cli.local import load_values
@@ -18,7 +18,7 @@ from elastic_ctr.jobs.tune.outcome import changes, described, document, leaderbo
 from elastic_ctr.jobs.tune.search import Checked, Found, candidates, chosen, with_other_seed
 from elastic_ctr.jobs.tune.study import Result
 
-BASE = Candidate(Model(), TrainerConfig())
+BASE = Candidate(Model(), TrainerSettings())
 HOURS = Hours(
     passes=(TrainedPass(id="20200401/00", pieces=(Piece(file="1.txt", records=90),), shows=90, clicks=9, ends_day=False),),
     validation=(Piece(file="2.txt", records=10),), validated="20200401/01", share=1,
@@ -26,7 +26,7 @@ HOURS = Hours(
 
 
 def model(**given: Any) -> Candidate:
-    return Candidate(Model.model_validate(given), TrainerConfig())
+    return Candidate(Model.model_validate(given), TrainerSettings())
 
 
 def result(number: int, logloss: float | None, candidate: Candidate | None = None) -> Result:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.jobs.tune import pool as module
 from elastic_ctr.jobs.tune.pool import Step, TrialPool
 from elastic_ctr.jobs.tune.space import Candidate
@@ -36,7 +36,7 @@ def test_a_trial_stopped_at_its_first_step_says_nothing_of_a_second_one_that_cam
     def process(_: list[str], **streams: Any) -> "subprocess.Popen[bytes]":
         return subprocess.Popen([sys.executable, "-c", _TWO_STEPS], **streams)
 
-    candidate = Candidate(space_of({}).base.model, TrainerConfig())
+    candidate = Candidate(space_of({}).base.model, TrainerSettings())
     with TrialPool(_Template(), tmp_path, 1, 60.0, keep=False) as pool:  # type: ignore[arg-type]
         with monkeypatch.context() as patched:
             patched.setattr(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
 from elastic_ctr.jobs.tune.trial import Training, TrialFailed, TrialSpec
 from elastic_ctr.training.control import control_pb2 as control
@@ -90,7 +90,7 @@ def training_of(
     )  # fmt: skip
     hours = Hours(passes=passes, validation=(Piece(file="validation.txt", records=5),), validated="x", share=1)
     spec = TrialSpec(
-        model=MODEL, trainer=TrainerConfig(epochs=one.epochs), slots=("a",), averaged=(), numbers=(),
+        model=MODEL, trainer=TrainerSettings(epochs=one.epochs), slots=("a",), averaged=(), numbers=(),
         evaluates=one.config.evaluate, holds_out=holdout > 0, hours=str(folder / "hours.json"), folder=str(folder),
     )  # fmt: skip
     return Training(engine, spec, hours, engine.said.append)  # type: ignore[arg-type]

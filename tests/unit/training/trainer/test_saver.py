@@ -174,7 +174,7 @@ def test_a_scratch_that_cannot_be_written_is_another_error_than_a_store_that_can
 ) -> None:
     (tmp_path / "scratch/dense").write_bytes(b"")
 
-    with pytest.raises(ScratchFailed, match=r"scratch/dense: File exists; trainer.config.scratchDir must have room"):
+    with pytest.raises(ScratchFailed, match=r"scratch/dense: File exists; the trainer's scratch folder must have room"):
         saver.save(order())
     (tmp_path / "scratch/dense").unlink()
     (tmp_path / "store").write_bytes(b"")

@@ -171,7 +171,7 @@ def test_a_parent_that_cannot_write_to_the_scratch_ends_with_1_and_one_sentence(
 
     [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert f"{tmp_path}/{file}" in said
-    assert "trainer.config.scratchDir must have room and be writable" in said
+    assert "the trainer's scratch folder must have room and be writable" in said
     assert not (tmp_path / "lives").exists()
 
 

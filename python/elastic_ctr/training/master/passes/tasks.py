@@ -5,7 +5,7 @@ A lease ends with its task unfinished in one of four ways:
 - a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`, counted from when it began the task, and
   again from when it began to train it. The data is the likely cause: `maxFailures` in a row park the task.
 - a lost lease: the trainer was silent for `leaseSeconds`, or left because of its own machine, such as a full disk. So a healthy
-  task survives many of these; `maxLostLeases` in a row park it, because the task itself may then kill its trainers. All tasks
+  task survives many of these; `max_lost_leases` in a row park it, because the task itself may then kill its trainers. All tasks
   of a lost trainer count it, because the culprit is unknown.
 - neither: the trainer left in order, or a recovery began.
 
