@@ -14,14 +14,13 @@ from elastic_ctr.cube.server.precompile import warm
 from elastic_ctr.features.record_text import record_text, shuffled_lines
 from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.features.transforms.xxh3 import hashes_of
-from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.cells import RowSample, cells_of
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.inputs import Inputs, TextInput
 from elastic_ctr.formats.readers.batches import Format, Wanted
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.readers.loops import copy_spans, join_values
-from elastic_ctr.formats.readers.rows import rows_in_range
 from elastic_ctr.formats.record_arrays import record_arrays
-from elastic_ctr.formats.row_sample import RowSample
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.frontends.native_http import precompile
 from elastic_ctr.training.export.table_text import RowLayout, parse_rows

@@ -39,7 +39,7 @@ from elastic_ctr.store.versions.manifest import (
     Record,
     VersionManifest,
 )
-from elastic_ctr.store.versions.refusals import Refusal, read_refusals
+from elastic_ctr.store.versions.safeguards import Refusal, read_refusals
 from fuzz.mutation import Mutator
 
 _GOOD = 40

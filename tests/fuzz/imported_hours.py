@@ -15,7 +15,7 @@ from elastic_ctr.features.statistics.collector import Collector, merged, part_na
 from elastic_ctr.formats.cells import Cells, without_words
 from elastic_ctr.formats.inputs import Inputs
 from elastic_ctr.formats.readers.batches import Format, Kind, RowBatch, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.serving.batching.instances import joined
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.rows_json import parse_rows

@@ -16,7 +16,7 @@ from elastic_ctr.formats.json_rows import row_of, unknown_column
 from elastic_ctr.formats.json_scan import RowScanner
 from elastic_ctr.formats.line import LineRefused, parse_line
 from elastic_ctr.formats.readers.batches import Format, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter

@@ -13,7 +13,7 @@ from pydantic.config import JsonDict
 from elastic_ctr.config.kafka import Kafka
 from elastic_ctr.config.section import EXACT, TEXT_TYPES, Count, Seconds, Section, Share, text_of
 from elastic_ctr.config.stream_address import is_stream
-from elastic_ctr.formats.missing_words import USUAL_WORDS, MissingWords
+from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.auth import TokenFile, Tokens
 

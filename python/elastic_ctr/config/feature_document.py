@@ -11,7 +11,7 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.config.values_file import sentences
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.transforms.transformer import Transformer
-from elastic_ctr.formats.missing_words import NO_WORDS, MissingWords
+from elastic_ctr.formats.inputs import NO_WORDS, MissingWords
 
 FILE = "features.json"
 

@@ -27,9 +27,8 @@ from elastic_ctr.features.transforms import formulas
 from elastic_ctr.features.transforms import transformer as t
 from elastic_ctr.features.transforms.formulas import Texts
 from elastic_ctr.features.transforms.transformer import Program, Series, Transformer
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import NO_WORDS, Inputs, MissingWords, TextInput
 from elastic_ctr.formats.keys import Keys
-from elastic_ctr.formats.missing_words import NO_WORDS, MissingWords
 from elastic_ctr.formats.slots import SlotList
 
 _SCALES = {"standardize": t.STANDARDIZE, "minMax": t.MIN_MAX}

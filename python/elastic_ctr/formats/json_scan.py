@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elastic_ctr.formats.cells import Bytes, Cells, Numbers, Places
-from elastic_ctr.formats.decimals import MOST_DIGITS, nearest_float
+from elastic_ctr.formats.decimals import MOST_DIGITS, is_utf8, nearest_float
 from elastic_ctr.formats.inputs import Inputs
-from elastic_ctr.formats.utf8 import is_utf8
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
 

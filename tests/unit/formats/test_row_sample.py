@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from elastic_ctr.formats.cells import Cells, cells_of
+from elastic_ctr.formats.cells import Cells, RowSample, cells_of
 from elastic_ctr.formats.inputs import Inputs, TextInput
-from elastic_ctr.formats.row_sample import RowSample
 
 INPUTS = Inputs((TextInput("tag", ""), TextInput("word", "")), ("price",))
 

@@ -7,7 +7,7 @@ import pytest
 
 from elastic_ctr.runtime.mlflow import TrackingServer, TrackingUnavailable
 from elastic_ctr.training.master.tracking import Tracking, numbers_of, settings_of
-from elastic_ctr.training.trainer.host_metrics import HostMetrics
+from elastic_ctr.training.trainer.supervisor import HostMetrics
 from runtime.tracking_server import Server
 
 PASS = {

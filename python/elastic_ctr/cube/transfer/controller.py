@@ -48,8 +48,15 @@ from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import Store
-from elastic_ctr.store.versions.holds import is_gone, is_resumed, newest_hold, write_resumption
-from elastic_ctr.store.versions.refusals import Refusal, read_refusals, write_refusal
+from elastic_ctr.store.versions.safeguards import (
+    Refusal,
+    is_gone,
+    is_resumed,
+    newest_hold,
+    read_refusals,
+    write_refusal,
+    write_resumption,
+)
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
 from elastic_ctr.runtime.metrics import Metrics
-from elastic_ctr.store.versions.holds import Hold
 from elastic_ctr.store.versions.manifest import VersionManifest, freshness_seconds
+from elastic_ctr.store.versions.safeguards import Hold
 
 # Event times this far ahead of now mean that clocks differ; an hour that is published before its end is less far ahead.
 _CLOCKS_DIFFER = 2 * 3600.0

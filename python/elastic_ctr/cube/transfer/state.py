@@ -17,8 +17,8 @@ from elastic_ctr.cube.placement import (
     readers_verdict,
 )
 from elastic_ctr.cube.release import AgentReport, Generation, Placement, ReaderReport, ReleaseDocument, following
-from elastic_ctr.store.versions.holds import Hold
 from elastic_ctr.store.versions.manifest import DictionaryManifest, Record, VersionId, VersionManifest, Whole
+from elastic_ctr.store.versions.safeguards import Hold
 
 # Number of past versions whose times and names are kept.
 REMEMBERED = 64

@@ -30,12 +30,10 @@ from elastic_ctr.features.statistics.document import (
     TextStatistics,
     series_of,
 )
-from elastic_ctr.features.statistics.moments import MOST_NUMBERS, Sums, sums_of
-from elastic_ctr.features.statistics.quantiles import Points, Quantiles
+from elastic_ctr.features.statistics.sketches import MOST_NUMBERS, Points, Quantiles, Sums, sums_of
 from elastic_ctr.features.transforms.formulas import Texts
 from elastic_ctr.features.transforms.xxh3 import hashes_of
-from elastic_ctr.formats.cells import Cells, joined_cells
-from elastic_ctr.formats.copied_cells import copied
+from elastic_ctr.formats.cells import Cells, copied, joined_cells
 from elastic_ctr.formats.inputs import Inputs, TextInput
 from elastic_ctr.machine_code.compiled import compiled
 

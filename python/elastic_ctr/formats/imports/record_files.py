@@ -1,4 +1,7 @@
-"""Import of records with named and typed values, from JSON lines and Parquet, into hours of JSON lines."""
+"""Import of records with named and typed values, from JSON lines and Parquet, into hours of JSON lines.
+
+The rows of Parquet become JSON lines with decimals, dates, times and vectors in the form of requests.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import chain, islice
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import orjson
 
+from elastic_ctr.formats.imports.cell_texts import utc
 from elastic_ctr.formats.imports.delimited_files import RecordFormat
-from elastic_ctr.formats.imports.event_times import utc
 from elastic_ctr.formats.imports.importers import ImportRefused, Row, RowRefused, Rows
 from elastic_ctr.formats.imports.proposal import Proposal, Proposed
+from elastic_ctr.formats.imports.text_files import lines_of_file, without_last_empty
 from elastic_ctr.formats.imports.written_values import WrittenValues, require_same
 
 _LOOKED_AT = 1_000
@@ -237,3 +242,57 @@ def json_records(lines: Iterator[bytes], name: str) -> Iterator[Record | RowRefu
             yield Record(number, values, line)
         else:
             yield RowRefused("not_json", f"line {number}: it is no object, with a value for each column")
+
+
+class JsonImport(RecordImport):
+    """One import; a line is kept as it is if its label is 0, 1, true or false."""
+
+    def file_rows(self, path: Path) -> Rows:
+        """As Importer.file_rows."""
+        return self.rows(
+            json_records(without_last_empty(lines_of_file(path, self._form.encoding)), str(path)), str(path)
+        )
+
+
+_MOST_ROWS = 4_096
+
+
+class ParquetImport(RecordImport):
+    """One import."""
+
+    def file_rows(self, path: Path) -> Rows:
+        """As Importer.file_rows."""
+        return self.rows(_records(path), str(path))
+
+
+def _records(path: Path) -> Iterator[Record]:
+    """Raises ImportRefused."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise ImportRefused(f"{path} has several columns {twice!r}; give each its own name.")
+            number = 0
+            for batch in file.iter_batches(_MOST_ROWS):
+                for values in _in_microseconds(batch).to_pylist():
+                    number += 1
+                    yield Record(number, values)
+    except (pa.ArrowException, ValueError) as wrong:
+        if isinstance(wrong, ImportRefused):
+            raise
+        raise ImportRefused(f"{path} cannot be read as Parquet: {wrong}") from wrong
+
+
+def _in_microseconds(batch: Any) -> Any:
+    """Times as Python has them, which cuts nanoseconds off."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    for place, field in enumerate(batch.schema):
+        if types.is_timestamp(field.type) and field.type.unit == "ns":
+            times = batch.column(place).cast(pa.timestamp("us", field.type.tz), safe=False)
+            batch = batch.set_column(place, field.name, times)
+    return batch

@@ -10,22 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.formats.decimals import MOST_DIGITS, nearest_float
-from elastic_ctr.formats.readers import refusals
-from elastic_ctr.formats.utf8 import is_utf8
+from elastic_ctr.formats.decimals import MOST_DIGITS, is_utf8, nearest_float
+from elastic_ctr.formats.readers import row_refusals
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import equal_bytes, load_u64, trailing_zeros
 
 _FINE, _TOO_LONG, _EMPTY, _OPEN_QUOTE, _AFTER_QUOTE, _WRONG_COLUMNS, _NOT_A_NUMBER, _NOT_UTF8, _NOT_BOTH = (
-    refusals.FINE,
-    refusals.TOO_LONG,
-    refusals.EMPTY,
-    refusals.OPEN_QUOTE,
-    refusals.AFTER_QUOTE,
-    refusals.WRONG_COLUMNS,
-    refusals.NOT_A_NUMBER,
-    refusals.NOT_UTF8,
-    refusals.NOT_BOTH,
+    row_refusals.FINE,
+    row_refusals.TOO_LONG,
+    row_refusals.EMPTY,
+    row_refusals.OPEN_QUOTE,
+    row_refusals.AFTER_QUOTE,
+    row_refusals.WRONG_COLUMNS,
+    row_refusals.NOT_A_NUMBER,
+    row_refusals.NOT_UTF8,
+    row_refusals.NOT_BOTH,
 )
 HARD = 255
 """The code of a number that `read_numbers` leaves to a slower and exact way."""

@@ -15,9 +15,9 @@ from typing import BinaryIO
 import numpy as np
 
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
-from elastic_ctr.formats.cells import Bytes, Cells, Places
+from elastic_ctr.formats.cells import Bytes, Cells, Numbers, Places, accept_numbers, word_table
 from elastic_ctr.formats.convert import EXCERPT_BYTES
-from elastic_ctr.formats.readers import refusals
+from elastic_ctr.formats.readers import row_refusals
 from elastic_ctr.formats.readers.batches import (
     MOST_BYTES,
     MOST_ROWS,
@@ -28,9 +28,52 @@ from elastic_ctr.formats.readers.batches import (
     Wanted,
     find_columns,
 )
-from elastic_ctr.formats.readers.loops import check_both, check_utf8, split_lines
-from elastic_ctr.formats.readers.number_texts import numbers_of_texts
-from elastic_ctr.formats.readers.refusals import Codes, judge_counts, refusal, refuse, shown, shown_bytes
+from elastic_ctr.formats.readers.loops import HARD, check_both, check_utf8, copy_spans, read_numbers, split_lines
+from elastic_ctr.formats.readers.row_refusals import Codes, judge_counts, refusal, refuse, shown, shown_bytes
+
+
+def numbers_of_texts(
+    data: Bytes, spans: Places, codes: Codes, missing: tuple[str, ...] = ()
+) -> tuple[Numbers, Codes | None]:
+    """Return f64[n, numbers] of the texts at `spans`, i64[n, numbers, 2]; empty texts and the words `missing` are NaN.
+
+    Also return the code of each number, or None if all are fine: NOT_A_NUMBER, or NOT_FINITE for names of infinity and
+    NaN and for numbers that round to infinity. Rows that are not fine are not read.
+    """
+    numbers = np.empty(spans.shape[:2], np.float64)
+    cells = np.empty(spans.shape[:2], np.uint8)
+    if not read_numbers(data, spans, codes, numbers, cells):
+        return numbers, None
+    if missing:
+        accept_numbers(data, spans, cells, word_table(missing), row_refusals.NOT_A_NUMBER, row_refusals.FINE)
+    hard = cells == HARD
+    if hard.any():
+        numbers[hard] = _exact(data, spans[hard])
+        cells[hard] = np.where(np.isfinite(numbers[hard]), row_refusals.FINE, row_refusals.NOT_FINITE)
+    sizes = spans[:, :, 1] - spans[:, :, 0]
+    perhaps_named = (cells == row_refusals.NOT_A_NUMBER) & (sizes >= len("nan")) & (sizes <= len("-infinity"))
+    for row, place in np.argwhere(perhaps_named).tolist():
+        begin, end = spans[row, place]
+        if _is_named(data[begin:end].tobytes()):
+            cells[row, place] = row_refusals.NOT_FINITE
+    return numbers, cells if cells.any() else None
+
+
+def _is_named(text: bytes) -> bool:
+    return text.lower().lstrip(b"+-") in (b"nan", b"inf", b"infinity")
+
+
+def _exact(data: Bytes, spans: Places) -> Numbers:
+    import pyarrow as pa
+
+    sizes = spans[:, 1] - spans[:, 0]
+    offsets = np.zeros(len(spans) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    texts = np.empty(offsets[-1], np.uint8)
+    copy_spans(data, np.ascontiguousarray(spans), texts)
+    array = pa.Array.from_buffers(pa.large_string(), len(spans), [None, pa.py_buffer(offsets), pa.py_buffer(texts)])
+    return array.cast(pa.float64()).to_numpy()  # type: ignore[no-any-return]
+
 
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 
@@ -133,7 +176,7 @@ class _Splitter:
         if cells is not None and cells[:, counted:].any():
             bad = cells[:, counted:]
             first = bad.argmax(axis=1)
-            for code in (refusals.NOT_A_NUMBER, refusals.NOT_FINITE):
+            for code in (row_refusals.NOT_A_NUMBER, row_refusals.NOT_FINITE):
                 refuse(code, bad[np.arange(len(bad)), first] == code, first + counted, codes, details)
         for text, number in self._wanted.inputs.in_both_ways:
             check_both(data, found.begins, found.ends, text, numbers, counted + number, codes, details)
@@ -142,7 +185,7 @@ class _Splitter:
         places = offset + found.lines[:, 0]
         if offset == 0 and block.startswith(codecs.BOM_UTF8) and places[0] == len(codecs.BOM_UTF8):
             places[0] = 0
-        kept = codes == refusals.FINE
+        kept = codes == row_refusals.FINE
         if kept.all():
             rows = Cells(data, found.begins, found.ends, np.ascontiguousarray(numbers[:, counted:]))
             return RowBatch(rows, shows, clicks, places, [])
@@ -154,21 +197,21 @@ class _Splitter:
         code, detail = int(found.codes[row]), int(found.details[row])
         begin, end = found.lines[row].tolist()
         facts: dict[str, object]
-        if code in (refusals.OPEN_QUOTE, refusals.AFTER_QUOTE):
+        if code in (row_refusals.OPEN_QUOTE, row_refusals.AFTER_QUOTE):
             # A row may have more columns than the file.
             column = self._columns[detail] if detail < len(self._columns) else f"number {detail + 1}"
             facts = {"column": column}
-        elif code in (refusals.TOO_LONG, refusals.EMPTY):
+        elif code in (row_refusals.TOO_LONG, row_refusals.EMPTY):
             facts = {"limit": self._max_line_bytes}
-        elif code == refusals.WRONG_COLUMNS:
+        elif code == row_refusals.WRONG_COLUMNS:
             facts = {"found": detail, "limit": len(self._columns)}
-        elif code == refusals.NOT_UTF8:
+        elif code == row_refusals.NOT_UTF8:
             value = data[found.begins[row, detail] : found.ends[row, detail]].tobytes()
             facts = {"column": self._names[detail], "value": shown_bytes(value)}
         else:
             column = self._names[len(self._wanted.inputs.texts) + detail]
             facts = {"column": column, "value": self._number(data, found, row, detail)}
-            if code == refusals.ABOVE_SHOWS:
+            if code == row_refusals.ABOVE_SHOWS:
                 facts |= {"shows": self._wanted.shows, "limit": self._number(data, found, row, 1)}
         return RefusedRow(place, *refusal(code, **facts), block[begin : min(end, begin + EXCERPT_BYTES)])
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elastic_ctr.config.role_files import ScoringFile
-from elastic_ctr.jobs.scoring.job_report import Report
 from elastic_ctr.jobs.scoring.order import Order
+from elastic_ctr.jobs.scoring.quality import Report
 from elastic_ctr.jobs.scoring.run import Progress, run_job
 from elastic_ctr.jobs.scoring.scoring_job import Job
 from elastic_ctr.jobs.scoring.worker import Place

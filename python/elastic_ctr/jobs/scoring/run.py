@@ -13,10 +13,9 @@ from pathlib import Path
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.roles import StoreConfig
-from elastic_ctr.jobs.scoring.job_report import Report
 from elastic_ctr.jobs.scoring.leases import LEASE_SECONDS
 from elastic_ctr.jobs.scoring.listing import Listing
-from elastic_ctr.jobs.scoring.quality import total
+from elastic_ctr.jobs.scoring.quality import Report, total
 from elastic_ctr.jobs.scoring.records import reader_of
 from elastic_ctr.jobs.scoring.scoring_job import Job, JobFolder, Options, Outcome, digest_of, tasks_of
 from elastic_ctr.jobs.scoring.version import VersionUnusable, fetch_version, find_version

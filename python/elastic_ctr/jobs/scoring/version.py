@@ -30,7 +30,7 @@ from elastic_ctr.store.versions.manifest import (
     read_full,
     read_version,
 )
-from elastic_ctr.store.versions.refusals import read_refusals
+from elastic_ctr.store.versions.safeguards import read_refusals
 
 LATEST, LIVE = "latest", "live"
 _NAMED = 5

@@ -17,7 +17,7 @@ from elastic_ctr.jobs.scoring.dumps import dump_names
 from elastic_ctr.jobs.scoring.leases import LEASE_SECONDS, Lease, Leases
 from elastic_ctr.jobs.scoring.outputs import RowWriter, row_writer, same_rows
 from elastic_ctr.jobs.scoring.quality import QualityCounter
-from elastic_ctr.jobs.scoring.records import RecordReader, Records, reader_of
+from elastic_ctr.jobs.scoring.records import RecordReader, Records, Where, reader_of, split_unscored
 from elastic_ctr.jobs.scoring.scorer import Scorer
 from elastic_ctr.jobs.scoring.scoring_job import (
     LEASES,
@@ -29,7 +29,6 @@ from elastic_ctr.jobs.scoring.scoring_job import (
     ScoringTask,
     Written,
 )
-from elastic_ctr.jobs.scoring.unscored import Where, split_unscored
 from elastic_ctr.jobs.scoring.version import VersionFiles
 from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.lifecycle import die_with_parent

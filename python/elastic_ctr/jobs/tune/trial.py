@@ -31,8 +31,8 @@ from elastic_ctr.training.control.server_sockets import address_on_this_machine,
 from elastic_ctr.training.master.passes import learning
 from elastic_ctr.training.model.evaluation import BUCKETS, Histograms, quality_of_histogram
 from elastic_ctr.training.model.program import prepare_environment
+from elastic_ctr.training.trainer.converted_files import parts_of
 from elastic_ctr.training.trainer.engine import Engine, EngineBroken
-from elastic_ctr.training.trainer.held_out import parts_of
 
 _START_SECONDS = 120
 

@@ -24,7 +24,7 @@ from elastic_ctr.config.statistics import absent_vocabularies, numbers_out_of_sc
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics, series_of
-from elastic_ctr.formats.imports.category_texts import note_of_texts
+from elastic_ctr.formats.imports.cell_texts import note_of_texts
 from elastic_ctr.jobs.scoring.listing import complete_hours
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values

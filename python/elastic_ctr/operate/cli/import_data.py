@@ -15,12 +15,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from elastic_ctr.config.load import ConfigRefused, read_yaml
 from elastic_ctr.formats.hours import DONEFILE, VALUES, HoursRefused, HourTree, folders_of, parse_hour
-from elastic_ctr.formats.imports.criteo import CRITEO, CriteoImport
-from elastic_ctr.formats.imports.delimited_files import CsvFormat, CsvImport, RecordFormat
-from elastic_ctr.formats.imports.event_times import EPOCH, FORMATS, ISO
+from elastic_ctr.formats.imports.cell_texts import EPOCH, FORMATS, ISO
+from elastic_ctr.formats.imports.delimited_files import CRITEO, CriteoImport, CsvFormat, CsvImport, RecordFormat
 from elastic_ctr.formats.imports.importers import Importer, ImportRefused, Summary, import_files
-from elastic_ctr.formats.imports.json_files import JsonImport
-from elastic_ctr.formats.imports.parquet_files import ParquetImport
+from elastic_ctr.formats.imports.record_files import JsonImport, ParquetImport
 from elastic_ctr.formats.imports.sparse_files import SparseFormat, SparseImport
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.next_step import command

@@ -8,7 +8,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -20,9 +21,10 @@ from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.own_network import read_source
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.formats.readers.files import names_of
+from elastic_ctr.jobs.scoring.listing import NothingToRead, complete_hours
 from elastic_ctr.operate.cli.check import SETTLE_SECONDS, CheckFailed, verify_serving
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
-from elastic_ctr.operate.cli.first_file import check_columns
 from elastic_ctr.operate.cli.next_step import dir_option, each_of, print_next, shown
 from elastic_ctr.operate.cli.status import status
 from elastic_ctr.operate.local.plan import Places
@@ -44,7 +46,8 @@ from elastic_ctr.operate.local.session import (
 )
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure
-from elastic_ctr.store import StoreError
+from elastic_ctr.store import StoreError, open_source
+from elastic_ctr.training.trainer.conversions import format_of
 
 app = typer.Typer(
     help="Run everything on this machine, from the values file that a cluster takes.", no_args_is_help=True
@@ -426,3 +429,37 @@ def down(folder: Folder = DEFAULT_FOLDER) -> None:
 
 
 app.command("status")(status)
+
+
+def check_columns(values: Values) -> None:
+    """Raises ConfigRefused if the header lacks a column that is read. If the file cannot be read now, the master reports that later."""
+    found = None
+    with suppress(NothingToRead, OSError, ValueError):
+        found = _header(values)
+    if found is None or values.features is None:
+        return
+    path, names = found
+    wanted = [(f"features.{feature}", column) for feature, column in values.features.columns()]
+    wanted += [
+        (f"data.{key}", column) for key in ("label", "shows") if (column := getattr(values.data, key)) is not None
+    ]
+    wrong = []
+    for key, column in wanted:
+        if column not in names:
+            [near, *_] = [*get_close_matches(column, names, 1), None]
+            way_out = f"did you mean {near!r}?" if near else "name one of them"
+            wrong.append(f"{key} reads the column {column!r}, which {path} lacks: it has {', '.join(names)}; {way_out}")
+    if wrong:
+        raise ConfigRefused("\n".join(wrong))
+
+
+def _header(values: Values) -> tuple[str, tuple[str, ...]] | None:
+    data = values.data
+    if values.features is None or data.is_stream or not data.source.url.startswith("file:///"):
+        return None
+    with closing(open_source(data.source.url, data.source.user)) as source:
+        for path in complete_hours(source, data, chosen=False).files:
+            with source.open(path) as stream:
+                if (names := names_of(stream, path, format_of(data), data.max_line_bytes)) is not None:
+                    return path, names
+    return None

@@ -14,9 +14,9 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from elastic_ctr.formats.inputs import USUAL_WORDS
 from elastic_ctr.formats.keys import PADDING_KEY
 from elastic_ctr.formats.line import LineRefused, parse_features, parse_line
-from elastic_ctr.formats.missing_words import USUAL_WORDS
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.operate.cli.cluster import target_of
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse

@@ -14,11 +14,10 @@ import typer
 from elastic_ctr.config.data import Data
 from elastic_ctr.formats.blocks import open_lines
 from elastic_ctr.formats.cells import Cells
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import USUAL_WORDS, Inputs, MissingWords, TextInput
 from elastic_ctr.formats.json_rows import json_of_row
-from elastic_ctr.formats.missing_words import USUAL_WORDS, MissingWords
 from elastic_ctr.formats.readers.batches import Format, Kind, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 
 _KINDS = tuple(each for each in get_args(Kind) if each != "reader")
 # Separates the values of a list internally: serving has the real separators, and accepts lists.

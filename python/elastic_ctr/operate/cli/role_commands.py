@@ -74,8 +74,7 @@ def master(config: ConfigFile) -> None:
 def trainer(config: ConfigFile) -> None:
     """Lease tasks from the master, convert and check them, train them against the parameter servers."""
     from elastic_ctr.runtime.mlflow import TrackingServer
-    from elastic_ctr.training.trainer.host_metrics import HostMetrics
-    from elastic_ctr.training.trainer.supervisor import TrainerSupervisor
+    from elastic_ctr.training.trainer.supervisor import HostMetrics, TrainerSupervisor
 
     settings = _settings_of(TrainerFile, config, "trainer")
     # Check the token files here; the training process reads them again.

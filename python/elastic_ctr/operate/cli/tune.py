@@ -19,9 +19,9 @@ from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.jobs.scoring.listing import Listing, NothingToRead, complete_hours
-from elastic_ctr.jobs.tune.hours import HoursReader, HoursRefused, at_hours, divided
+from elastic_ctr.jobs.tune.converted_hours import HoursReader, HoursRefused, at_hours, divided
 from elastic_ctr.jobs.tune.passes import Hours, SearchFailed
-from elastic_ctr.jobs.tune.scratch import OtherSearch, Scratch
+from elastic_ctr.jobs.tune.search_folder import OtherSearch, Scratch
 from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, is_kept, usable_networks
 from elastic_ctr.jobs.tune.trial import TrialSpec
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.splitmix import GAMMA, mixed
+from elastic_ctr.features.transforms.xxh3 import GAMMA, mixed
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema
 

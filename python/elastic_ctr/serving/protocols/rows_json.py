@@ -19,10 +19,9 @@ from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.transforms.transformer import TooManyKeys, Transformer
 from elastic_ctr.formats.cells import Cells, cells_of
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.inputs import USUAL_WORDS, Inputs
 from elastic_ctr.formats.json_rows import CellRefused, Row, row_of, unknown_column
 from elastic_ctr.formats.json_scan import RowScanner
-from elastic_ctr.formats.missing_words import USUAL_WORDS
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema

@@ -40,7 +40,7 @@ from elastic_ctr.store import Store, StoreError, open_store
 from elastic_ctr.store.address import tokens_for
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.refusals import read_refusals
+from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control import control_pb2_grpc
 from elastic_ctr.training.control.channel import MAX_MESSAGE, MAX_RESULT, OPTIONS

@@ -29,13 +29,12 @@ from elastic_ctr.store.versions.manifest import ManifestDamaged
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.training.control.forwarder import ping_through
-from elastic_ctr.training.control.forwarder_process import expose
 from elastic_ctr.training.control.proof import ProofRefused, new_life
 from elastic_ctr.training.control.server_call import ping
-from elastic_ctr.training.control.server_sockets import address_on_this_machine, socket_name
-from elastic_ctr.training.pserver.compaction import COMPACTION, Compactor
+from elastic_ctr.training.control.server_sockets import address_on_this_machine, expose, socket_name
 from elastic_ctr.training.pserver.folders import Folders
 from elastic_ctr.training.pserver.process import REFUSED
+from elastic_ctr.training.pserver.table_compaction import COMPACTION, Compactor
 
 log = logging.getLogger(__name__)
 

@@ -12,24 +12,30 @@ import numpy.typing as npt
 from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.transforms.transformer import Transformed, Transformer
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
-from elastic_ctr.formats.cells import Cells
+from elastic_ctr.formats.cells import Cells, RowSample
 from elastic_ctr.formats.convert import EXCERPT_BYTES, Converted, Converter
 from elastic_ctr.formats.json_rows import cells_of_json, json_of_row
 from elastic_ctr.formats.keys import PADDING_KEY
 from elastic_ctr.formats.line import MAX_LINE_BYTES, Reason
 from elastic_ctr.formats.readers.batches import Format, RowBatch, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.record_arrays import record_arrays
-from elastic_ctr.formats.row_sample import RowSample
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.sources.streams.interface import Lines, Stream
 from elastic_ctr.store.source import Source
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.trainer.left_out import NOTHING, SKIPPED, LeftOut, left_out_of
+from elastic_ctr.training.trainer.converted_files import on_scratch
 from elastic_ctr.training.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
-from elastic_ctr.training.trainer.scratch import on_scratch
-from elastic_ctr.training.trainer.suspects import ORDINARY, Suspect, Suspects
-from elastic_ctr.training.trainer.task_lines import pieces_of
+from elastic_ctr.training.trainer.task_lines import (
+    NOTHING,
+    ORDINARY,
+    SKIPPED,
+    LeftOut,
+    Suspect,
+    Suspects,
+    left_out_of,
+    pieces_of,
+)
 
 Floats = npt.NDArray[np.float32]
 _SAMPLE_KEYS = 4096

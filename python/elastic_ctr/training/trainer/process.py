@@ -27,14 +27,13 @@ from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import fetch, read_checkpoint, read_version
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import ForeignMasterGrace, MasterClient
-from elastic_ctr.training.control.forwarder_process import reach
-from elastic_ctr.training.control.server_sockets import link_sockets
+from elastic_ctr.training.control.server_sockets import link_sockets, reach
 from elastic_ctr.training.model.networks.inspection import inspect_own
 from elastic_ctr.training.model.networks.own import NetworkRefused
 from elastic_ctr.training.model.program import prepare_environment, start_paddle
 from elastic_ctr.training.trainer.conversions import Conversions
+from elastic_ctr.training.trainer.converted_files import ScratchFailed, on_scratch
 from elastic_ctr.training.trainer.engine import Engine, EngineBroken
-from elastic_ctr.training.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.training.trainer.supervisor import LEAVE_SIGNAL, WATCH_FILE
 from elastic_ctr.training.trainer.take_over import Names
 from elastic_ctr.training.trainer.task_work import TaskWork

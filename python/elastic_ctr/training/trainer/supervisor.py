@@ -18,8 +18,9 @@ from typing import Any
 import psutil
 
 from elastic_ctr.config.role_files import TrainerFile
+from elastic_ctr.runtime.mlflow import Reporter, TrackingServer
 from elastic_ctr.training.control.channel import MasterClient
-from elastic_ctr.training.trainer.scratch import ScratchFailed, on_scratch
+from elastic_ctr.training.trainer.converted_files import ScratchFailed, on_scratch
 from elastic_ctr.training.trainer.watchdog import REJOIN, Watchdog
 
 log = logging.getLogger(__name__)
@@ -150,3 +151,38 @@ class _DelegatedWatchdog:
             return self._file.stat().st_mtime_ns
         except OSError:
             return 0
+
+
+_HOST_METRICS_SECONDS = 15.0
+
+
+class HostMetrics(Reporter):
+    """A reporter in the trainer's supervisor. It waits for the master to begin the run."""
+
+    def __init__(self, server: TrackingServer, name: str, training: str, experiment: str) -> None:
+        super().__init__(_HOST_METRICS_SECONDS, self._send, server)
+        self._name = name
+        self._training = training
+        self._experiment = experiment
+        self._run: str | None = None
+
+    def _send(self) -> None:
+        """Report the machine's CPU in per cent of all cores since the last report, and the bytes of this pod's processes."""
+        own = psutil.Process()
+        memory = 0
+        for each in (own, *own.children(recursive=True)):
+            try:
+                memory += each.memory_info().rss
+            except psutil.NoSuchProcess:  # noqa: PERF203 (each may have ended)
+                pass
+        metrics = {
+            f"host/{self._name}/cpu_percent": psutil.cpu_percent(),
+            f"host/{self._name}/memory_bytes": float(memory),
+        }
+        run, self._run = self._run, None
+        if run is None:
+            run = self._server.run_of(self._training, self._experiment, begin=False)
+        if run is not None:
+            self._server.log(run, metrics, int(time.time()))
+        # Kept only after a success, so that a deleted run is looked up again.
+        self._run = run

@@ -20,7 +20,7 @@ from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import MasterClient
 from elastic_ctr.training.control.server_call import ping
 from elastic_ctr.training.control.server_sockets import socket_name
-from elastic_ctr.training.trainer.scratch import on_scratch
+from elastic_ctr.training.trainer.converted_files import on_scratch
 
 log = logging.getLogger(__name__)
 

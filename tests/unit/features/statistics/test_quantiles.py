@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.features.statistics.quantiles import FAN, POINTS, Numbers, Points, Quantiles, joined
+from elastic_ctr.features.statistics.sketches import FAN, POINTS, Numbers, Points, Quantiles, joined
 
 
 def points_of(numbers: Numbers) -> Points:

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.formats.imports.criteo import CRITEO, CriteoImport
-from elastic_ctr.formats.imports.delimited_files import CsvFormat, CsvImport
+from elastic_ctr.formats.imports.delimited_files import CRITEO, CriteoImport, CsvFormat, CsvImport
 from elastic_ctr.formats.imports.importers import ImportRefused, Summary
 from elastic_ctr.formats.inputs import Inputs, TextInput
 from elastic_ctr.formats.readers.batches import Format, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from formats.imports.test_importers import hours, run, run_text
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data"

@@ -1,7 +1,7 @@
 import numpy as np
 
 from elastic_ctr.jobs.scoring.quality import QualityCounter
-from elastic_ctr.jobs.scoring.unscored import Where, split_unscored
+from elastic_ctr.jobs.scoring.records import Where, split_unscored
 from jobs.scoring.test_records import OF_ROWS, blocks, data_of
 
 ROWS = b'{"user": "a", "price": 1, "click": 1}\n{"click": 2}\n{"user": "b", "price": 9e4, "click": 0}\n{"user": "c", "click": 0}\n'

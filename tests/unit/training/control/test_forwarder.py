@@ -15,8 +15,7 @@ import pytest
 from certificates import Authority
 from elastic_ctr.runtime.auth import TokenFile, Tokens
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
-from elastic_ctr.training.control.forwarder import Credentials, Destination, Expose
-from elastic_ctr.training.control.mutual_tls import over_tls
+from elastic_ctr.training.control.forwarder import Credentials, Destination, Expose, over_tls
 from elastic_ctr.training.control.proof import MAGIC, ProofRefused, check_and_prove, new_life, prove_and_check
 from elastic_ctr.training.control.pump import pump
 from elastic_ctr.training.control.server_call import connect, ping
@@ -430,7 +429,7 @@ def test_a_third_party_between_two_ends_of_tls_is_refused_though_it_has_a_certif
 PARENT = """
 import sys, time
 from pathlib import Path
-from elastic_ctr.training.control.forwarder_process import reach
+from elastic_ctr.training.control.server_sockets import reach
 folder, address = sys.argv[1:]
 print(reach(Path(folder), [address], token=folder + "/token", tls=None).pid, flush=True)
 time.sleep(600)

@@ -28,7 +28,7 @@ from elastic_ctr.store.versions.manifest import (
     read_checkpoint,
     read_version,
 )
-from elastic_ctr.store.versions.refusals import Refusal, write_refusal
+from elastic_ctr.store.versions.safeguards import Refusal, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.ledger.rows import StartedFrom, WindowQuality

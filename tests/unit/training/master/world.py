@@ -21,7 +21,7 @@ from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import FileStore, NotInStore, Store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint
-from elastic_ctr.store.versions.refusals import read_refusals
+from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.generations.recovery import VERIFY

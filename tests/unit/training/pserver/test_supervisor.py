@@ -17,7 +17,7 @@ from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import ForeignMasterGrace
-from elastic_ctr.training.control.forwarder_process import expose
+from elastic_ctr.training.control.server_sockets import expose
 from elastic_ctr.training.pserver import supervisor as module
 from elastic_ctr.training.pserver.folders import Folders
 from elastic_ctr.training.pserver.process import REFUSED

@@ -14,13 +14,13 @@ from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.feature_document import FeatureDocument, read_features
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.transforms.transformer import MOST_OF_BATCH
-from elastic_ctr.formats.missing_words import NO_WORDS
+from elastic_ctr.formats.inputs import NO_WORDS
 from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.trainer.conversions import conversion_of, feature_document
 from elastic_ctr.training.trainer.converter import convert_task
-from elastic_ctr.training.trainer.suspects import Suspects
+from elastic_ctr.training.trainer.task_lines import Suspects
 from sources.intake.desk import TOKEN, desk, intake_file
 from training.trainer.trainer_file import settings_of
 

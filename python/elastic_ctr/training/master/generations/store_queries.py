@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.store.versions.manifest import ManifestDamaged, published_versions, read_checkpoint
-from elastic_ctr.store.versions.refusals import read_refusals
+from elastic_ctr.store.versions.safeguards import read_refusals
 
 T = TypeVar("T")
 

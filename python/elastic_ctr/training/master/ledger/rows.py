@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Json
 
 from elastic_ctr.features.statistics.drift import Drift
-from elastic_ctr.store.versions.holds import Hold
+from elastic_ctr.store.versions.safeguards import Hold
 from elastic_ctr.training.model.evaluation import histogram_of
 
 Histogram = npt.NDArray[np.float64]

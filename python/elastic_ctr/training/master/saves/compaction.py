@@ -1,7 +1,7 @@
 """Compaction of a stream's log: deltas are merged into a base and a checkpoint with whole tables while training goes on.
 
 A save walks the table and stops training meanwhile. The store already has the same content: the last save and the deltas since.
-The pservers merge these files in separate processes (`training/pserver/compaction.py`), and the publisher commits the results:
+The pservers merge these files in separate processes (`training/pserver/table_compaction.py`), and the publisher commits the results:
 
 * a checkpoint, on which later checkpoints by log depend. Its optimizer's state is that of the last save.
 * a base with the keys of the version at which the log ends. The next delta changes that base and has all keys touched since.

@@ -3,7 +3,7 @@
 import logging
 
 from elastic_ctr.config.roles import MasterConfig
-from elastic_ctr.store.versions.holds import Hold
+from elastic_ctr.store.versions.safeguards import Hold
 from elastic_ctr.training.master.calendar.quality_gate import LOOKED_AT, abrupt_loss, limits_of, loss_after_live
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.ledger.rows import HoldRow, PassRow

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.store import StoreError
 from elastic_ctr.store.versions.manifest import next_version
-from elastic_ctr.store.versions.refusals import refused_below
+from elastic_ctr.store.versions.safeguards import refused_below
 from elastic_ctr.training.master.calendar.schedule import SavePlan, save_plan
 from elastic_ctr.training.master.generations.checkpoint_files import checkpoint_name
 from elastic_ctr.training.master.generations.recovery import Part

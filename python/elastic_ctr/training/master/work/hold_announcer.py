@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from elastic_ctr.store import Store
-from elastic_ctr.store.versions.holds import is_resumed, write_hold
+from elastic_ctr.store.versions.safeguards import is_resumed, write_hold
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.saves.hold import end_hold
 

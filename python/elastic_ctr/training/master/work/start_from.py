@@ -39,7 +39,7 @@ from elastic_ctr.store.versions.manifest import (
     read_version,
 )
 from elastic_ctr.store.versions.pinned_statistics import publish_statistics
-from elastic_ctr.store.versions.refusals import read_refusals
+from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.export.published import layout_of, publish_once
 from elastic_ctr.training.master.calendar.quality_gate import MOST_COMPARED
 from elastic_ctr.training.master.calendar.stream_schedule import is_same_stream

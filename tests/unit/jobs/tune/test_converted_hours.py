@@ -6,10 +6,10 @@ import pytest
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.jobs.scoring.listing import complete_hours
-from elastic_ctr.jobs.tune.hours import HoursReader, HoursRefused, at_hours, divided
+from elastic_ctr.jobs.tune.converted_hours import HoursReader, HoursRefused, at_hours, divided
 from elastic_ctr.jobs.tune.passes import Hours
 from elastic_ctr.store import open_source
-from elastic_ctr.training.trainer.held_out import parts_of
+from elastic_ctr.training.trainer.converted_files import parts_of
 
 ALL = ["20200401/22", "20200401/23", "20200402/00"]
 

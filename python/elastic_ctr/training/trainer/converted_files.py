@@ -1,14 +1,38 @@
-"""The split of a task's records by `data.holdout`, chosen by a hash of their features.
+"""The files of a task's converted records on the trainer's scratch disk, and the split of records by `data.holdout`.
 
-The choice is the same in every epoch, pass, file and order. Shows and clicks do not affect it; otherwise the impressions of a row
-without a click could all be on one side, and those with a click on the other.
+An error of that disk does not count against a task, because another trainer may still do it.
+
+A hash of a record's features chooses its part: the choice is the same in every epoch, pass, file and order. Shows and clicks do not
+affect it; otherwise the impressions of a row without a click could all be on one side, and those with a click on the other.
 """
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
+
+from elastic_ctr.store import StoreError
+
+
+class ScratchFailed(OSError):
+    """The scratch disk has failed. The trainer must end, and its task goes to another one."""
+
+
+@contextmanager
+def on_scratch(place: Path) -> Iterator[None]:
+    """Wrap code that uses only the scratch disk: turn every OSError except a store's into ScratchFailed."""
+    try:
+        yield
+    except (StoreError, ScratchFailed):
+        raise
+    except OSError as failed:
+        raise ScratchFailed(
+            f"{failed.filename or place}: {failed.strerror or failed}; "
+            "trainer.config.scratchDir must have room and be writable"
+        ) from failed
+
 
 # Show and click, each preceded by its number of values.
 _LABEL_TOKENS = 4

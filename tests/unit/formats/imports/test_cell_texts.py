@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from elastic_ctr.formats.imports.event_times import looks_like_time, parsed_time
+from elastic_ctr.formats.imports.cell_texts import looks_like_time, parsed_time
 
 MOMENT = datetime(2020, 4, 1, 3, 10, 0, 500_000, timezone.utc)
 SECONDS = 1585710600

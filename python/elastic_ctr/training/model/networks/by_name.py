@@ -11,9 +11,9 @@ from elastic_ctr.training.model.networks.dcn_v2 import dcn_v2
 from elastic_ctr.training.model.networks.deepfm import deepfm
 from elastic_ctr.training.model.networks.final_mlp import final_mlp
 from elastic_ctr.training.model.networks.fm import fm
-from elastic_ctr.training.model.networks.inputs import Inputs
 from elastic_ctr.training.model.networks.lr import lr
 from elastic_ctr.training.model.networks.own import own
+from elastic_ctr.training.model.networks.parts import Inputs
 from elastic_ctr.training.model.networks.slot_dnn import slot_dnn
 from elastic_ctr.training.model.networks.wide_deep import wide_deep
 from elastic_ctr.training.model.networks.xdeepfm import xdeepfm

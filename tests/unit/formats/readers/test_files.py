@@ -15,7 +15,7 @@ import pytest
 
 from elastic_ctr.formats.blocks import DamagedFile
 from elastic_ctr.formats.readers.batches import Format
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from formats.readers.oracle import rows_of, wanted_of
 
 CONTENT = b"user,price\n" + b"".join(b"user-%d,%d\n" % (row, row) for row in range(20_000))
@@ -88,7 +88,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from elastic_ctr.formats.inputs import Inputs, TextInput
 from elastic_ctr.formats.readers.batches import Format, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 path, kind = sys.argv[1:]
 """
 SMALL = {

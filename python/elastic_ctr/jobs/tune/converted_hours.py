@@ -22,8 +22,8 @@ from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import order_of_records, order_of_tasks, passes, ranges, tasks_of
 from elastic_ctr.training.master.ledger.rows import Pass
 from elastic_ctr.training.trainer.conversions import conversion_of, feature_document, reader_of
+from elastic_ctr.training.trainer.converted_files import hold_out, is_chosen
 from elastic_ctr.training.trainer.converter import Conversion, convert_task
-from elastic_ctr.training.trainer.held_out import hold_out, is_chosen
 
 VALIDATION_SHARE = 0.2
 # Seeds of the random choices for a record, by its content; data.holdout has seed 0.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.training.trainer.held_out import hold_out, parts_of
+from elastic_ctr.training.trainer.converted_files import hold_out, parts_of
 
 LINES = [b"1 1 1 0 1 %d\n" % key for key in range(2000)]
 

@@ -1,9 +1,13 @@
-"""The time of a row: ISO 8601, time since 1970 in a unit that its size determines, or a format of strptime."""
+"""The meaning of a cell's text: a row's time, or a value that a program would write differently in JSON.
+
+A time is ISO 8601, time since 1970 in a unit that its size determines, or a format of strptime.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache
 
@@ -73,3 +77,32 @@ def _iso_time(text: str) -> datetime | None:
     return datetime(
         int(year), int(month), int(day), int(hour), int(minute), int(second), int(fraction.ljust(6, "0")[:6]), timezone.utc
     ) - offset  # fmt: skip
+
+
+NUMBER = r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?"
+"""A number in CSV and TSV, as `readers.loops.read_numbers` has it."""
+
+_NUMBER = re.compile(NUMBER)
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_TRUTHS = ("true", "false")
+
+
+def note_of_texts(column: str, texts: Iterable[str]) -> str | None:
+    """Return a sentence if all texts are numbers and some have a point, or all are truth values unlike JSON's; else None."""
+    values = list(texts)
+    if all(_NUMBER.fullmatch(each) for each in values):
+        strange = next((each for each in values if not _WHOLE.fullmatch(each)), None)
+        way_out = "; if it holds numbers, make it numeric or give it `round`"
+    elif all(each.lower() in _TRUTHS for each in values):
+        strange, way_out = next((each for each in values if each not in _TRUTHS), None), ""
+    else:
+        return None
+    if strange is None:
+        return None
+    told = f"the column {column!r} is read as text, and a request must send its texts as they are"
+    return f"{told}: {strange!r} in quotes, not {_in_json(strange)}{way_out}."
+
+
+def _in_json(text: str) -> str:
+    """Return the value that a program would send instead."""
+    return text.lower() if text.lower() in _TRUTHS else f"{float(text):.15g}"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException
 
-from elastic_ctr.sources.streams import kafka
+from elastic_ctr.sources.streams import kafka_topic
 from elastic_ctr.sources.streams.interface import MadeAt
-from elastic_ctr.sources.streams.kafka import KafkaTopic
+from elastic_ctr.sources.streams.kafka_topic import KafkaTopic
 from elastic_ctr.store import StoreUnavailable
 
 
@@ -83,7 +83,7 @@ def test_a_leader_that_does_not_know_the_last_offsets_yet_loses_none(monkeypatch
 
 
 def test_offsets_that_do_not_come_after_all_are_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "_QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(kafka_topic, "_QUIET_SECONDS", 0.05)
     consumer = ScriptedConsumer(10, [messages(*range(6)), [Message(6, is_end=True)]])
 
     with pytest.raises(StoreUnavailable, match="has sent nothing for"):
@@ -94,7 +94,7 @@ def test_a_topic_that_goes_while_a_range_is_read_is_named_before_its_silence_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The consumer itself says nothing of it for half a minute, and then nothing of the reason."""
-    monkeypatch.setattr(kafka, "_DOUBT_SECONDS", 0.05)
+    monkeypatch.setattr(kafka_topic, "_DOUBT_SECONDS", 0.05)
     consumer = ScriptedConsumer(10, [messages(*range(6))], looks_until_gone=2)
 
     with pytest.raises(StoreUnavailable, match="is not there now, and offsets of it were seen"):

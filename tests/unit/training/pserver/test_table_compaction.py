@@ -18,8 +18,8 @@ from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry, M
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.export.published import layout_of
 from elastic_ctr.training.export.table_text import parse_rows
-from elastic_ctr.training.pserver.compaction import compact
 from elastic_ctr.training.pserver.folders import Folders, owned
+from elastic_ctr.training.pserver.table_compaction import compact
 from training.pserver.test_folders import MODEL, Vector, folders, root, row, saved
 
 SAVED: dict[int, Vector] = {key: (key / 8, key / 4, key / 2) for key in range(1, 41)}
