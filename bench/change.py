@@ -20,7 +20,7 @@ from typing import Any
 from bench.method import ending
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.processes import Supervisor
 from elastic_ctr.operate.local.session import Session
 
@@ -69,7 +69,7 @@ def trained(folder: Path, data: Path, hours: Sequence[str], features: Row, model
         "pserver": {"replicas": 2},
         "local": {"portBase": 21300},
     }  # fmt: skip
-    session = Session(Places(folder, settings(Values, given, "change")))
+    session = Session(RunPlaces(folder, settings(Values, given, "change")))
     roles = [each for each in session.supervisor.roles if each.command in ROLES]
     session.supervisor = Supervisor(session.places, roles)
     ends = time.monotonic() + SECONDS

@@ -29,7 +29,7 @@ from elastic_ctr.config.load import settings
 from elastic_ctr.config.model import Table
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint, read_version
@@ -216,7 +216,7 @@ class Days:
             },
             "model": {"partitions": 4, "network": {"name": "slot-dnn", "layers": [8]}, "embeddingDim": 9, "table": TABLE},
         }  # fmt: skip
-        self.session = Session(Places(folder / "run", settings(Values, given, "days")))
+        self.session = Session(RunPlaces(folder / "run", settings(Values, given, "days")))
         self.store = open_store(self.session.places.store_url)
         self.formula = Formula(self.session.places.values.model.table)
         self._saved_keys: set[int] = set()

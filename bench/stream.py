@@ -36,9 +36,9 @@ from bench.stream_stages import ReleaseWatcher, click_stages, summary
 from elastic_ctr.config.data import MicroPass
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.features.synthetic import Lines, Preset, Truth
+from elastic_ctr.features.synthetic import DrawnLines, Preset, Truth
 from elastic_ctr.operate.local.endpoints import role_status
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session, find_ports_free
 from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.store import NotInStore, open_store
@@ -82,15 +82,15 @@ class Producer:
         self._stop.set()
 
 
-def at_free_ports(folder: Path, given: dict[str, Any]) -> Places:
+def at_free_ports(folder: Path, given: dict[str, Any]) -> RunPlaces:
     """Beside other runs of this machine. Raises PortInUse where there is no room."""
     *others, last = range(FIRST_PORT, LAST_PORT, PORTS)
     for base in others:
-        places = Places(folder, settings(Values, {**given, "local": {"portBase": base}}, "stream"))
+        places = RunPlaces(folder, settings(Values, {**given, "local": {"portBase": base}}, "stream"))
         with suppress(PortInUse):
             find_ports_free(places)
             return places
-    return Places(folder, settings(Values, {**given, "local": {"portBase": last}}, "stream"))
+    return RunPlaces(folder, settings(Values, {**given, "local": {"portBase": last}}, "stream"))
 
 
 class Stream:
@@ -117,7 +117,7 @@ class Stream:
         keys = np.arange(truth.preset.keys)
         indices = np.repeat(keys[:, None], truth.preset.slots, axis=1)
         clicks = np.random.default_rng(5).random(len(keys)) < 0.2
-        self.log.append(truth.text(Lines(indices, np.zeros(len(keys)), clicks)).splitlines(keepends=True))
+        self.log.append(truth.text(DrawnLines(indices, np.zeros(len(keys)), clicks)).splitlines(keepends=True))
         return len(keys)
 
     def status(self) -> dict[str, Any]:

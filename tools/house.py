@@ -177,7 +177,7 @@ FIGURES = (
            lambda found: sum(_arguments(each) > 8 for each in found.functions)),
     Figure("module names used twice", 9, "a name leads to one file",
            lambda found: _twice(each.name for each in found.sources if each.name != "__init__.py")),
-    Figure("class names used twice", 59, "a name means one thing",
+    Figure("class names used twice", 10, "a name means one thing",
            lambda found: _twice(each.name for each in found.nodes if isinstance(each, ast.ClassDef))),
     Figure("fragments in comments and docstrings", 1, "a sentence has its subject, and is understood by itself",
            lambda found: _matching(_FRAGMENT, found.said)),

@@ -16,7 +16,7 @@ from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.features.transforms.xxh3 import hashes_of
 from elastic_ctr.formats.cells import RowSample, cells_of
 from elastic_ctr.formats.convert import Converter
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.readers.batches import Format, Wanted
 from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.readers.loops import copy_spans, join_values
@@ -31,7 +31,7 @@ def compile_all(dims: list[int]) -> None:
     precompile()
     converted = Converter(SlotList.parse(["0"]), None).convert(b"1 0 7:0\n")
     record_arrays(converted.text, converted.records, 1)
-    inputs = Inputs((TextInput("tags", "|"),), ())
+    inputs = InputColumns((TextInput("tags", "|"),), ())
     for batches in (1, 2):  # of bytes that may not be written, and of joined ones
         collector = Collector(inputs)
         for _ in range(batches):

@@ -13,7 +13,7 @@ from cluster.kube import eventually
 from cluster.release import Values, merged
 from elastic_ctr.operate.cli.local import load_values
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session
 
 # As many hours and clicks as `make demo` has: with fewer, which trainer pushed first decides more than 0.01 of AUC.
@@ -47,7 +47,7 @@ def run_on_laptop(folder: Path) -> Laptop:
     subprocess.run([sys.executable, "-m", "elastic_ctr", *synth], check=True, capture_output=True)
     shared = folder / "shared.yaml"
     shared.write_text(yaml.safe_dump(merged(SHARED, {"data": {"sleepSeconds": 1}})))
-    places = Places(folder / "run", load_values([hours / "values.yaml", shared], None))
+    places = RunPlaces(folder / "run", load_values([hours / "values.yaml", shared], None))
     with Session(places).running() as session:
 
         def live() -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model, digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.config.roles import StoreConfig, TrainerConfig
@@ -91,7 +91,7 @@ def test_a_trainer_that_is_told_to_leave_while_paddle_is_imported_leaves(tmp_pat
 
 
 def command(folder: Path, ending: str) -> list[str]:
-    data = Data(source=Source(url=f"file://{folder}"), start="20200401/00", slots=("a",))
+    data = Data(source=DataSource(url=f"file://{folder}"), start="20200401/00", slots=("a",))
     settings = TrainerFile(
         master_address="127.0.0.1:1",
         model=Model(),

@@ -24,7 +24,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.formats.blocks import lines_in_range
 from elastic_ctr.sources.streams import followed_folder
 from elastic_ctr.sources.streams.folder_listing import files_below
-from elastic_ctr.sources.streams.followed_file import FollowedFile, Identity, bytes_between
+from elastic_ctr.sources.streams.followed_file import FileIdentity, FollowedFile, bytes_between
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Places
 from elastic_ctr.store import NotInStore, StoreError
@@ -73,7 +73,7 @@ class _Found:
         self.tasks += pieces(window.ranges, 2, 40)
 
     def knows(self, text: bytes) -> bool:
-        known = [Identity.parse(each) for each in (self.stream_places() or Places({}, {})).files.values()]
+        known = [FileIdentity.parse(each) for each in (self.stream_places() or Places({}, {})).files.values()]
         return any(each is not None and each.begins(text) for each in known)
 
     def file_of(self, partition: str) -> str:

@@ -15,7 +15,7 @@ from bench.processes import engine_of, first_child
 
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.processes import Supervisor
 from elastic_ctr.operate.local.session import Session
 from ports import free_ports
@@ -98,7 +98,7 @@ class Run:
     def __init__(self, folder: Path, values: dict[str, Any], only: Collection[str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "values.yaml").write_text(yaml.safe_dump(values))
-        self.session = Session(Places(folder, settings(Values, values, "values.yaml")))
+        self.session = Session(RunPlaces(folder, settings(Values, values, "values.yaml")))
         self.places = self.session.places
         if only is not None:
             roles = [role for role in self.session.supervisor.roles if role.command in only]

@@ -24,7 +24,7 @@ from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.cli.check import verify_serving
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, ask, predict
-from elastic_ctr.operate.local.plan import Places, ports
+from elastic_ctr.operate.local.plan import RunPlaces, ports
 from elastic_ctr.operate.local.run_folder import RunFolder, process_tree, still_running
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions import layout
@@ -56,7 +56,7 @@ class Standing:
         )  # fmt: skip
         self.values = folder / "values.yaml"
         self.values.write_text(yaml.safe_dump(given))
-        self.places = Places(folder / "run", settings(Values, given, "values.yaml"))
+        self.places = RunPlaces(folder / "run", settings(Values, given, "values.yaml"))
         self.up = command("local", "up", "-f", self.values, "--dir", self.places.folder)
         assert self.up.returncode == 0, self.up.stderr
         self.store = open_store(self.places.store_url)

@@ -59,7 +59,7 @@ def _shown(url: str, quoted: Callable[[str], str] = str) -> str:
     return "the address" if secret else quoted(url)
 
 
-class Source(Section):
+class DataSource(Section):
     """Where the click logs are."""
 
     url: str = Field(
@@ -113,7 +113,7 @@ class Source(Section):
             raise ValueError(f"data.source.tokenFile {self.token_file} cannot be used: {wrong}") from wrong
 
     @model_validator(mode="after")
-    def _kafka_is_of_kafka(self) -> "Source":
+    def _kafka_is_of_kafka(self) -> "DataSource":
         if self.token_file is not None and not self.is_intake:
             raise ValueError(f"tokenFile is of an intake, and {self.shown} is no address of one; leave it out")
         if self.kafka != Kafka() and not self.is_topic:
@@ -183,7 +183,7 @@ class MicroPass(Section):
 class Data(Section):
     """Hours of click logs: `<path>/YYYYMMDD/HH[MM]/{files…, donefile}`, or a stream of them."""
 
-    source: Source
+    source: DataSource
     path: str = Field(default="/", description="Folder of the day folders inside the source.")
     start: str = Field(
         description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM; included. Of a stream: `earliest`, all that it keeps, or `latest`, what "

@@ -63,7 +63,7 @@ PRESETS = {
 
 
 @dataclass(frozen=True)
-class Lines:
+class DrawnLines:
     """Drawn lines: `indices` i64[n, slots] of keys, `probabilities` f64[n] of the truth, `clicks` bool[n]."""
 
     indices: npt.NDArray[np.int64]
@@ -95,12 +95,12 @@ class Truth:
         self._cumulated = np.cumsum(often) / often.sum()
         self._tokens: list[npt.NDArray[np.object_]] | None = None
 
-    def draw(self, rows: int, dice: np.random.Generator) -> Lines:
+    def draw(self, rows: int, dice: np.random.Generator) -> DrawnLines:
         """Draw lines of one impression each."""
         indices = self._keys(rows, self.preset.slots, dice)
         logits = self.preset.intercept + self._sum_of_weights(indices) + self._interactions(indices)
         probabilities = sigmoid(logits)
-        return Lines(indices, probabilities, dice.random(rows) < probabilities)
+        return DrawnLines(indices, probabilities, dice.random(rows) < probabilities)
 
     def _keys(self, rows: int, columns: int, dice: np.random.Generator) -> npt.NDArray[np.int64]:
         drawn = np.searchsorted(self._cumulated, dice.random((rows, columns)), side="right")
@@ -123,7 +123,7 @@ class Truth:
         """Return the text of the values file for hours from `first` to `last`."""
         return values_text(self.slots, first, last)
 
-    def text(self, lines: Lines) -> bytes:
+    def text(self, lines: DrawnLines) -> bytes:
         """Return the lines as `1 click feasign:slot …`."""
         if self._tokens is None:
             self._tokens = [
@@ -175,7 +175,7 @@ _PAIRS = ((0, 5), (2, 8), (6, 11), (9, 12))
 
 
 @dataclass(frozen=True)
-class Rows(Lines):
+class DrawnRows(DrawnLines):
     """Drawn rows: `indices` i64[n, 3] of categories, and `numbers` f64[n, 13] as in the file."""
 
     numbers: Floats
@@ -196,13 +196,13 @@ class NumbersTruth:
         self.products = dice.choice([-0.5, 0.5], len(_PAIRS))
         self.weights = dice.normal(0.0, 0.3, (len(CATEGORIES), _KEYS))
 
-    def draw(self, rows: int, dice: np.random.Generator) -> Rows:
+    def draw(self, rows: int, dice: np.random.Generator) -> DrawnRows:
         """Draw rows of one impression each."""
         numbers = np.round(dice.normal(0.0, 1.0, (rows, len(NUMBERS))), 4)
         numbers[:, :COUNTS] = np.floor(dice.lognormal(2.0, 1.2, (rows, COUNTS)))
         categories = dice.integers(0, _KEYS, (rows, len(CATEGORIES)))
         probabilities = sigmoid(self.logits(numbers, categories))
-        return Rows(categories, probabilities, dice.random(rows) < probabilities, numbers)
+        return DrawnRows(categories, probabilities, dice.random(rows) < probabilities, numbers)
 
     def logits(self, numbers: Floats, categories: npt.NDArray[np.int64]) -> Floats:
         """Return the logits of rows, given as in the file."""
@@ -213,9 +213,9 @@ class NumbersTruth:
         result: Floats = total + self.weights[np.arange(len(CATEGORIES)), categories].sum(axis=1)
         return result
 
-    def text(self, rows: Lines) -> bytes:
+    def text(self, rows: DrawnLines) -> bytes:
         """Return CSV with a header."""
-        assert isinstance(rows, Rows)
+        assert isinstance(rows, DrawnRows)
         counts = rows.numbers[:, :COUNTS].astype(np.int64).tolist()
         others = rows.numbers[:, COUNTS:].tolist()
         lines = [",".join((LABEL, *NUMBERS, *CATEGORIES))]
@@ -255,7 +255,7 @@ _FORGETTING = 0.7
 
 
 @dataclass(frozen=True)
-class Histories(Lines):
+class Histories(DrawnLines):
     """Lines with `history` i64[n, LONGEST] of items, the newest last; -1 fills shorter histories."""
 
     history: npt.NDArray[np.int64]
@@ -285,7 +285,7 @@ class SequenceTruth(Truth):
         probabilities = sigmoid(logits)
         return Histories(indices, probabilities, dice.random(rows) < probabilities, history)
 
-    def text(self, lines: Lines) -> bytes:
+    def text(self, lines: DrawnLines) -> bytes:
         assert isinstance(lines, Histories)
         tokens = [f" {feasign}:{HISTORY}" for feasign in self.feasigns[ITEM].tolist()]
         heads = super().text(lines).decode("ascii").splitlines()

@@ -1,7 +1,7 @@
 """Cells: the columns of many rows as features read them, from any file or request.
 
 A cell is read in one of two ways. A *text* cell is UTF-8: a whole number in decimal, a truth value as `true` or `false`, a list as
-its values with the input's separator between. An empty text is missing, and so is a word of `Inputs.missing`. A *number* cell is a
+its values with the input's separator between. An empty text is missing, and so is a word of `InputColumns.missing`. A *number* cell is a
 float64; NaN is missing, and infinities do not occur. Readers of files and of requests fill cells by these rules only, and the same
 cells give the same keys and numbers.
 """
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 
 
@@ -110,7 +110,7 @@ class Cells:
         return self.data[self.begins[row, place] : self.ends[row, place]].tobytes()
 
 
-def cells_of(rows: Sequence[tuple[Sequence[bytes], Sequence[float]]], inputs: Inputs) -> Cells:
+def cells_of(rows: Sequence[tuple[Sequence[bytes], Sequence[float]]], inputs: InputColumns) -> Cells:
     """Return cells of few rows, each given as its texts and its numbers: for tests and requests that are read row by row."""
     texts = [text for row, _ in rows for text in row]
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64).reshape(len(rows), len(inputs.texts))

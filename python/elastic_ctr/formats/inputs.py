@@ -34,7 +34,7 @@ class TextInput(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class InputColumns:
     """The columns of a row that features read, in the order of the cells. A column may be read in several ways.
 
     A cell whose text is one of the words `missing` is empty.

@@ -14,7 +14,7 @@ import numpy as np
 
 from elastic_ctr.formats.cells import Bytes, Cells, Numbers, Places
 from elastic_ctr.formats.decimals import MOST_DIGITS, is_utf8, nearest_float
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
 
@@ -40,7 +40,7 @@ _LOWS, _HIGHS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 _QUOTES, _BACKSLASHES, _SPACES = (_LOWS * np.uint64(byte) for byte in (_QUOTE, _BACKSLASH, _SPACE))
 
 
-class Columns(NamedTuple):
+class JsonColumns(NamedTuple):
     """The inputs of a row, as arrays; and the order of columns in the last rows, so that each thread needs its own."""
 
     names: Bytes  # of the columns, each with the quote after it, and eight bytes more
@@ -64,7 +64,7 @@ class CellRoom(NamedTuple):
     written: Places  # [1]
 
 
-def columns_of(inputs: Inputs, *, counts: tuple[str, ...] = (), skips: bool = False) -> Columns:
+def columns_of(inputs: InputColumns, *, counts: tuple[str, ...] = (), skips: bool = False) -> JsonColumns:
     """Return the columns of these inputs; the numbers are `counts`, then those of `inputs`."""
     numbers = (*counts, *inputs.numbers)
     of_texts = [each.column for each in inputs.texts]
@@ -73,7 +73,7 @@ def columns_of(inputs: Inputs, *, counts: tuple[str, ...] = (), skips: bool = Fa
     names = [*(name for name in given if name not in escaped), *escaped]
     uses = [[place for place, column in enumerate((*of_texts, *numbers)) if column == name] for name in names]
     encoded = [name.encode() + b'"' for name in names]
-    return Columns(
+    return JsonColumns(
         np.frombuffer(bytearray(b"".join(encoded) + bytes(8)), np.uint8),
         np.cumsum([0, *map(len, encoded)], dtype=np.int64),
         len(names) - len(escaped),
@@ -87,7 +87,7 @@ def columns_of(inputs: Inputs, *, counts: tuple[str, ...] = (), skips: bool = Fa
     )
 
 
-def new_cells(rows: int, inputs: Inputs, counts: int = 0) -> CellRoom:
+def new_cells(rows: int, inputs: InputColumns, counts: int = 0) -> CellRoom:
     texts = len(inputs.texts)
     return CellRoom(
         np.empty((rows, texts), np.int64),
@@ -100,7 +100,7 @@ def new_cells(rows: int, inputs: Inputs, counts: int = 0) -> CellRoom:
 class RowScanner:
     """Reads requests for one model in one thread; the arrays for small bodies are reused."""
 
-    def __init__(self, inputs: Inputs, max_rows: int, *, skips: bool) -> None:
+    def __init__(self, inputs: InputColumns, max_rows: int, *, skips: bool) -> None:
         self._inputs = inputs
         self._max_rows = max_rows
         self._columns = columns_of(inputs, skips=skips)

@@ -24,7 +24,7 @@ from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.serving.click_freshness import ClickFreshness
 from elastic_ctr.serving.rollout import Rollout, send_document
 from elastic_ctr.serving.worker_counters import HISTOGRAMS, Histogram
-from elastic_ctr.serving.worker_pool import Worker, WorkerPool
+from elastic_ctr.serving.worker_pool import ServingWorker, WorkerPool
 from elastic_ctr.store import Store
 from elastic_ctr.store.versions.manifest import freshness_seconds
 
@@ -84,13 +84,13 @@ class ServingProcess:
             # Every task but `stop` ends only by an error, which is raised here.
             task.result()
 
-    def _on_not_held(self, worker: Worker) -> None:
+    def _on_not_held(self, worker: ServingWorker) -> None:
         """Send a worker the newest document, because cube has unloaded its version."""
         task = asyncio.create_task(self._refresh(worker))
         self._refreshing.add(task)
         task.add_done_callback(self._refreshing.discard)
 
-    async def _refresh(self, worker: Worker) -> None:
+    async def _refresh(self, worker: ServingWorker) -> None:
         """Send a worker the newest document, even if it is unchanged."""
         await self.release_client.refresh()
         if self.rollout.document is not None:

@@ -67,7 +67,7 @@ Message = dict[str, Any]
 Doubles = npt.NDArray[np.float64]
 
 
-class Worker:
+class WorkerProcess:
     """Owns the batches, the frontends and the cube clients of this process."""
 
     def __init__(self, config: ServingFile, writer: asyncio.StreamWriter) -> None:
@@ -404,7 +404,7 @@ def _freeze_gc() -> None:
 async def _main(control: int, config: ServingFile) -> None:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=16 << 20)
     try:
-        await Worker(config, writer).run(reader)
+        await WorkerProcess(config, writer).run(reader)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the parent has ended, so this process ends, too
 

@@ -22,7 +22,7 @@ BUSY_POLL_NS = 100_000
 _POLLING, _SENT, _GOT, _CLOCK = range(4)
 
 _NO_SOCKET = -1
-_LOOKUP, _OK = np.uint16(wire.Kind.LOOKUP), np.uint16(wire.Status.OK)
+_LOOKUP, _OK = np.uint16(wire.MessageKind.LOOKUP), np.uint16(wire.Status.OK)
 _HEAD = np.uint64(HEAD_BYTES)
 _4, _6, _8, _12, _20 = (np.uint64(offset) for offset in (4, 6, 8, 12, 20))
 _OTHER_FLAGS = np.uint16(0xFFFF & ~DRAINING)

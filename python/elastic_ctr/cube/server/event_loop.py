@@ -68,7 +68,7 @@ NONE = -1
 MAX_LOOKUPS = 8192
 
 
-class Buffers(NamedTuple):
+class LookupBuffers(NamedTuple):
     """The buffers that the loop keeps between rounds."""
 
     sockets: Sockets
@@ -198,7 +198,7 @@ PIECE_BYTES = 576 << 10  # the most bytes of values in a piece of an answer
 _CHECKED = bounds_checked()
 _MAGIC = magic_number(wire.MAGIC)
 _PROTOCOL = np.uint16(wire.PROTOCOL)
-_LOOKUP, _KEEP_ALIVE = np.uint16(wire.Kind.LOOKUP), np.uint16(wire.Kind.KEEP_ALIVE)
+_LOOKUP, _KEEP_ALIVE = np.uint16(wire.MessageKind.LOOKUP), np.uint16(wire.MessageKind.KEEP_ALIVE)
 _OK, _NO_VERSION, _NO_PARTITION, _BAD = (
     np.uint16(status)
     for status in (
@@ -428,7 +428,9 @@ def _answer(
 
 
 @cache
-def serve_loop(dim: int, values: ValueKind | None = "float32") -> Callable[[Buffers, Tables, NDArray[np.int64]], None]:
+def serve_loop(
+    dim: int, values: ValueKind | None = "float32"
+) -> Callable[[LookupBuffers, Tables, NDArray[np.int64]], None]:
     """serve(buffers, tables, counts i64[counters.WIDTH]) for tables of that dim and kind of values; returns when woken.
 
     With None the tables may have any mix of kinds, as during the rollout of a changed `model.values`; that takes longer to compile.

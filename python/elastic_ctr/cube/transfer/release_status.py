@@ -13,7 +13,7 @@ from elastic_ctr.cube.placement import abandoned_versions, skipped_versions
 from elastic_ctr.cube.release import AgentReport, ReaderReport
 from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.controller import CubeTransfer
-from elastic_ctr.cube.transfer.state import ReleaseState, Times
+from elastic_ctr.cube.transfer.state import ReleaseState, StepTimes
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store.versions.manifest import VersionManifest, freshness_seconds
 from elastic_ctr.store.versions.safeguards import Hold
@@ -207,7 +207,7 @@ def _readers(transfer: CubeTransfer) -> list[dict[str, Any]]:
     ]
 
 
-def _times(transfer: CubeTransfer, version: int, times: Times) -> dict[str, Any]:
+def _times(transfer: CubeTransfer, version: int, times: StepTimes) -> dict[str, Any]:
     build = transfer.builder.seconds.get(version)
     return {
         **times.model_dump(mode="json", by_alias=True),

@@ -64,7 +64,7 @@ def joined(parts: Iterable[Points]) -> Points:
     return Points(values[first], np.add.reduceat(weights, first))
 
 
-class Quantiles:
+class QuantileSketch:
     """Collects chunks of numbers as points."""
 
     def __init__(self) -> None:

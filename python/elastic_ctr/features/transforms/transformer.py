@@ -14,7 +14,7 @@ import numpy.typing as npt
 from elastic_ctr.features.transforms import formulas
 from elastic_ctr.features.transforms.xxh3 import SECRET, hash_of, hash_of_two
 from elastic_ctr.formats.cells import Cells, without_words
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.keys import Keys
 from elastic_ctr.formats.line import Reason
 from elastic_ctr.formats.slots import SlotList
@@ -185,7 +185,7 @@ class Transformed:
 class Transformer:
     """Compiled features: columns in, slots and numbers out. Threads may share one transformer."""
 
-    inputs: Inputs
+    inputs: InputColumns
     slots: SlotList
     numbers: tuple[str, ...]
     program: Program

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_ctr.formats.imports.importers import ImportRefused, Row, RowRefused, Rows
+from elastic_ctr.formats.imports.importers import ImportedRow, ImportRefused, RowRefused, Rows
 from elastic_ctr.formats.imports.proposal import Proposal, Proposed
 from elastic_ctr.formats.imports.row_answers import Answers
 from elastic_ctr.formats.imports.text_files import lines_of_file, records_of, without_last_empty
@@ -220,13 +220,15 @@ class CsvImport:
             way_out += f"; they are not separated by {self._form.delimiter!r}, which --delimiter changes"
         raise ImportRefused(f"{file} has no column {wanted!r}; its columns are: {shown}; {way_out}.")
 
-    def _row_or_refused(self, line: bytes, number: int, width: int, order: list[int] | None) -> Row | RowRefused:
+    def _row_or_refused(
+        self, line: bytes, number: int, width: int, order: list[int] | None
+    ) -> ImportedRow | RowRefused:
         try:
             return self._row(line, width, order)
         except RowRefused as refused:
             return RowRefused(refused.reason, f"line {number}: {refused}")
 
-    def _row(self, line: bytes, width: int, order: list[int] | None) -> Row:
+    def _row(self, line: bytes, width: int, order: list[int] | None) -> ImportedRow:
         """Raises RowRefused."""
         form = self._form
         cells = self._cells(line)
@@ -257,7 +259,7 @@ class CsvImport:
         if not self._proposal.full:
             self._proposal.add([cells[place].decode() for place in self._of_features])
         self.rewritten += not kept
-        return Row(show, click, time, line if kept else self._line(cells))
+        return ImportedRow(show, click, time, line if kept else self._line(cells))
 
     def _cells(self, line: bytes) -> list[bytes]:
         """Raises RowRefused."""

@@ -83,7 +83,7 @@ _CATEGORY = "{type: categorical"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ColumnVerdict:
     """The proposal for a column. `settings` are its feature's, as YAML; empty: the column is left out, and `why` is the reason."""
 
     settings: str
@@ -141,35 +141,35 @@ class ColumnSample:
         """Note a value that no feature can have, such as an object."""
         self._unreadable = what
 
-    def verdict(self, rows: int, *, kept: bool) -> Verdict:
+    def verdict(self, rows: int, *, kept: bool) -> ColumnVerdict:
         """Return the proposal after `rows` rows. `kept`: the user named the column, so only an unreadable one is left out."""
         if not self._name.strip():
-            return Verdict("", "it has no name, which a data frame's index has not either")
+            return ColumnVerdict("", "it has no name, which a data frame's index has not either")
         if self._unreadable:
-            return Verdict("", f"it holds {self._unreadable}")
+            return ColumnVerdict("", f"it holds {self._unreadable}")
         is_number = bool(self.numbers) and self._others.keys() <= set(USUAL_WORDS.numbers)
         if self._typed and self._is_float and not is_number:
-            return Verdict("", "it holds numbers with a point and texts; write it as one of them")
+            return ColumnVerdict("", "it holds numbers with a point and texts; write it as one of them")
         large = [number for number in self.numbers if abs(number) > _LARGEST]
         if is_number and self._is_like_an_amount and len(large) > _FEW * self._count:
-            return Verdict(
+            return ColumnVerdict(
                 "", f"it holds {large[0]:g}, and a number of a size above {_LARGEST:g} is a damaged one; mend such rows"
             )
         if not kept and (reason := self._useless(rows, is_number=is_number)):
-            return Verdict("", reason)
+            return ColumnVerdict("", reason)
         note = self._note_of_words()
         if not self._count:
-            return Verdict(f"{_CATEGORY}}}", "no row has a value")
+            return ColumnVerdict(f"{_CATEGORY}}}", "no row has a value")
         if is_number and self._is_like_an_amount:
             if large:
                 note = f"the column {self._name!r} holds {large[0]:g}; a number of a size above {_LARGEST:g} is a damaged one: mend such rows."
-            return Verdict(self._number(), self._range(), note)
+            return ColumnVerdict(self._number(), self._range(), note)
         if is_number and self._has_point:
-            return Verdict(f"{_CATEGORY}, round: 0}}", "whole numbers with a point, which may be ids", note)
+            return ColumnVerdict(f"{_CATEGORY}, round: 0}}", "whole numbers with a point, which may be ids", note)
         why = f"{len(self._texts):,} different values"
         if is_number:
             why += ": whole numbers may be ids"
-        return Verdict(f"{_CATEGORY}}}", why, self._note() or note)
+        return ColumnVerdict(f"{_CATEGORY}}}", why, self._note() or note)
 
     def _useless(self, rows: int, *, is_number: bool) -> str:
         """Return why the column is left out, or empty if it is not."""
@@ -320,12 +320,14 @@ class Proposal:
         for column, cell in zip(self.samples.values(), cells, strict=True):
             column.add(cell)
 
-    def _verdict(self, name: str) -> Verdict:
+    def _verdict(self, name: str) -> ColumnVerdict:
         if name in self._settings:
-            return Verdict(self._settings[name], "as this format has it")
+            return ColumnVerdict(self._settings[name], "as this format has it")
         found = self.samples[name].verdict(self.rows, kept=name in self._kept)
         if found.settings and name in self._separators:
-            return Verdict(f"{_CATEGORY}, separator: {yaml_text(self._separators[name])}}}", f"lists of {found.why}")
+            return ColumnVerdict(
+                f"{_CATEGORY}, separator: {yaml_text(self._separators[name])}}}", f"lists of {found.why}"
+            )
         return found
 
     def columns(self) -> list[Proposed]:

@@ -18,7 +18,7 @@ import orjson
 
 from elastic_ctr.formats.imports.cell_texts import utc
 from elastic_ctr.formats.imports.delimited_files import RecordFormat
-from elastic_ctr.formats.imports.importers import ImportRefused, Row, RowRefused, Rows
+from elastic_ctr.formats.imports.importers import ImportedRow, ImportRefused, RowRefused, Rows
 from elastic_ctr.formats.imports.proposal import Proposal, Proposed
 from elastic_ctr.formats.imports.text_files import lines_of_file, without_last_empty
 from elastic_ctr.formats.imports.written_values import WrittenValues, require_same
@@ -32,7 +32,7 @@ Given: TypeAlias = "dict[str, object]"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ImportedRecord:
     """A row of a file: its values, and its line if it comes from JSON lines."""
 
     number: int
@@ -86,11 +86,11 @@ class RecordImport:
         given = WrittenValues("jsonl", self._form, None, interval, splits)
         return given.text(start, end, self._proposed(), guessed=True)
 
-    def rows(self, records: Iterable[Record | RowRefused], name: str) -> Rows:
+    def rows(self, records: Iterable[ImportedRecord | RowRefused], name: str) -> Rows:
         """Yield rows of a file, or reasons to refuse them. Raises ImportRefused for a file that lacks a column."""
         coming = iter(records)
         first = list(islice(coming, _LOOKED_AT))
-        self._look_at([each for each in first if isinstance(each, Record)], name)
+        self._look_at([each for each in first if isinstance(each, ImportedRecord)], name)
         for each in chain(first, coming):
             if isinstance(each, RowRefused):
                 yield each
@@ -107,7 +107,7 @@ class RecordImport:
             self._proposal.separate(name, mark)
         return self._proposal
 
-    def _look_at(self, records: Sequence[Record], name: str) -> None:
+    def _look_at(self, records: Sequence[ImportedRecord], name: str) -> None:
         known = dict.fromkeys(column for each in records for column in each.values)
         if not records:
             return
@@ -129,7 +129,7 @@ class RecordImport:
                     "lists of numbers of different lengths; write each number into a column of its own"
                 )
 
-    def _row(self, record: Record) -> Row:
+    def _row(self, record: ImportedRecord) -> ImportedRow:
         """Raises RowRefused."""
         form = self._form
         given = record.values
@@ -156,7 +156,7 @@ class RecordImport:
                     self._sample(column, value)
         kept = bool(record.line) and all(given[name] == row[name] for name in answers) and not self._vectors
         self.rewritten += not kept
-        return Row(show, click, time, record.line if kept else orjson.dumps(row))
+        return ImportedRow(show, click, time, record.line if kept else orjson.dumps(row))
 
     def _is_feature(self, column: str) -> bool:
         form = self._form
@@ -225,7 +225,7 @@ def _plain(value: object, column: str) -> object:
     return value if value is None or isinstance(value, (str, bool, int, float, dict)) else str(value)
 
 
-def json_records(lines: Iterator[bytes], name: str) -> Iterator[Record | RowRefused]:
+def json_records(lines: Iterator[bytes], name: str) -> Iterator[ImportedRecord | RowRefused]:
     """Yield the records of JSON lines. Raises ImportRefused for a file that is one document."""
     for number, line in enumerate(lines, 1):
         if number == 1 and line.lstrip().startswith(b"["):
@@ -239,7 +239,7 @@ def json_records(lines: Iterator[bytes], name: str) -> Iterator[Record | RowRefu
             yield RowRefused("empty" if empty else "not_json", f"line {number}: it is not JSON ({wrong})")
             continue
         if isinstance(values, dict):
-            yield Record(number, values, line)
+            yield ImportedRecord(number, values, line)
         else:
             yield RowRefused("not_json", f"line {number}: it is no object, with a value for each column")
 
@@ -265,7 +265,7 @@ class ParquetImport(RecordImport):
         return self.rows(_records(path), str(path))
 
 
-def _records(path: Path) -> Iterator[Record]:
+def _records(path: Path) -> Iterator[ImportedRecord]:
     """Raises ImportRefused."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
@@ -279,7 +279,7 @@ def _records(path: Path) -> Iterator[Record]:
             for batch in file.iter_batches(_MOST_ROWS):
                 for values in _in_microseconds(batch).to_pylist():
                     number += 1
-                    yield Record(number, values)
+                    yield ImportedRecord(number, values)
     except (pa.ArrowException, ValueError) as wrong:
         if isinstance(wrong, ImportRefused):
             raise

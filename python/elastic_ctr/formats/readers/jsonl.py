@@ -20,7 +20,7 @@ from elastic_ctr.formats.cells import Bytes, Cells, Places
 from elastic_ctr.formats.convert import EXCERPT_BYTES
 from elastic_ctr.formats.json_rows import CellRefused, row_of
 from elastic_ctr.formats.json_rows import shown as shown_value
-from elastic_ctr.formats.json_scan import CellRoom, Columns, columns_of, new_cells, scan_lines
+from elastic_ctr.formats.json_scan import CellRoom, JsonColumns, columns_of, new_cells, scan_lines
 from elastic_ctr.formats.line import Reason
 from elastic_ctr.formats.readers import row_refusals
 from elastic_ctr.formats.readers.batches import MOST_BYTES, MOST_ROWS, RefusedRow, RowBatch, Wanted
@@ -44,7 +44,7 @@ class _Reader:
         self._wanted = wanted
         self._max_line_bytes = max_line_bytes
         self._names = {*wanted.inputs.columns, *wanted.counts}
-        self._columns: Columns = columns_of(wanted.inputs, counts=wanted.counts, skips=True)
+        self._columns: JsonColumns = columns_of(wanted.inputs, counts=wanted.counts, skips=True)
         # A value takes at most as many bytes as text as in its line, once for each way of reading its column.
         self._copies = int(np.diff(self._columns.starts).max(initial=0))
         self._most_rows = min(max(MOST_BYTES // wanted.row_bytes, 1), MOST_ROWS)

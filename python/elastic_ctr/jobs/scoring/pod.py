@@ -6,7 +6,7 @@ from pathlib import Path
 
 from elastic_ctr.config.role_files import ScoringFile
 from elastic_ctr.jobs.scoring.order import Order
-from elastic_ctr.jobs.scoring.quality import Report
+from elastic_ctr.jobs.scoring.quality import ScoringReport
 from elastic_ctr.jobs.scoring.run import Progress, run_job
 from elastic_ctr.jobs.scoring.scoring_job import Job
 from elastic_ctr.jobs.scoring.worker import Place
@@ -32,7 +32,7 @@ class _Logged(Progress):
         log.warning("%s", sentence)
 
 
-def run_order(order: Order, settings: ScoringFile, models: Place, live: Callable[[], int | None]) -> Report:
+def run_order(order: Order, settings: ScoringFile, models: Place, live: Callable[[], int | None]) -> ScoringReport:
     """Score this pod's share of an order, and wait for the other pods. Raises the errors of `run_job`, and ConfigRefused."""
     scratch = Path(settings.scoring.scratch_dir)
     scratch.mkdir(parents=True, exist_ok=True)

@@ -120,7 +120,7 @@ def _dense(counts: Mapping[int, int]) -> npt.NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Report:
+class ScoringReport:
     """The outcomes of a job, by split (or file) and in total."""
 
     version: int

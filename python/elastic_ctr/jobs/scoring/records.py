@@ -12,7 +12,7 @@ from elastic_ctr.features.transforms.transformer import Transformer
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
 from elastic_ctr.formats.cells import Cells
 from elastic_ctr.formats.convert import Converter
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.line import Reason
 from elastic_ctr.formats.readers.batches import Format, Wanted
 from elastic_ctr.formats.readers.files import rows_in_range
@@ -73,7 +73,7 @@ def reader_of(
         )
     form = Format(data.format, data.columns, data.reader or "")
     label, shows = (None, None) if no_clicks else (data.label, data.shows)
-    return RowReader(schema.transformer, form, copied, label, shows, data.max_line_bytes)
+    return ScoringRowReader(schema.transformer, form, copied, label, shows, data.max_line_bytes)
 
 
 class LineReader:
@@ -107,7 +107,7 @@ class LineReader:
         )
 
 
-class RowReader:
+class ScoringRowReader:
     """Reads rows of columns by the trainers' readers and the version's features."""
 
     def __init__(
@@ -125,7 +125,7 @@ class RowReader:
         self._copied = len(copied)
         # Copied columns come after the features' inputs, whose indices the transformer uses.
         texts = (*transformer.inputs.texts, *(TextInput(column, "") for column in copied))
-        self._wanted = Wanted(Inputs(texts, transformer.inputs.numbers, transformer.inputs.missing), label, shows)
+        self._wanted = Wanted(InputColumns(texts, transformer.inputs.numbers, transformer.inputs.missing), label, shows)
         self._max_line_bytes = max_line_bytes
 
     def blocks(self, raw: BinaryIO, path: str, start: int, stop: int) -> Iterator[Records]:
@@ -175,7 +175,7 @@ def _ranks(kept: Places, refused: Sequence[int]) -> Places:
     return np.arange(len(kept)) + np.searchsorted(np.array(refused, np.int64), kept)
 
 
-class Where(NamedTuple):
+class BlockPosition(NamedTuple):
     """The position of a block in a file: the rows before it, counted from the byte `start` on."""
 
     path: str
@@ -183,7 +183,9 @@ class Where(NamedTuple):
     rows: int
 
 
-def split_unscored(records: Records, probabilities: Floats, where: Where, schema: Schema) -> tuple[Records, Floats]:
+def split_unscored(
+    records: Records, probabilities: Floats, where: BlockPosition, schema: Schema
+) -> tuple[Records, Floats]:
     """Return the records, of which those without a probability are refused, and the probabilities of the others."""
     scored = ~np.isnan(probabilities)
     if scored.all():
@@ -201,7 +203,9 @@ def split_unscored(records: Records, probabilities: Floats, where: Where, schema
     return kept, probabilities[scored]
 
 
-def _refusals(records: Records, scored: npt.NDArray[np.bool_], where: Where, schema: Schema) -> Iterator[RefusedRecord]:
+def _refusals(
+    records: Records, scored: npt.NDArray[np.bool_], where: BlockPosition, schema: Schema
+) -> Iterator[RefusedRecord]:
     behind = f" behind byte {where.start}" if where.start else ""
     for row in np.flatnonzero(~scored).tolist():
         place = int(records.places[row])

@@ -15,7 +15,7 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.jobs.scoring.leases import LEASE_SECONDS
 from elastic_ctr.jobs.scoring.listing import Listing
-from elastic_ctr.jobs.scoring.quality import Report, total
+from elastic_ctr.jobs.scoring.quality import ScoringReport, total
 from elastic_ctr.jobs.scoring.records import reader_of
 from elastic_ctr.jobs.scoring.scoring_job import Job, JobFolder, Options, Outcome, digest_of, tasks_of
 from elastic_ctr.jobs.scoring.version import VersionUnusable, fetch_version, find_version
@@ -71,7 +71,7 @@ def how_read(data: Data) -> str:
     return digest_of(data.model_dump(mode="json", include=_OF_ROWS))
 
 
-def run_job(given: Given, progress: Progress) -> Report:
+def run_job(given: Given, progress: Progress) -> ScoringReport:
     """Score the tasks of a job that are not done yet, and return the report of all.
 
     Raises VersionUnusable, OutputRefused, NothingToRead, ManifestDamaged, BuildFailed, JobFailed, StoreError, OSError, ValueError.
@@ -102,7 +102,7 @@ def run_job(given: Given, progress: Progress) -> Report:
     for task, outcome in zip(job.tasks, outcomes, strict=True):
         by_split.setdefault(task.split, []).append(outcome)
     splits = {split: total(those) for split, those in by_split.items()}
-    return Report(job.version, splits, total(outcomes), given.data.max_refused_share)
+    return ScoringReport(job.version, splits, total(outcomes), given.data.max_refused_share)
 
 
 def _begun(given: Given, folder: JobFolder, models: Store) -> tuple[Job, VersionManifest | None]:

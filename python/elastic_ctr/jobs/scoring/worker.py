@@ -17,7 +17,7 @@ from elastic_ctr.jobs.scoring.dumps import dump_names
 from elastic_ctr.jobs.scoring.leases import LEASE_SECONDS, Lease, Leases
 from elastic_ctr.jobs.scoring.outputs import RowWriter, row_writer, same_rows
 from elastic_ctr.jobs.scoring.quality import QualityCounter
-from elastic_ctr.jobs.scoring.records import RecordReader, Records, Where, reader_of, split_unscored
+from elastic_ctr.jobs.scoring.records import BlockPosition, RecordReader, Records, reader_of, split_unscored
 from elastic_ctr.jobs.scoring.scorer import Scorer
 from elastic_ctr.jobs.scoring.scoring_job import (
     LEASES,
@@ -177,7 +177,7 @@ class Worker:
                 with self._source.open(task.path) as raw:
                     for read in self._reader.blocks(raw, task.path, task.start, task.stop):
                         found = self._scorer.probabilities(read.instances)
-                        where = Where(task.path, task.start, tally.rows)
+                        where = BlockPosition(task.path, task.start, tally.rows)
                         records, probabilities = split_unscored(read, found, where, self._scorer.schema)
                         tally.add(records, probabilities)
                         if writer is not None:

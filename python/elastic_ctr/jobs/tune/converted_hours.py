@@ -16,7 +16,7 @@ from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.jobs.scoring.listing import Listing
-from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
+from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
 from elastic_ctr.store.source import Source
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import order_of_records, order_of_tasks, passes, ranges, tasks_of
@@ -34,7 +34,7 @@ Report = Callable[[int, str], None]
 Group = tuple[Pass, dict[str, int]]
 
 
-class HoursRefused(ValueError):
+class SearchHoursRefused(ValueError):
     """The hours cannot be used for a search; the text is a sentence."""
 
 
@@ -70,7 +70,7 @@ class HoursReader:
         self._files = 0
 
     def read(self, trained: Sequence[str], validated: Sequence[str], records: int) -> Hours:
-        """Convert about `records` records of these hours, at most. Raises HoursRefused, StoreError, OSError, ValueError."""
+        """Convert about `records` records of these hours, at most. Raises SearchHoursRefused, StoreError, OSError, ValueError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         groups = list(self._groups(trained))
         conversion = self._conversion(groups)
@@ -95,10 +95,10 @@ class HoursReader:
         )
         if not hours.passes or not hours.validation:
             what = "train" if not hours.passes else "validate with"
-            raise HoursRefused(f"there is no record to {what}; give other hours by --hours and --validate")
+            raise SearchHoursRefused(f"there is no record to {what}; give other hours by --hours and --validate")
         clicks = sum(one.clicks for one in hours.passes)
         if not 0 < clicks < sum(one.shows for one in hours.passes):
-            raise HoursRefused(
+            raise SearchHoursRefused(
                 f"{'none' if not clicks else 'each'} of the shows that are trained was clicked, so nothing can be learned; is "
                 "data.label right, and are there enough hours?"
             )
@@ -139,7 +139,7 @@ class HoursReader:
                 self._report(0, f"statistics of {planned.id}: {records:,} rows")
             if records:
                 return merged(parts)
-        raise HoursRefused("the hours have no row; there is nothing to make statistics of")
+        raise SearchHoursRefused("the hours have no row; there is nothing to make statistics of")
 
     def _sampled_share(self, conversion: Conversion, files: Sequence[tuple[str, int]], records: int) -> float:
         """Return the share of records to keep, so that about `records` are left, estimated by the first file with records."""
@@ -156,7 +156,7 @@ class HoursReader:
 
     def _pass(
         self, conversion: Conversion, planned: Pass, files: Mapping[str, int], *, aside: bool
-    ) -> tuple[TrainedPass, list[Piece]]:
+    ) -> tuple[TrainedPass, list[ConvertedPiece]]:
         """Return the converted pass, and with `aside` the records that are set apart for validation."""
         pieces, apart = [], []
         shows = clicks = 0
@@ -178,7 +178,7 @@ class HoursReader:
 
     def _pieces(
         self, conversion: Conversion, files: Mapping[str, int], planned: str | None
-    ) -> Iterator[tuple[Piece, control.TaskResult]]:
+    ) -> Iterator[tuple[ConvertedPiece, control.TaskResult]]:
         """Yield the tasks of a pass in the order in which the master would assign them; without a pass nothing is shuffled."""
         data, seed = self._values.data, self._values.model.seed
         order = None if planned is None else order_of_tasks(data, seed, planned)
@@ -197,7 +197,7 @@ class HoursReader:
             kept = result.records if self._share >= 1 else self._thinned(target)
             read = sum((last or files[one]) - first for one, first, last in ((path, start, stop), *further))
             self._report(read, f"{self._read:,} records read")
-            yield Piece(file=target.name, records=kept), result
+            yield ConvertedPiece(file=target.name, records=kept), result
 
     def _thinned(self, file: Path) -> int:
         """Keep the sampled share of the records in the file, and return their number."""
@@ -210,7 +210,7 @@ class HoursReader:
         kept.replace(file)
         return count
 
-    def _set_apart(self, piece: Piece) -> tuple[Piece, Piece]:
+    def _set_apart(self, piece: ConvertedPiece) -> tuple[ConvertedPiece, ConvertedPiece]:
         """Split a piece into the records to train and the records to validate with."""
         file = self._folder / piece.file
         names = (file, file.with_suffix(".validation"))
@@ -221,14 +221,14 @@ class HoursReader:
                 (validates if chosen else trained).write(line)
                 counts[chosen] += 1
         kept.replace(file)
-        return tuple(Piece(file=name.name, records=count) for name, count in zip(names, counts, strict=True))  # type: ignore[return-value]
+        return tuple(ConvertedPiece(file=name.name, records=count) for name, count in zip(names, counts, strict=True))  # type: ignore[return-value]
 
     def _check_refusals(self) -> None:
         refused, limit = self._refused.total(), self._values.data.max_refused_share
         rows = self._read + refused
         if rows and refused / rows > limit:
             [(reason, _)] = self._refused.most_common(1)
-            raise HoursRefused(
+            raise SearchHoursRefused(
                 f"{refused:,} of {rows:,} lines were refused, more than data.maxRefusedShare {limit:g}: {reason}; mend the lines or raise "
                 "the share"
             )

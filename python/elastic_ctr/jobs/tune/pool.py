@@ -42,7 +42,7 @@ class Ended:
 
 
 @dataclass
-class _Running:
+class _RunningTrial:
     process: "subprocess.Popen[bytes]"
     folder: Path
     began: float
@@ -68,7 +68,7 @@ class TrialPool:
         self._places = places
         self._longest = longest_seconds
         self._keep = keep
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningTrial] = {}
         self._selector = selectors.DefaultSelector()
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class TrialPool:
                 preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
             )  # fmt: skip
         assert process.stdout is not None
-        self._running[trial] = _Running(process, folder, time.monotonic())
+        self._running[trial] = _RunningTrial(process, folder, time.monotonic())
         self._selector.register(process.stdout, selectors.EVENT_READ, trial)
 
     def wait(self) -> Iterator[Step | Ended]:

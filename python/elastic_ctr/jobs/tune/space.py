@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.networks import NETWORKS, Crossed
+from elastic_ctr.config.networks import NETWORKS, CrossLayers
 from elastic_ctr.config.roles import TrainerConfig
 
 DEFAULT_NETWORKS = ("deepfm", "wide-deep", "lr", "fm", "dcn-v2", "final-mlp", "slot-dnn")
@@ -142,7 +142,7 @@ class Space:
                 network["layers"] = list(_SHAPES[sampler.suggest_categorical("model.network.layers", tuple(_SHAPES))])
             if not self.keeps("model.network.dropout"):
                 network["dropout"] = round(sampler.suggest_float("model.network.dropout", 0, 0.5, step=0.1), 1)
-        if issubclass(kind, Crossed) and not self.keeps("model.network.crossLayers"):
+        if issubclass(kind, CrossLayers) and not self.keeps("model.network.crossLayers"):
             network["crossLayers"] = sampler.suggest_int("model.network.crossLayers", 1, 3)
         if name == "final-mlp" and "layers" in network:
             network["secondLayers"] = network["layers"][-1:]

@@ -23,7 +23,7 @@ import numpy as np
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.config.section import Section
-from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
+from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.store.versions.manifest import Quality
 from elastic_ctr.training.control.server_call import ping
@@ -63,7 +63,7 @@ class TrialFailed(RuntimeError):
     """A trial cannot continue; the text is a sentence."""
 
 
-class Training:
+class TrialTraining:
     """Follows `training.master.passes.epochs`: the same batches, epochs, offset and shift."""
 
     def __init__(self, engine: Engine, spec: TrialSpec, hours: Hours, say: Any) -> None:
@@ -132,7 +132,7 @@ class Training:
     def _quality(self, histograms: Histograms, shift: float = 0.0) -> Quality | None:
         return quality_of_histogram(*histograms, shift=shift)
 
-    def _predicted(self, pieces: Sequence[Piece], part: str, shift: float) -> Histograms:
+    def _predicted(self, pieces: Sequence[ConvertedPiece], part: str, shift: float) -> Histograms:
         positives, negatives = np.zeros(BUCKETS), np.zeros(BUCKETS)
         for dataset in self._loaded(pieces, part, 512):
             self._engine.set_offset((self._offset or 0.0) + shift)
@@ -141,7 +141,7 @@ class Training:
             positives, negatives = positives + found[0], negatives + found[1]
         return positives, negatives
 
-    def _loaded(self, pieces: Sequence[Piece], part: str, batch_size: int) -> Iterator[Any]:
+    def _loaded(self, pieces: Sequence[ConvertedPiece], part: str, batch_size: int) -> Iterator[Any]:
         """Yield the datasets of pieces that have records; the next one is read while one is used."""
         waiting: list[tuple[Any, int]] = []
         for piece in pieces:
@@ -153,7 +153,7 @@ class Training:
         for each in waiting:
             yield self._engine.ready(*each)
 
-    def _part_of(self, piece: Piece, part: str) -> tuple[Path, int]:
+    def _part_of(self, piece: ConvertedPiece, part: str) -> tuple[Path, int]:
         file = self._folder / piece.file
         if part == "all" or not self._spec.holds_out:
             return file, piece.records
@@ -161,7 +161,7 @@ class Training:
         return (parts.held_out, piece.held_out) if part == "held" else (parts.trained, piece.records - piece.held_out)
 
 
-class Pserver:
+class TrialPserver:
     """The parameter server of a trial, which starts while this process imports Paddle."""
 
     def __init__(self, spec: TrialSpec, folder: Path) -> None:
@@ -234,7 +234,7 @@ def main() -> None:
     code = 1
     try:
         folder = Path(spec.folder)
-        server = Pserver(spec, folder)
+        server = TrialPserver(spec, folder)
         prepare_environment(folder / "engine")
         import paddle  # noqa: F401 (both processes import it at the same time)
 
@@ -253,7 +253,7 @@ def main() -> None:
         )  # fmt: skip
         engine.connect(1)
         engine.initialise()
-        found = Training(engine, spec, Hours.model_validate_json(Path(spec.hours).read_text()), say).run()
+        found = TrialTraining(engine, spec, Hours.model_validate_json(Path(spec.hours).read_text()), say).run()
         figures = {name: getattr(found, name) for name in ("logloss", "auc", "calibration", "shows", "clicks")}
         say({"found": figures})
         code = 0

@@ -85,7 +85,7 @@ Encoding = Annotated[
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnOptions:
     """The roles of columns."""
 
     fields: Annotated[
@@ -124,7 +124,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextOptions:
     """The format of a text file of columns."""
 
     delimiter: Annotated[str | None, typer.Option(help="One character between columns, or tab.")] = None
@@ -141,7 +141,7 @@ class Text:
         str, typer.Option(metavar="A,B,…", help="Names for files without header; else columns are called 0, 1, 2, …")
     ] = ""
 
-    def form(self, given: Columns, default: str, encoding: str | None) -> CsvFormat:
+    def form(self, given: ColumnOptions, default: str, encoding: str | None) -> CsvFormat:
         """Return the format, with the default delimiter of a command. Raises ImportRefused."""
         between = "\t" if self.delimiter in {"tab", "\\t"} else (self.delimiter or default)
         # In files with tabs, such as Criteo's, quotes are ordinary characters.
@@ -154,7 +154,13 @@ class Text:
 @app.command("csv")
 @grouped
 def csv_files(
-    given: Columns, text: Text, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out
+    given: ColumnOptions,
+    text: TextOptions,
+    writing: Writing,
+    files: FilesOrNone = None,
+    encoding: Encoding = None,
+    *,
+    out: Out,
 ) -> None:
     """CSV files with a label, or with show and click. Rows stay as they are; only labels are written as 0 and 1.
 
@@ -172,7 +178,13 @@ def csv_files(
 @app.command("tsv")
 @grouped
 def tsv_files(
-    given: Columns, text: Text, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out
+    given: ColumnOptions,
+    text: TextOptions,
+    writing: Writing,
+    files: FilesOrNone = None,
+    encoding: Encoding = None,
+    *,
+    out: Out,
 ) -> None:
     """Files with tabs between their columns, as `import csv --delimiter tab`."""
     with _refusals():
@@ -183,7 +195,9 @@ def tsv_files(
 
 @app.command()
 @grouped
-def jsonl(given: Columns, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out) -> None:
+def jsonl(
+    given: ColumnOptions, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out
+) -> None:
     """JSON lines: an object on each line, with a value for each column. Lines stay as they are but for their labels.
 
     The columns are those of the first thousand rows.
@@ -195,7 +209,7 @@ def jsonl(given: Columns, writing: Writing, files: FilesOrNone = None, encoding:
 
 @app.command()
 @grouped
-def parquet(files: Files, given: Columns, writing: Writing, *, out: Out) -> None:
+def parquet(files: Files, given: ColumnOptions, writing: Writing, *, out: Out) -> None:
     """Parquet files. Rows become JSON lines: numbers of decimals, texts of dates, a column for each number of a vector."""
     with _refusals():
         importer = ParquetImport(_record_form(given, writing, None), _added_to(files, out, writing))
@@ -251,12 +265,12 @@ def libffm(files: Files, out: Out, writing: Writing, positive: Positive = None, 
 _MOST_HOURS = 24 * 366 * 10
 
 
-def _check_time(given: Columns, writing: Writing) -> None:
+def _check_time(given: ColumnOptions, writing: Writing) -> None:
     if given.time is not None and writing.rows_per_hour is not None:
         raise ImportRefused("--time and --rows-per-hour exclude each other; give one of them.")
 
 
-def _form(kind: Callable[..., Form], given: Columns, encoding: str | None, **others: object) -> Form:
+def _form(kind: Callable[..., Form], given: ColumnOptions, encoding: str | None, **others: object) -> Form:
     """Return the format of files with these columns. Raises ImportRefused."""
     return kind(
         label=given.label,
@@ -272,7 +286,7 @@ def _form(kind: Callable[..., Form], given: Columns, encoding: str | None, **oth
     )
 
 
-def _record_form(given: Columns, writing: Writing, encoding: str | None) -> RecordFormat:
+def _record_form(given: ColumnOptions, writing: Writing, encoding: str | None) -> RecordFormat:
     """Raises ImportRefused."""
     _check_time(given, writing)
     return _form(RecordFormat, given, encoding)

@@ -27,7 +27,7 @@ from elastic_ctr.operate.cli.check import SETTLE_SECONDS, CheckFailed, verify_se
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.next_step import dir_option, each_of, print_next, shown
 from elastic_ctr.operate.cli.status import status
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.report import learned, table
 from elastic_ctr.operate.local.run_data import RunData
 from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running, write_json
@@ -151,12 +151,12 @@ def load_values(files: list[Path], set_files: list[str] | None, end: str | None 
     return settings(Values, given, " + ".join(map(str, files)), parts)
 
 
-def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: str | None) -> Places:
+def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: str | None) -> RunPlaces:
     """Return the places of a run. Ends the command with a sentence for each error in the values, or about the folder."""
     try:
         values = load_values(files, set_files, last)
         check_columns(values)
-        places = Places(folder.resolve(), values)
+        places = RunPlaces(folder.resolve(), values)
         RunFolder(places.folder).create()
     except ConfigRefused as wrong:
         refuse(str(wrong))
@@ -312,7 +312,9 @@ def _go_on(process: "subprocess.Popen[bytes]") -> None:
             process.stdin.close()
 
 
-def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder: RunFolder, last: str | None) -> None:
+def _follow_start(
+    process: "subprocess.Popen[bytes]", places: RunPlaces, run_folder: RunFolder, last: str | None
+) -> None:
     """Wait until predictions are answered, if `last` is given by the version of that hour, or until they cannot be."""
     said, before = list[str](), list[str]()
     wrong_since: float | None = None
@@ -379,7 +381,7 @@ def _problems_of(run_folder: RunFolder, status: Status | None, release: ReleaseD
     return [*found, stands_still] if stands_still and stands_still not in found else found
 
 
-def _print_next_of_up(places: Places) -> None:
+def _print_next_of_up(places: RunPlaces) -> None:
     where = dir_option(places.folder)
     data = RunData(places.data, places.store)
     if (newest := data.newest_split()) is not None:

@@ -138,7 +138,7 @@ def _predict_served(
             serving, name = found.removeprefix("http://"), target.model(served.model)
             endpoints.ready(serving, name)
             inputs = endpoints.metadata(serving, name)
-            tally = _Tally("line" if inputs.slots else "row")
+            tally = _PredictionTally("line" if inputs.slots else "row")
             for file in files:
                 with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
                     tally.file = file if len(files) > 1 else ""
@@ -220,7 +220,7 @@ def memory_sentence(run: RunData, files: list[str], versions: list[int]) -> str:
     return f"{which} knows events until {at} and was not trained on these rows: AUC is that of new rows"
 
 
-class _Tally:
+class _PredictionTally:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.bad = 0

@@ -19,7 +19,7 @@ from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.jobs.scoring.listing import Listing, NothingToRead, complete_hours
-from elastic_ctr.jobs.tune.converted_hours import HoursReader, HoursRefused, at_hours, divided
+from elastic_ctr.jobs.tune.converted_hours import HoursReader, SearchHoursRefused, at_hours, divided
 from elastic_ctr.jobs.tune.passes import Hours, SearchFailed
 from elastic_ctr.jobs.tune.search_folder import OtherSearch, Scratch
 from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, is_kept, usable_networks
@@ -149,7 +149,7 @@ def tune(
                 folder.remove()
     except (ConfigRefused, StateInUse, OtherSearch, NothingToRead) as wrong:
         refuse(str(wrong))
-    except (HoursRefused, SearchFailed, StoreError, OSError, ValueError) as failed:
+    except (SearchHoursRefused, SearchFailed, StoreError, OSError, ValueError) as failed:
         refuse(reason_of(failed), 1)
     except KeyboardInterrupt:
         refuse("stopped before the first trial; nothing was written", _STOPPED)

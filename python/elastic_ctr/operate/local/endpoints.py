@@ -31,7 +31,7 @@ class EndpointUnavailable(OSError):
         self.reason = reason
 
 
-class RequestRefused(EndpointUnavailable):
+class RequestRejected(EndpointUnavailable):
     """The endpoint refused the content of a request."""
 
     def __init__(self, url: str, reason: str) -> None:
@@ -53,7 +53,7 @@ def ask(url: str, body: Any = None, timeout: float = 5.0, tokens: Tokens | None 
             f"{url} {wrong_token}; say --dir FOLDER for a run on this machine, or --token-file FILE"
         )
     if status == http.HTTPStatus.BAD_REQUEST:
-        raise RequestRefused(url, _sentence(text))
+        raise RequestRejected(url, _sentence(text))
     if status != http.HTTPStatus.OK:
         raise EndpointUnavailable(f"{url} answers {status}: {_sentence(text)}", status, _sentence(text))
     return found

@@ -21,7 +21,7 @@ from elastic_ctr.config.role_files import (
     PserverFile,
     RoleFile,
     ServingFile,
-    Tracking,
+    TrackingServerSettings,
     TrainerFile,
 )
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
@@ -96,7 +96,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Places:
+class RunPlaces:
     """Folders and addresses of one local run."""
 
     folder: Path
@@ -146,10 +146,10 @@ class Places:
         return self.values.data.of_intake(self.intake, str(self.folder / TOKENS / Right.INTERNAL.value))
 
     @property
-    def tracking(self) -> Tracking | None:
+    def tracking(self) -> TrackingServerSettings | None:
         """The tracking settings, with the folder as the experiment, because all trainings on one machine have the same name."""
         url = self.values.local.tracking_url
-        return None if url is None else Tracking(url=url, experiment=f"elastic-ctr {self.folder}"[-250:])
+        return None if url is None else TrackingServerSettings(url=url, experiment=f"elastic-ctr {self.folder}"[-250:])
 
     def state(self, role: str) -> str:
         """Return the folder of state that outlives the role's process."""
@@ -194,7 +194,7 @@ class Places:
         return self.folder / "logs" / f"{role.name}.log"
 
 
-def roles(places: Places) -> Iterator[Role]:
+def roles(places: RunPlaces) -> Iterator[Role]:
     """Yield the roles in the order of their start, on which nothing depends."""
     values = places.values
     pservers, shards, copies = values.pserver.replicas, values.cube.config.shards, values.cube.replicas_per_shard

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic_ctr.operate.local.endpoints import answers
-from elastic_ctr.operate.local.plan import Places, Role
+from elastic_ctr.operate.local.plan import Role, RunPlaces
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Supervisor:
     outlive the roles, because they die with the thread that started them.
     """
 
-    places: Places
+    places: RunPlaces
     roles: list[Role]
     environment: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.time

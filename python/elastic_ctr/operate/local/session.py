@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from elastic_ctr.config.load import dump
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict, release_document, role_status
-from elastic_ctr.operate.local.plan import HOST, Places, ports, roles
+from elastic_ctr.operate.local.plan import HOST, RunPlaces, ports, roles
 from elastic_ctr.operate.local.processes import Supervisor
 from elastic_ctr.operate.local.report import SampleResult, SampleResults, build
 from elastic_ctr.operate.local.run_folder import RunFolder
@@ -45,7 +45,7 @@ class RoleRefused(RunFailed):
     """A role cannot run with its settings or on this machine."""
 
 
-def find_ports_free(places: Places) -> None:
+def find_ports_free(places: RunPlaces) -> None:
     """Raises PortInUse, with the name of the setting, if a port of the run is in use."""
     for setting, found in ports(places.values):
         for port in found:
@@ -116,7 +116,7 @@ def pause_after(took: float) -> float:
     return min(max(_LOOK_SECONDS, took / _LOOK_SHARE), _LONGEST_PAUSE)
 
 
-def status_and_release(places: Places) -> tuple[dict[str, Any] | None, ReleaseDocument | None]:
+def status_and_release(places: RunPlaces) -> tuple[dict[str, Any] | None, ReleaseDocument | None]:
     """Return the master's status and cube-transfer's document; None for a role that does not answer."""
     status = release = None
     with suppress(EndpointUnavailable):
@@ -129,7 +129,7 @@ def status_and_release(places: Places) -> tuple[dict[str, Any] | None, ReleaseDo
 class Session:
     """Owns the folder and the processes of a run."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: RunPlaces) -> None:
         self.places = places
         self._lock = StateLock(places.folder / "state")
         self.supervisor = Supervisor(places, list(roles(places)))

@@ -50,7 +50,7 @@ class CanaryRule(NamedTuple):
 NO_CANARY = CanaryRule(0)
 
 
-class Canary:
+class CanarySwitch:
     """`version` is the candidate while it answers its share. It gets no requests for some seconds after it failed or was slow."""
 
     def __init__(self, rule: CanaryRule) -> None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.formats.inputs import Inputs
-from elastic_ctr.formats.json_scan import SHORTEST_ROW, CellRoom, Columns, new_cells, scan_instances
+from elastic_ctr.formats.inputs import InputColumns
+from elastic_ctr.formats.json_scan import SHORTEST_ROW, CellRoom, JsonColumns, new_cells, scan_instances
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, store_f32
 from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, reserve, taken
@@ -68,11 +68,11 @@ def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
         reserve(8 * max(lengths, 1)).view(np.int64),
         np.zeros((requests, REQUEST_WIDTH), np.int64),
         reserve(max(bodies, 1)),
-        new_cells(0, Inputs((), ())),
+        new_cells(0, InputColumns((), ())),
     )
 
 
-def reserved_cells(rows: int, inputs: Inputs) -> CellRoom:
+def reserved_cells(rows: int, inputs: InputColumns) -> CellRoom:
     """Return room for this many rows; pages take memory once they are written."""
     texts, numbers = len(inputs.texts), len(inputs.numbers)
     return CellRoom(
@@ -94,7 +94,7 @@ class Rules(NamedTuple):
     max_rows: int
     max_scanned: int  # bytes of bodies in one batch
     of_columns: bool  # the model takes rows of these columns
-    columns: Columns
+    columns: JsonColumns
 
 
 class Replies(NamedTuple):

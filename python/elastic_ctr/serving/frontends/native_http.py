@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from elastic_ctr.features.transforms.transformer import TooManyKeys
 from elastic_ctr.formats.cells import Cells
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.json_scan import columns_of
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
@@ -63,7 +63,7 @@ _SCANNED = 4 << 20
 # New templates of one connection. A client with a new head for each request moves to the asyncio frontend.
 _MOST_NEW_TEMPLATES = 4
 _SLOW_SECONDS = 1.0
-_NO_COLUMNS = Inputs((), ())
+_NO_COLUMNS = InputColumns((), ())
 # The endpoint's label in the metrics, by the kind of a request's head.
 _ENDPOINTS = {templates.SOURCE: PREDICTIONS, templates.TENSORS: OPEN_INFERENCE, templates.COLUMNS: ROWS}
 

@@ -48,7 +48,7 @@ _QUIET_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Credentials:
+class ForwarderSecrets:
     """The secrets of the run and, for TLS, the folder of certificates. Both are read for each connection, because they may be replaced."""
 
     tokens: Tokens
@@ -100,7 +100,7 @@ class RefusalLog:
 class Expose:
     """Connects proven connections to a server's socket."""
 
-    def __init__(self, server: Path, life: str, credentials: Credentials) -> None:
+    def __init__(self, server: Path, life: str, credentials: ForwarderSecrets) -> None:
         self._server = server
         self._life = life
         self._credentials = credentials
@@ -172,7 +172,7 @@ class Expose:
 class Reach:
     """Connects the connections of a trainer's local socket to a server in another pod."""
 
-    def __init__(self, to: Destination, credentials: Credentials) -> None:
+    def __init__(self, to: Destination, credentials: ForwarderSecrets) -> None:
         self._to = to
         self._credentials = credentials
         self._refusals = RefusalLog()
@@ -225,7 +225,7 @@ def ping_through(address: str, token: Path, tls: Path | None) -> None:
 
     Raises OSError, ValueError, ProofRefused.
     """
-    with Reach(Destination.parse(address), Credentials(TokenFile(token), tls)).proven() as connection:
+    with Reach(Destination.parse(address), ForwarderSecrets(TokenFile(token), tls)).proven() as connection:
         ping_over(connection)
 
 
@@ -277,7 +277,7 @@ def _arguments() -> argparse.Namespace:
 def _run(given: argparse.Namespace) -> None:
     """Run the mode of the arguments for ever. Raises OSError, ValueError."""
     raise_fd_limit(_FILES)
-    credentials = Credentials(TokenFile(given.token), given.tls)
+    credentials = ForwarderSecrets(TokenFile(given.token), given.tls)
     if given.tls is not None:
         check_certificates(given.tls)
     if given.mode == "expose":

@@ -38,16 +38,16 @@ def on_scratch(place: Path) -> Iterator[None]:
 _LABEL_TOKENS = 4
 
 
-class Parts(NamedTuple):
+class HoldoutParts(NamedTuple):
     """The files of a task's records for the engine."""
 
     trained: Path
     held_out: Path
 
 
-def parts_of(converted: Path) -> Parts:
+def parts_of(converted: Path) -> HoldoutParts:
     """Return the paths of the parts. Their suffixes differ from that of a converted file, which a trainer reports to the master."""
-    return Parts(converted.with_suffix(".trained"), converted.with_suffix(".held"))
+    return HoldoutParts(converted.with_suffix(".trained"), converted.with_suffix(".held"))
 
 
 def is_chosen(record: bytes, share: float, seed: int = 0) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.features.transforms.transformer import Series
 from elastic_ctr.formats.cells import Cells, RowSample, without_words
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.line import Reason
 from elastic_ctr.formats.readers.batches import Format, RowBatch, Wanted
 from elastic_ctr.formats.readers.files import rows_in_range
@@ -31,7 +31,7 @@ class StatisticsTooLarge(ValueError):
 class Measurement:
     """The inputs of the statistics: text columns, and numbers after the steps that precede a scaling."""
 
-    inputs: Inputs
+    inputs: InputColumns
     series: Series
 
     def beyond(self, cells: Cells) -> dict[int, str]:

@@ -37,7 +37,7 @@ from elastic_ctr.training.trainer.engine import Engine, EngineBroken
 from elastic_ctr.training.trainer.supervisor import LEAVE_SIGNAL, WATCH_FILE
 from elastic_ctr.training.trainer.take_over import Names
 from elastic_ctr.training.trainer.task_work import TaskWork
-from elastic_ctr.training.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
+from elastic_ctr.training.trainer.watchdog import REJOIN, ServerWatchdog, delegated_to_parent
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class TrainerProcess:
             gradient_merge=trainer.gradient_merge,
             group=self._settings.data.group,
         )
-        self._watchdog = Watchdog(
+        self._watchdog = ServerWatchdog(
             self._client, self._trainer_id, self._generation, servers, str(sockets), reply.lease_seconds
         )
         self._watchdog.start()

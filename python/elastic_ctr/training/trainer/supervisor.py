@@ -21,7 +21,7 @@ from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.runtime.mlflow import Reporter, TrackingServer
 from elastic_ctr.training.control.channel import MasterClient
 from elastic_ctr.training.trainer.converted_files import ScratchFailed, on_scratch
-from elastic_ctr.training.trainer.watchdog import REJOIN, Watchdog
+from elastic_ctr.training.trainer.watchdog import REJOIN, ServerWatchdog
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class _DelegatedWatchdog:
         self._file = file
         self._child = child
         self._client: MasterClient | None = None
-        self._watchdog: Watchdog | None = None
+        self._watchdog: ServerWatchdog | None = None
         self._reasons: list[str] = []
         self._written = 0
         self._next = 0.0
@@ -139,7 +139,7 @@ class _DelegatedWatchdog:
             except (OSError, ValueError):
                 return ""
             self._client = self._client or MasterClient(self._settings.master_address, self._settings.auth.internal())
-            self._watchdog = Watchdog(self._client, **state, end=self._reasons.append)
+            self._watchdog = ServerWatchdog(self._client, **state, end=self._reasons.append)
         self._watchdog.round()
         self._next = time.monotonic() + self._watchdog.period
         # The result is stale if the process runs its own watchdog again, or has delegated another state.

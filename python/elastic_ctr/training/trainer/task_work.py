@@ -26,7 +26,7 @@ from elastic_ctr.training.trainer.refusals import quarantine
 from elastic_ctr.training.trainer.saver import Saver
 from elastic_ctr.training.trainer.supervisor import WATCH_FILE
 from elastic_ctr.training.trainer.task_lines import Suspects
-from elastic_ctr.training.trainer.watchdog import Watchdog, delegated_to_parent
+from elastic_ctr.training.trainer.watchdog import ServerWatchdog, delegated_to_parent
 
 # The most touched keys of a task, so that its result fits into a message.
 _MOST_TOUCHED = 3 << 20
@@ -40,7 +40,7 @@ class TaskWork:
         self,
         settings: TrainerFile,
         engine: Engine,
-        watchdog: Watchdog,
+        watchdog: ServerWatchdog,
         conversions: Conversions,
         source: Source | Stream,
         store: Store,

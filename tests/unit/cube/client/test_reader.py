@@ -27,7 +27,7 @@ from elastic_ctr.cube.client.connection import FIRST_PAUSE
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.wire import Kind
+from elastic_ctr.cube.wire import MessageKind
 from ports import free_port
 
 
@@ -421,4 +421,4 @@ async def test_keys_of_another_type_are_refused() -> None:
 
 
 def test_a_request_kind_has_its_documented_number() -> None:
-    assert (Kind.LOOKUP, Kind.KEEP_ALIVE) == (1, 2)
+    assert (MessageKind.LOOKUP, MessageKind.KEEP_ALIVE) == (1, 2)

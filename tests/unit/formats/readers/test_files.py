@@ -76,7 +76,7 @@ READ = """
     peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     read = lambda: sum(len(batch.cells) for batch in rows_in_range(open(path, "rb"), path, form, wanted))
     form = Format(kind, ("text", "number") if kind == "csv" else None)
-    wanted = Wanted(Inputs((TextInput("text", ""),), ("number",)))
+    wanted = Wanted(InputColumns((TextInput("text", ""),), ("number",)))
     list(rows_in_range(io.BytesIO(small), path, form, wanted))
     before = peak()
     print(read(), peak() - before)
@@ -86,7 +86,7 @@ import io, resource, sys
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.readers.batches import Format, Wanted
 from elastic_ctr.formats.readers.files import rows_in_range
 path, kind = sys.argv[1:]

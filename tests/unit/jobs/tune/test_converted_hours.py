@@ -6,7 +6,7 @@ import pytest
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.jobs.scoring.listing import complete_hours
-from elastic_ctr.jobs.tune.converted_hours import HoursReader, HoursRefused, at_hours, divided
+from elastic_ctr.jobs.tune.converted_hours import HoursReader, SearchHoursRefused, at_hours, divided
 from elastic_ctr.jobs.tune.passes import Hours
 from elastic_ctr.store import open_source
 from elastic_ctr.training.trainer.converted_files import parts_of
@@ -142,12 +142,12 @@ def test_statistics_are_those_of_the_first_pass(tmp_path: Path) -> None:
 def test_too_many_refused_lines_end_the_search_with_their_reason(tmp_path: Path) -> None:
     written(tmp_path, {f"{ALL[0]}/part": lines(0, 50), f"{ALL[1]}/part": lines(0, 50) + "1 0 no-feature\n" * 5})
 
-    with pytest.raises(HoursRefused, match=r"5 of 105 lines were refused, more than data.maxRefusedShare 0.01"):
+    with pytest.raises(SearchHoursRefused, match=r"5 of 105 lines were refused, more than data.maxRefusedShare 0.01"):
         read(tmp_path, values_of(tmp_path), ALL[:1], ALL[1:2])
 
 
 def test_hours_without_a_click_cannot_be_learned_from(tmp_path: Path) -> None:
     written(tmp_path, {f"{ALL[0]}/part": "1 0 5:a\n" * 50, f"{ALL[1]}/part": lines(0, 50)})
 
-    with pytest.raises(HoursRefused, match="none of the shows that are trained was clicked"):
+    with pytest.raises(SearchHoursRefused, match="none of the shows that are trained was clicked"):
         read(tmp_path, values_of(tmp_path), ALL[:1], ALL[1:2])

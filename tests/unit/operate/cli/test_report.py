@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from answering import pages, saying
-from elastic_ctr.cube.transfer.state import ReleaseState, Times
+from elastic_ctr.cube.transfer.state import ReleaseState, StepTimes
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.operate.cli.main import build
 from elastic_ctr.operate.local.run_folder import RunFolder, RunInfo
@@ -50,7 +50,7 @@ def finished(folder: Path, one: World, live: int) -> RunFolder:
     for name in ("ledger.db", "ledger.db-wal"):
         if (found := one.folder / name).exists():
             shutil.copyfile(found, folder / "state" / "master" / name)
-    state = ReleaseState(generation=1, live=live, times={live: Times(published=100.0, seen=101.0, live=103.5)})
+    state = ReleaseState(generation=1, live=live, times={live: StepTimes(published=100.0, seen=101.0, live=103.5)})
     StateFile(folder / "state" / "cube-transfer").write(PersistedState(state=state, revisions=1))
     return run
 

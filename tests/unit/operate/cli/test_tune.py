@@ -99,7 +99,7 @@ def test_values_files_that_were_changed_during_the_search_are_one_sentence(
     values: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
 ) -> None:
     pytest.importorskip("optuna", reason="make setup-dev installs it")
-    from elastic_ctr.jobs.tune.search import Checked, Found
+    from elastic_ctr.jobs.tune.search import CheckedTrial, Found
     from elastic_ctr.jobs.tune.study import Result
 
     def search(given: Any, *_: Any, **__: Any) -> Any:
@@ -117,7 +117,7 @@ def test_values_files_that_were_changed_during_the_search_are_one_sentence(
             for number in range(2)
         ]
         values.write_text(yaml.safe_dump({**yaml.safe_load(values.read_text()), **changed}))
-        return Found(results, [Checked(each, None) for each in results], interrupted=False), base
+        return Found(results, [CheckedTrial(each, None) for each in results], interrupted=False), base
 
     monkeypatch.setattr(module, "_search", search)
 

@@ -9,7 +9,7 @@ from elastic_ctr.config.load import load
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.release import Placement, ReleaseDocument
 from elastic_ctr.operate.local import session as module
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.report import SampleResult
 from elastic_ctr.operate.local.run_folder import RunFolder, write_json
 from elastic_ctr.operate.local.session import RoleRefused, RunFailed, Session, failure, pause_after
@@ -24,7 +24,7 @@ def session(tmp_path: Path) -> Session:
     values = Values.model_validate(
         {"data": {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}}
     )
-    return Session(Places(tmp_path, values))
+    return Session(RunPlaces(tmp_path, values))
 
 
 def status(*versions: tuple[int, str], finished: bool = True, **given: Any) -> dict[str, Any]:

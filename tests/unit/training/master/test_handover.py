@@ -7,7 +7,7 @@ import pytest
 
 from elastic_ctr.store.versions.manifest import read_checkpoint
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.work.publisher import Retention
+from elastic_ctr.training.master.work.publisher import CheckpointRetention
 from training.master.world import LEASE, RECORDS, World, data_of, world
 
 REPLACED = "training local was replaced by ctr-train-b"
@@ -304,7 +304,7 @@ def test_the_next_whole_checkpoint_supersedes_the_one_in_mid_pass(tmp_path: Path
     whole, middle = one.ledger.checkpoints()
 
     assert (whole["mid"], middle["mid"]["state"]) == (None, "training")
-    Retention(one.coordinator, one.store, 1, lambda: one.now).sweep()
+    CheckpointRetention(one.coordinator, one.store, 1, lambda: one.now).sweep()
     assert [each["name"] for each in one.ledger.checkpoints()] == [whole["name"], middle["name"]]
     assert read_checkpoint(one.store, middle["name"]).pass_ordinal == 2
     one.until(lambda: len(one.ledger.passes()) == 3)

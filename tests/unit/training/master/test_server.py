@@ -15,7 +15,7 @@ import pytest
 from credentials import auth, tokens
 from elastic_ctr.config.features import Features, input_of
 from elastic_ctr.config.model import Dense, Model, ModelInput, digest_of_model
-from elastic_ctr.config.role_files import MasterFile, Tracking
+from elastic_ctr.config.role_files import MasterFile, TrackingServerSettings
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore, StoreError
@@ -312,7 +312,7 @@ def test_a_pserver_lost_while_the_ledger_cannot_be_written_does_not_end_the_mast
 
 def test_its_run_in_the_tracking_server_ends_with_it(tmp_path: Path) -> None:
     server = Server()
-    tracking = Tracking(url=server.url, experiment="clicks")
+    tracking = TrackingServerSettings(url=server.url, experiment="clicks")
     (tmp_path / "logs").mkdir()
     running = Running(tmp_path, training="ctr-train-1", tracking=tracking).start()
 

@@ -16,7 +16,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
 from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.formats.cells import cells_of
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import FileStore, NotInStore, Store
 from elastic_ctr.store.versions import layout
@@ -25,7 +25,7 @@ from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.generations.recovery import VERIFY
-from elastic_ctr.training.master.generations.store_queries import Published, StoreQueries
+from elastic_ctr.training.master.generations.store_queries import PublishedVersions, StoreQueries
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.work.publisher import Publisher
 from elastic_ctr.training.master.work.statistics import PassStatistics, pin_given
@@ -71,7 +71,7 @@ def rows_data_of(**given: Any) -> Data:
 
 def collected(rows: Rows) -> bytes:
     """What a trainer collects of a task."""
-    inputs = Inputs((TextInput("tag", ""),), ("price",))
+    inputs = InputColumns((TextInput("tag", ""),), ("price",))
     collector = Collector(inputs)
     collector.add(cells_of([([tag.encode()], [price]) for price, tag in rows], inputs))
     return collector.to_bytes()
@@ -84,8 +84,8 @@ class Asked(StoreQueries):
         super().__init__(world.store)
         self._world = world
 
-    def published(self) -> Published:
-        return Published(published_versions(self._world.store), read_refusals(self._world.store))
+    def published(self) -> PublishedVersions:
+        return PublishedVersions(published_versions(self._world.store), read_refusals(self._world.store))
 
     def whole_checkpoint(self, names: Sequence[str]) -> str:
         return next((name for name in names if name not in self._world.damaged), "")

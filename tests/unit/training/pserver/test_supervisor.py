@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from certificates import Authority
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import Auth, PserverFile
 from elastic_ctr.config.roles import PserverConfig, StoreConfig
@@ -69,7 +69,7 @@ def parent(tmp_path: Path, master: Master) -> PserverSupervisor:
     made = PserverSupervisor(
         0,
         PserverFile(
-            data=Data(source=Source(url="file:///data"), start="20200401/00", slots=("a",)),
+            data=Data(source=DataSource(url="file:///data"), start="20200401/00", slots=("a",)),
             model=MODEL,
             store=StoreConfig(url=f"file://{tmp_path}/store"),
             pserver=PserverConfig(port=1, admin_port=2, scratch_dir=str(tmp_path / "scratch")),

@@ -20,7 +20,7 @@ from elastic_ctr.training.trainer.supervisor import (
     TrainerSupervisor,
     _DelegatedWatchdog,
 )
-from elastic_ctr.training.trainer.watchdog import Watchdog
+from elastic_ctr.training.trainer.watchdog import ServerWatchdog
 from training.trainer.trainer_file import settings_of
 
 Run = Callable[[str], int]
@@ -207,7 +207,7 @@ def test_the_parent_keeps_the_leases_of_the_duty_that_was_handed_over_last(
 ) -> None:
     renewed: list[object] = []
     monkeypatch.setattr("elastic_ctr.training.trainer.supervisor._DELEGATED_AFTER", 0.0)
-    monkeypatch.setattr(Watchdog, "round", lambda self: renewed.append(self.state()["held"]))
+    monkeypatch.setattr(ServerWatchdog, "round", lambda self: renewed.append(self.state()["held"]))
     duty = _DelegatedWatchdog(settings_of(tmp_path), tmp_path / "watch.json", os.getpid())
 
     assert duty.round() == ""

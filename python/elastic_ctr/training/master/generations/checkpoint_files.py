@@ -78,7 +78,7 @@ def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[con
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedSample:
     """The sample's keys, uint64 [n], and their values in a version's files, float32 [n, dim]; `left_out`: keys that the save left out."""
 
     keys: Keys
@@ -86,7 +86,7 @@ class Published:
     left_out: int
 
 
-def compare(pulled_keys: Keys, pulled: Values, results: Iterable[control.JobResult], dim: int) -> Published:
+def compare(pulled_keys: Keys, pulled: Values, results: Iterable[control.JobResult], dim: int) -> PublishedSample:
     """Return the published values of the sample's keys, zeros if no version has the key.
 
     A value may differ from the pulled one by more than its printed digits only if this save left out the row or its embedx, which
@@ -109,7 +109,7 @@ def compare(pulled_keys: Keys, pulled: Values, results: Iterable[control.JobResu
             f"key {pulled_keys[row]} was trained to {pulled[row, column]:.9g} in column {column} and written as "
             f"{values[row, column]:.9g}; {int(wrong.sum())} of {len(pulled_keys)} sample keys differ: the export is at fault"
         )
-    return Published(pulled_keys, values, int((~written).sum() + without_embedx.sum()))
+    return PublishedSample(pulled_keys, values, int((~written).sum() + without_embedx.sum()))
 
 
 def judge(

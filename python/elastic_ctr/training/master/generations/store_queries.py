@@ -20,7 +20,7 @@ class Pending(StoreError):
     """The query is under way. This is no failure; the caller tries again later."""
 
 
-class Published(NamedTuple):
+class PublishedVersions(NamedTuple):
     """`versions`: ids of all published versions. `refused`: the versions that cube-transfer refused, with its reasons."""
 
     versions: list[int]
@@ -41,7 +41,7 @@ class StoreQueries:
         self._open: dict[str, Callable[[], object]] = {}
         self._answers: dict[str, tuple[float, object]] = {}
 
-    def published(self) -> Published:
+    def published(self) -> PublishedVersions:
         """Return the published and refused versions. Raises Pending."""
         return self._answer(_PUBLISHED, self._look)
 
@@ -53,8 +53,8 @@ class StoreQueries:
             self._answers.pop(_PUBLISHED, None)
             self._open[_PUBLISHED] = self._look
 
-    def _look(self) -> Published:
-        return Published(published_versions(self._store), read_refusals(self._store))
+    def _look(self) -> PublishedVersions:
+        return PublishedVersions(published_versions(self._store), read_refusals(self._store))
 
     def rows_of(self, checkpoint: str) -> dict[int, int]:
         """Return the rows of each partition of a checkpoint in the store. Raises Pending."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.features.statistics.collector import Part as CollectedPart
+from elastic_ctr.features.statistics.collector import StatisticsPart as CollectedPart
 from elastic_ctr.features.statistics.collector import part_name
 from elastic_ctr.training.master.ledger.counts import LedgerCounts, total_of
 from elastic_ctr.training.master.ledger.figures import LedgerQuality

@@ -17,7 +17,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import pick_samples
 from elastic_ctr.training.master.generations.checkpoint_files import (
-    Published,
+    PublishedSample,
     checkpoint_name,
     compare,
     folder_of,
@@ -51,7 +51,7 @@ def results_of(save: SaveRow) -> list[control.JobResult]:
     return list(control.PserverState.FromString(save.written or b"").results)
 
 
-def published_of(save: SaveRow, dim: int) -> Published:
+def published_of(save: SaveRow, dim: int) -> PublishedSample:
     """Return the sample's values in the save's files. Raises PublishRefused if they are not the trained values."""
     saved = saved_of(save)
     keys = np.frombuffer(saved.keys, "<u8")

@@ -63,7 +63,7 @@ class Publisher:
         # Cached manifests of the deltas in the last checkpoint by log.
         self._read: dict[int, VersionManifest] = {}
         self._announced: dict[int, Announcement] = {}
-        self._retention = Retention(coordinator, store, settings.master.keep_checkpoints)
+        self._retention = CheckpointRetention(coordinator, store, settings.master.keep_checkpoints)
 
     def begin(self) -> None:
         """Repair the store after a restart: versions may be lost, the donefile may lack a version that was committed before a crash, and
@@ -329,7 +329,7 @@ class Publisher:
             self._store.put_bytes(data, path)
 
 
-class Retention:
+class CheckpointRetention:
     """Deletes checkpoints that no recovery needs, at start and after each save. No other role deletes them.
 
     Checkpoints of the ledger: it keeps the newest `keepCheckpoints` of whole passes and newer mid-pass ones, and deletes the rest.
