@@ -24,9 +24,10 @@ from elastic_ctr.config.features import (
 )
 from elastic_ctr.features.statistics.document import MOST_DEVIATIONS, NumberStatistics, Statistics, series_of
 from elastic_ctr.features.transforms import formulas
-from elastic_ctr.features.transforms import transformer as t
+from elastic_ctr.features.transforms import row_loop as t
 from elastic_ctr.features.transforms.formulas import Texts
-from elastic_ctr.features.transforms.transformer import Program, Series, Transformer
+from elastic_ctr.features.transforms.row_loop import Program, Series
+from elastic_ctr.features.transforms.transformer import Transformer
 from elastic_ctr.formats.inputs import NO_WORDS, InputColumns, MissingWords, TextInput
 from elastic_ctr.formats.keys import Keys
 from elastic_ctr.formats.slots import SlotList

@@ -44,9 +44,9 @@ from elastic_ctr.machine_code.sockets import (
     STATE,
     Sockets,
     busy_poll,
+    consume,
     input_of,
     skipped,
-    taken,
 )
 
 # Column of a connection's row: the time of its last use, before the hello of its arrival, in ns of `machine_code.sockets.now`.
@@ -124,7 +124,7 @@ def accept(b: Any, counts: Any) -> None:
         if fd >= connections.shape[0]:
             old = _least_recently_used(connections, woken_at(b))
             if old == NONE:
-                sockets.turn_away(fd)
+                sockets.reject(fd)
                 continue
             sockets.replace(b.sockets, old, fd)
             counts[counters.CONNECTIONS] -= 1
@@ -369,7 +369,7 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
             if in_pieces:
                 full = True
                 break
-    taken(b.sockets, fd, at)
+    consume(b.sockets, fd, at)
     if b.round[ROUND_BYTES] > began and not in_pieces:
         number = b.round[ROUND_SENDS]
         b.sends[number, 0], b.sends[number, 1], b.sends[number, 2] = fd, began, b.round[ROUND_BYTES]

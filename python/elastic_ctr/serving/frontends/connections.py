@@ -69,7 +69,7 @@ def detach(b: Any, fd: Any) -> None:
     row = b.sockets.connections[fd]
     if row[STATE] != CLOSED:
         _forget(b, row)
-        sockets.let_go(b.sockets, fd)
+        sockets.detach(b.sockets, fd)
 
 
 @compiled
@@ -131,7 +131,7 @@ def accept(b: Any, now: Any) -> None:
             return
         if fd >= b.sockets.connections.shape[0]:
             if not set_aside(b, fd, 0, NO_ROW):
-                sockets.turn_away(fd)
+                sockets.reject(fd)
             continue
         row = b.sockets.connections[fd]
         b.shared[NEXT_SERIAL] += 1
@@ -152,7 +152,7 @@ def account_input(b: Any, fd: Any) -> None:
     row = b.sockets.connections[fd]
     charged = row[INPUT] if row[INPUT] > sockets.LARGE else 0
     if charged == 0 and row[sockets.LARGE_INPUT] != 0:
-        sockets.give_back(b.sockets, fd)
+        sockets.release_memory(b.sockets, fd)
     b.shared[PENDING_BYTES] += charged - row[ACCOUNTED]
     row[ACCOUNTED] = charged
 

@@ -15,7 +15,7 @@ from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.json_scan import SHORTEST_ROW, CellRoom, JsonColumns, new_cells, scan_instances
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, store_f32
-from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, reserve, taken
+from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, consume, reserve
 from elastic_ctr.serving.frontends import connections, templates
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
 
@@ -256,7 +256,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         row[connections.IN_FLIGHT] += 1
         row[connections.SINCE] = now
         at += head + length
-    taken(b.sockets, fd, at)
+    consume(b.sockets, fd, at)
     connections.account_input(b, fd)
     more = full or stopped
     if b.shared[connections.PENDING_BYTES] > b.max_pending and row[connections.ACCOUNTED] > 0 and not more:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from elastic_ctr.features.statistics.collector import Collector
-from elastic_ctr.features.transforms.transformer import Series
+from elastic_ctr.features.transforms.row_loop import Series
 from elastic_ctr.formats.cells import Cells, RowSample, without_words
 from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.line import Reason

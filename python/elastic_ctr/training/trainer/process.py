@@ -293,7 +293,7 @@ class TrainerProcess:
                     following = self._lease(prefetch=True)
                     following_dataset = None if following is None else self._prepare(following)
                     self._report(task, partial(self._work.round, task, dataset), go_on=following_dataset is None)
-                    self._work.let_go(dataset)
+                    self._work.release(dataset)
             else:
                 self._report(task, partial(self._work.save, task))
             if following_dataset is None:

@@ -57,7 +57,7 @@ class TaskWork:
         self._scratch = Path(settings.trainer.scratch_dir)
         self._tasks = self._scratch / "tasks"
         self._saver: Saver | None = None
-        # Keeps datasets alive until `let_go`: freeing one while it loads aborts the process, and the exit code is lost.
+        # Keeps datasets alive until `release`: freeing one while it loads aborts the process, and the exit code is lost.
         self._datasets: list[Any] = []
 
     def converted_tasks(self) -> list[str]:
@@ -156,7 +156,7 @@ class TaskWork:
         self._datasets.append(self._engine.preload(self._file_of(task), task.batch_size))
         return self._datasets[-1]
 
-    def let_go(self, dataset: Any) -> None:
+    def release(self, dataset: Any) -> None:
         """Release a dataset whose round is over."""
         self._datasets.remove(dataset)
 

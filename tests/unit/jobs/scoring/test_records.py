@@ -13,7 +13,7 @@ import pytest
 from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.transforms.transformer import MOST_KEYS
+from elastic_ctr.features.transforms.row_loop import MOST_KEYS
 from elastic_ctr.formats.cells import cells_of
 from elastic_ctr.formats.readers.batches import ColumnsRefused
 from elastic_ctr.formats.slots import SlotList
