@@ -422,7 +422,7 @@ def _answer(
 ) -> Any:  # fmt: skip
     """Look up keys[at:stop] of the round. Return how many were missing."""
     return look_up(
-        dim, stride, values, False, t.rows[index], t.reciprocal, t.overlays[index], b.keys[at:stop], stop - at, b.replies,
+        dim, stride, values, t.rows[index], t.reciprocal, t.overlays[index], b.keys[at:stop], stop - at, b.replies,
         places, b.missing[at:stop], b.scratch,
     )  # fmt: skip
 

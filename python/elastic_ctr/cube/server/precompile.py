@@ -21,8 +21,7 @@ def warm(dims: list[int]) -> None:
     for dim in dims:
         loop = LookupLoop(counters.private(), 1)
         for values in VALUE_KINDS:
-            for accumulate in (False, True):
-                compiled_lookup(dim, stride_for(dim, values), accumulate=accumulate, values=values)
+            compiled_lookup(dim, stride_for(dim, values), values=values)
             loop.try_out(serve_loop(dim, values), dim)
         loop.try_out(serve_loop(dim, None), dim)
         loop.stop()

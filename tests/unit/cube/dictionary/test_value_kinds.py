@@ -67,11 +67,6 @@ def test_a_lookup_answers_what_the_quantiser_says(
     assert values.tobytes() == wanted.tobytes()
     assert missing.tolist() == wanted_missing
     assert [each.tobytes() for each in look_up(table, asked)] == [values.tobytes(), missing.tobytes()]
-    pooled = table.lookup_pooled(asked, np.array([0, asked.size]))
-    summed = np.zeros(dim, np.float32)
-    for row in values:
-        summed += row
-    assert pooled[0].tobytes() == summed.tobytes()
 
 
 @kinds
