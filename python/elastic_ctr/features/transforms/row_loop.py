@@ -89,6 +89,14 @@ class CellArrays(NamedTuple):
     numbers: npt.NDArray[np.float64]
 
 
+class RowOutput(NamedTuple):
+    """The results of n rows beside their keys."""
+
+    lengths: Integers  # [n * slots], the number of keys of each
+    numbers: Floats  # [n, numbers]
+    codes: Integers  # [n]
+
+
 class KeyScratch(NamedTuple):
     """Arrays in which the keys of a row are computed."""
 
@@ -335,10 +343,12 @@ def _code_of_numbers(program: Any, given: Any, row: Any, numbers: Any) -> Any:
 
 
 @compiled
-def transform_rows(
-    program: Any, cells: Any, row: Any, total: Any, scratch: Any, keys: Any, lengths: Any, numbers: Any, codes: Any
-) -> Any:
-    """Transform rows from `row` on until the end, or until `keys` is full. Return the next row and the number of keys."""
+def transform_rows(program: Any, cells: Any, row: Any, total: Any, scratch: Any, keys: Any, out: Any) -> Any:
+    """Transform rows from `row` on until the end, or until `keys` is full. Return the next row and the number of keys.
+
+    `out` is a RowOutput, which is filled.
+    """
+    lengths, numbers, codes = out
     slots = program.order.size
     in_order = True
     for place in range(slots):

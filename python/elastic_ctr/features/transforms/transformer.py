@@ -21,6 +21,7 @@ from elastic_ctr.features.transforms.row_loop import (
     Integers,
     KeyScratch,
     Program,
+    RowOutput,
     longest_text,
     transform_rows,
 )
@@ -134,18 +135,20 @@ class Transformer:
         if work is None:
             work = self._of_thread.work = _Workspace(self.program)
         scratch = work.scratch(longest_text(cells.begins, cells.ends))
-        lengths = np.empty(rows * slots, np.int64)
-        numbers = np.empty((rows, len(self.numbers)), np.float32)
-        codes = np.zeros(rows, np.int64)
+        out = RowOutput(
+            np.empty(rows * slots, np.int64),
+            np.empty((rows, len(self.numbers)), np.float32),
+            np.zeros(rows, np.int64),
+        )
         wanted = 2 * rows * slots
         keys = work.keys if wanted <= _KEPT_KEYS else np.empty(wanted, np.uint64)
         row = count = 0
         while True:
-            row, count = transform_rows(self.program, arrays, row, count, scratch, keys, lengths, numbers, codes)
+            row, count = transform_rows(self.program, arrays, row, count, scratch, keys, out)
             if row == rows:
                 found = keys[:count].copy() if keys is work.keys else keys[:count]
-                refused = np.flatnonzero(codes)
-                return Transformed(found, lengths, numbers, refused, codes[refused])
+                refused = np.flatnonzero(out.codes)
+                return Transformed(found, out.lengths, out.numbers, refused, out.codes[refused])
             if count > MOST_OF_BATCH:
                 raise TooManyKeys
             keys = np.concatenate((keys[:count], np.empty(max(count, MOST_KEYS) * 2, np.uint64)))

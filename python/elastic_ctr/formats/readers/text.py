@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
@@ -28,7 +27,16 @@ from elastic_ctr.formats.readers.batches import (
     Wanted,
     find_columns,
 )
-from elastic_ctr.formats.readers.loops import HARD, check_both, check_utf8, copy_spans, read_numbers, split_lines
+from elastic_ctr.formats.readers.loops import (
+    HARD,
+    LineRules,
+    SplitLines,
+    check_both,
+    check_utf8,
+    copy_spans,
+    read_numbers,
+    split_lines,
+)
 from elastic_ctr.formats.readers.row_refusals import Codes, judge_counts, refusal, refuse, shown, shown_bytes
 
 
@@ -117,32 +125,20 @@ def header_of(line: bytes, path: str, form: Format, max_line_bytes: int) -> tupl
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Lines that were split: see `loops.split_lines`."""
-
-    begins: Places
-    ends: Places
-    spans: Places
-    lines: Places
-    codes: Codes
-    details: Places
-
-
 class _Splitter:
     """Splits the lines of one file."""
 
     def __init__(self, columns: Sequence[str], path: str, form: Format, wanted: Wanted, max_line_bytes: int) -> None:
         self._columns = columns
         self._wanted = wanted
-        self._separator = _SEPARATORS[form.kind]
-        self._quoted = form.kind == "csv"
         self._max_line_bytes = max_line_bytes
         inputs = wanted.inputs
         self._names = (*(text.column for text in inputs.texts), *wanted.counts, *inputs.numbers)
         places = np.array(find_columns(self._names, columns, path), np.int64)
-        self._slots = np.argsort(places, kind="stable")
-        self._starts = np.searchsorted(places[self._slots], np.arange(len(columns) + 1))
+        slots = np.argsort(places, kind="stable")
+        starts = np.searchsorted(places[slots], np.arange(len(columns) + 1))
+        separator, quoted = ord(_SEPARATORS[form.kind]), form.kind == "csv"
+        self._rules = LineRules(separator, quoted, max_line_bytes, starts, slots)
         self._most_rows = min(max(MOST_BYTES // wanted.row_bytes, 1), MOST_ROWS)
 
     def batches(self, offset: int, block: bytes, at: int) -> Iterator[RowBatch]:
@@ -154,20 +150,21 @@ class _Splitter:
             found, at = self._split(data, at)
             yield self._batch(offset, block, data, plain, found)
 
-    def _split(self, data: Bytes, at: int) -> tuple[_Found, int]:
+    def _split(self, data: Bytes, at: int) -> tuple[SplitLines, int]:
         texts = len(self._wanted.inputs.texts)
         most = min(self._most_rows, len(data) - at)
-        begins, ends = np.empty((most, texts), np.int64), np.empty((most, texts), np.int64)
-        spans = np.empty((most, len(self._names) - texts, 2), np.int64)
-        lines, details = np.empty((most, 2), np.int64), np.zeros(most, np.int64)
-        codes = np.empty(most, np.uint8)
-        rows, at = split_lines(
-            data, at, ord(self._separator), self._quoted, self._max_line_bytes, self._starts, self._slots,
-            begins, ends, spans, lines, codes, details,
-        )  # fmt: skip
-        return _Found(begins[:rows], ends[:rows], spans[:rows], lines[:rows], codes[:rows], details[:rows]), at
+        found = SplitLines(
+            begins=np.empty((most, texts), np.int64),
+            ends=np.empty((most, texts), np.int64),
+            spans=np.empty((most, len(self._names) - texts, 2), np.int64),
+            lines=np.empty((most, 2), np.int64),
+            codes=np.empty(most, np.uint8),
+            details=np.zeros(most, np.int64),
+        )
+        rows, at = split_lines(data, at, self._rules, found)
+        return found.first(rows), at
 
-    def _batch(self, offset: int, block: bytes, data: Bytes, plain: bool, found: _Found) -> RowBatch:
+    def _batch(self, offset: int, block: bytes, data: Bytes, plain: bool, found: SplitLines) -> RowBatch:
         codes, details = found.codes, found.details
         counted = len(self._wanted.counts)
         numbers, cells = numbers_of_texts(data, found.spans, codes, self._wanted.inputs.missing.numbers)
@@ -193,7 +190,7 @@ class _Splitter:
         refused = [self._refused(int(places[row]), row, block, data, found) for row in np.flatnonzero(~kept).tolist()]
         return RowBatch(rows, shows[kept], clicks[kept], places[kept], refused)
 
-    def _refused(self, place: int, row: int, block: bytes, data: Bytes, found: _Found) -> RefusedRow:
+    def _refused(self, place: int, row: int, block: bytes, data: Bytes, found: SplitLines) -> RefusedRow:
         code, detail = int(found.codes[row]), int(found.details[row])
         begin, end = found.lines[row].tolist()
         facts: dict[str, object]
@@ -216,6 +213,6 @@ class _Splitter:
         return RefusedRow(place, *refusal(code, **facts), block[begin : min(end, begin + EXCERPT_BYTES)])
 
     @staticmethod
-    def _number(data: Bytes, found: _Found, row: int, place: int) -> str:
+    def _number(data: Bytes, found: SplitLines, row: int, place: int) -> str:
         begin, end = found.spans[row, place]
         return shown(data[begin:end].tobytes())
