@@ -4,6 +4,7 @@
 
 import io
 import sys
+from functools import partial
 from tempfile import NamedTemporaryFile
 
 import numpy as np
@@ -22,6 +23,7 @@ from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.readers.loops import copy_spans, join_values
 from elastic_ctr.formats.record_arrays import record_arrays
 from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.serving.frontends.native_http import precompile
 from elastic_ctr.training.export.table_text import RowLayout, parse_rows
 
@@ -66,4 +68,4 @@ def compile_features() -> None:
 
 
 if __name__ == "__main__":
-    compile_all([int(dim) for dim in sys.argv[1:]])
+    anew_if_stale(partial(compile_all, [int(dim) for dim in sys.argv[1:]]))
