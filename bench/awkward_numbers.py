@@ -119,7 +119,7 @@ def measure(given: argparse.Namespace, folder: Path, log: FolderLog) -> dict[str
             time.sleep(max(0.0, _TICK - (time.time() - now)))
         ended = run.until_learned(_START_SECONDS)
         run.session.look()
-        status = run.session.status or {}
+        status = {} if run.session.status is None else run.session.status.to_dict()
     files = (run.session.places.folder / "store" / "quarantine").rglob("*.jsonl")
     refused = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     fresh = run.freshness()

@@ -27,7 +27,7 @@ from bench.method import FOLDER, Plan, Results, arguments, plan_of, server_cpu, 
 from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.builder.build_server import CubeBuilder
-from elastic_ctr.cube.builder.job import Outcome, Task, fresh_scratch, plan_build, run_task
+from elastic_ctr.cube.builder.job import BuildOutcome, Task, fresh_scratch, plan_build, run_task
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import FileStore, open_store
 from elastic_ctr.store.versions import layout
@@ -200,7 +200,7 @@ def swapped_halves_are_the_same(folder: Path, count: int) -> bool:
     return found[0] == found[1]
 
 
-def build_one_partition(store_url: str, scratch: Path) -> tuple[Outcome, int, float, float]:
+def build_one_partition(store_url: str, scratch: Path) -> tuple[BuildOutcome, int, float, float]:
     """In a process of its own: its memory is what the build took. Wall and CPU seconds last."""
     began, cpu = time.perf_counter(), time.process_time()
     plan = plan_build(BASE, open_store(store_url))

@@ -20,7 +20,7 @@ from typing import Any
 from bench.method import ending
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.processes import Supervisor
 from elastic_ctr.operate.local.session import Session
 
@@ -69,18 +69,18 @@ def trained(folder: Path, data: Path, hours: Sequence[str], features: Row, model
         "pserver": {"replicas": 2},
         "local": {"portBase": 21300},
     }  # fmt: skip
-    session = Session(Places(folder, settings(Values, given, "change")))
+    session = Session(RunPlaces(folder, settings(Values, given, "change")))
     roles = [each for each in session.supervisor.roles if each.command in ROLES]
     session.supervisor = Supervisor(session.places, roles)
     ends = time.monotonic() + SECONDS
     with session.running():
-        while not (session.status or {}).get("finished"):
+        while session.status is None or not session.status.finished:
             if time.monotonic() > ends:
                 raise TimeoutError(f"it is not trained within {SECONDS:g} s; logs in {folder}/logs")
             session.look()
             session.raise_for_problems()
             time.sleep(0.2)
-        return dict(session.status or {})
+        return session.status.to_dict()
 
 
 def main() -> int:

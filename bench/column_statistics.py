@@ -22,14 +22,14 @@ from bench.method import Results, Row, arguments, plan_of
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import BUCKETS, TOP, Statistics
 from elastic_ctr.formats.cells import Cells
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 
 TEXTS, NUMBERS = 26, 13
 ROWS, QUICK_ROWS = 2_000_000, 200_000
 BATCH, PARTS = 8192, 4
 DIGITS = 8
 VALUES = (10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000)
-INPUTS = Inputs(
+INPUTS = InputColumns(
     tuple(TextInput(f"C{place}", "") for place in range(1, TEXTS + 1)), tuple(f"I{p}" for p in range(1, NUMBERS + 1))
 )
 MISSING = np.uint32(2**32 - 1)

@@ -6,7 +6,7 @@ Uniform keys miss the cache, zipf keys (1.05) are what readers ask. The limit is
 records, in huge pages, by the same kind of loop: one prefetched line of 64 bytes an item and nothing done with it. A record of
 9 floats touches 1.5 lines on average, so the share of the limit is that of lines: those of the records that are looked
 up. Beside the kernel, which writes into memory that is there already, stand the ways to it: the call that a reader makes,
-the pooled one, one through an overlay, and small calls. All answers are asserted equal before
+one through an overlay, and small calls. All answers are asserted equal before
 anything is timed.
 """
 
@@ -35,7 +35,6 @@ from elastic_ctr.machine_code.compiled import compiled_making_arrays
 from elastic_ctr.machine_code.intrinsics import high64, load_u64, prefetch
 
 N = 13_312
-POOLED = 4  # keys of a slot
 DISTRIBUTIONS = {"uniform": 28.0, "zipf": 40.0}  # million keys a second
 SHARE = 0.55
 _BLOCK = 64
@@ -104,7 +103,7 @@ def calling(lookup: Callable[[Keys], object], asked: Keys) -> Side:
 def kernel_of(table: VersionTable, n: int) -> Callable[[Keys], NDArray[np.uint8]]:
     """The compiled lookup itself, writing the values to one buffer again and again, as a server does."""
     stride = stride_for(table.dim, table.values)
-    kernel = dictionary.compiled_lookup(table.dim, stride, accumulate=False, values=table.values)
+    kernel = dictionary.compiled_lookup(table.dim, stride, values=table.values)
     out, missing = np.empty(n * 4 * table.dim, np.uint8), np.empty(n, np.uint8)
     places = np.arange(n, dtype=np.int64) * (4 * table.dim)
     scratch = np.empty(SCRATCH, np.uint64)
@@ -116,12 +115,6 @@ def kernel_of(table: VersionTable, n: int) -> Callable[[Keys], NDArray[np.uint8]
     return lookup
 
 
-def pooled_of(table: VersionTable, n: int) -> Callable[[Keys], NDArray[np.float32]]:
-    offsets = np.arange(0, n + 1, POOLED)
-    out = np.empty((n // POOLED, table.dim), np.float32)
-    return lambda keys: table.lookup_pooled(keys, offsets, out)
-
-
 def assert_equal(made: Made, table: VersionTable, asked: Keys) -> None:
     order = np.argsort(made.keys)
     wanted = np.asarray(made.values)[order[np.searchsorted(np.asarray(made.keys)[order], asked)]]
@@ -129,8 +122,6 @@ def assert_equal(made: Made, table: VersionTable, asked: Keys) -> None:
     assert values.tobytes() == wanted.tobytes()
     assert not missing.any()
     assert kernel_of(table, asked.size)(asked).tobytes() == wanted.tobytes()
-    pooled = pooled_of(table, asked.size)(asked)
-    assert np.allclose(pooled, wanted.reshape(-1, POOLED, made.dim).sum(axis=1), atol=1e-5)
 
 
 def lines_of(dim: int) -> float:
@@ -170,7 +161,6 @@ def measure(made: Made, plan: Plan, results: Results) -> Table:
         ("VersionTable.lookup", table.lookup, N),
         ("VersionTable.lookup", table.lookup, 300),
         ("VersionTable.lookup", table.lookup, 30),
-        (f"lookup_pooled, {POOLED} keys a slot", pooled_of(table, N), N),
     ]
     for name, lookup, n in ways:
         rates = []

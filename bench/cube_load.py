@@ -6,7 +6,7 @@ from bench.loadgen import FRAMES, Expected, Load
 from bench.table import VERSION
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.format import Keys
-from elastic_ctr.cube.wire import HELLO_BYTES, Hello, Kind
+from elastic_ctr.cube.wire import HELLO_BYTES, Hello, MessageKind
 
 
 def greet(sock: socket.socket) -> None:
@@ -19,7 +19,7 @@ def greet(sock: socket.socket) -> None:
 
 
 def requests_of(keys: Keys, version: int = VERSION) -> list[bytes]:
-    return [wire.pack_request(Kind.LOOKUP, number, version, row) for number, row in enumerate(keys)]
+    return [wire.pack_request(MessageKind.LOOKUP, number, version, row) for number, row in enumerate(keys)]
 
 
 def our_load(port: int, keys: Keys, connections: int, pipeline: int = 1, version: int = VERSION) -> Load:

@@ -29,8 +29,9 @@ from elastic_ctr.config.load import settings
 from elastic_ctr.config.model import Table
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session
+from elastic_ctr.runtime.status.master_status import LineCounts, TrainingStatus
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint, read_version
 from elastic_ctr.training.pserver.folders import owned
@@ -216,7 +217,7 @@ class Days:
             },
             "model": {"partitions": 4, "network": {"name": "slot-dnn", "layers": [8]}, "embeddingDim": 9, "table": TABLE},
         }  # fmt: skip
-        self.session = Session(Places(folder / "run", settings(Values, given, "days")))
+        self.session = Session(RunPlaces(folder / "run", settings(Values, given, "days")))
         self.store = open_store(self.session.places.store_url)
         self.formula = Formula(self.session.places.values.model.table)
         self._saved_keys: set[int] = set()
@@ -258,8 +259,13 @@ class Days:
                 of_day, differs, began = [], [], time.monotonic()
                 yield found
 
+    @property
+    def status(self) -> TrainingStatus:
+        """The master's last answer; an empty one before the first."""
+        return self.session.status or TrainingStatus(pservers=(), passes=(), ledger=LineCounts())
+
     def _done(self, split: str) -> Answer | None:
-        status = self.session.status or {"passes": [], "pservers": []}
+        status = self.status.to_dict()
         # After the last pass the server processes are ended.
         self._memory = sum(each["memoryBytes"] or 0 for each in status["pservers"]) or self._memory
         passes = status["passes"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.runtime.child_process import dies_with_this_process
 from elastic_ctr.training.control.server_sockets import address_on_this_machine, link_sockets, socket_name
 
 

@@ -29,7 +29,7 @@ from elastic_ctr.features.statistics.document import BUCKETS, NumberStatistics, 
 from elastic_ctr.features.transforms.transformer import Transformer
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.readers.batches import Format, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.slots import SlotList
 
 NUMBERS = tuple(f"I{place}" for place in range(1, 14))

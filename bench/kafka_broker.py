@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic, TopicPartition
 from typing_extensions import Self
 
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.runtime.child_process import dies_with_this_process
 
 LIB = Path(__file__).parents[1] / "build" / "tools" / "kafka" / "lib"
 _CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"

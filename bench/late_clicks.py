@@ -30,7 +30,7 @@ import numpy.typing as npt
 from bench.engine_beside_server import engine_beside_server, without_paddles_output
 from bench.page import with_table
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.features.synthetic import Lines, Preset, Truth
+from elastic_ctr.features.synthetic import DrawnLines, Preset, Truth
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.training.model.evaluation import quality_of_scores
@@ -115,7 +115,7 @@ def run_one(way: str, rule: str, folder: Path, seconds: int) -> None:
     os._exit(0)
 
 
-def scored(engine: Any, truth: Truth, held: Lines, known: ModelInput) -> npt.NDArray[np.float64]:
+def scored(engine: Any, truth: Truth, held: DrawnLines, known: ModelInput) -> npt.NDArray[np.float64]:
     """A key that was never trained has the values of a row that is created."""
     engine.pull_dense()
     keys = truth.feasigns[np.arange(len(known.slots)), held.indices]

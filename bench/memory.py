@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.method import Results, Row, arguments
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import TrainerFile
@@ -39,7 +39,7 @@ FORMATS = ("clicks", "csv", "parquet")
 
 
 def settings(kind: str, folder: Path) -> TrainerFile:
-    source = Source(url=f"file://{folder}")
+    source = DataSource(url=f"file://{folder}")
     of_rows = {"label": "label", "columns": COLUMNS if kind == "csv" else None}
     of_kind: dict[str, Any] = {"slots": tuple(COLUMNS[1:])} if kind == "clicks" else of_rows
     numbers = {name: {"type": "numeric", "transform": ["log1p"], "missing": 0} for name in NUMBERS}

@@ -58,7 +58,7 @@ def _export(folder: Path, dim: int, numbers: int) -> None:
 
     from elastic_ctr.config.model import Model
     from elastic_ctr.config.networks import SlotDnn
-    from elastic_ctr.training.model.networks.catalog import logit_of
+    from elastic_ctr.training.model.networks.by_name import logit_of
 
     paddle.enable_static()
     program, start = static.Program(), static.Program()

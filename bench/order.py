@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from bench.learning import PAGE, SEED, measured, written
 from bench.page import with_table
-from elastic_ctr.config.data import Data, Source
-from elastic_ctr.features.synthetic import PRESETS, Lines, Truth
+from elastic_ctr.config.data import Data, DataSource
+from elastic_ctr.features.synthetic import PRESETS, DrawnLines, Truth
 from elastic_ctr.formats.line import MAX_LINE_BYTES
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.store.source import FileSource
@@ -34,7 +34,7 @@ _USER, _ITEM = 0, 1
 _LINGER = 0.1
 
 
-def orders(lines: Lines) -> dict[str, npt.NDArray[np.int64]]:
+def orders(lines: DrawnLines) -> dict[str, npt.NDArray[np.int64]]:
     dice = np.random.default_rng([SEED, 9])
     rows = len(lines.clicks)
     items = lines.indices[:, _ITEM]
@@ -49,7 +49,7 @@ def orders(lines: Lines) -> dict[str, npt.NDArray[np.int64]]:
 def converted(folder: Path, lines: list[bytes], *, shuffle: bool) -> None:
     """train.txt of these lines, by a trainer's conversion of a pass's only file."""
     (folder / "part-0").write_bytes(b"".join(lines))
-    data = Data(source=Source(url=f"file://{folder}"), start="20200401/00", slots=("0",), shuffle=shuffle)
+    data = Data(source=DataSource(url=f"file://{folder}"), start="20200401/00", slots=("0",), shuffle=shuffle)
     conversion = ClickConversion(SlotList.parse((folder / "slot.conf").read_text()), None, MAX_LINE_BYTES)
     task = control.Task(path="part-0", shuffle_seed=order_of_records(data, 1, "part-0", 0))
     convert_task(FileSource(folder), task, conversion, folder / "train.txt")

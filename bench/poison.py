@@ -38,7 +38,7 @@ from bench.stream_demo import DriftingTruth
 from bench.stream_log import ClickLog, click_log
 from bench.stream_prober import Prober
 from elastic_ctr.config.model import Model
-from elastic_ctr.features.synthetic import Lines, Preset
+from elastic_ctr.features.synthetic import DrawnLines, Preset
 from elastic_ctr.store.versions.manifest import published_versions
 
 # Each of few slots says much.
@@ -58,7 +58,7 @@ class PoisonedTruth(DriftingTruth):
 
     kind: Kind | None = None
 
-    def draw(self, rows: int, dice: np.random.Generator) -> Lines:
+    def draw(self, rows: int, dice: np.random.Generator) -> DrawnLines:
         return spoilt(super().draw(rows, dice), self.kind, self.heaviest())
 
     def heaviest(self) -> int:
@@ -66,7 +66,7 @@ class PoisonedTruth(DriftingTruth):
         return int(np.argmax(self.weights.std(axis=1)))
 
 
-def spoilt(lines: Lines, kind: Kind | None, slot: int) -> Lines:
+def spoilt(lines: DrawnLines, kind: Kind | None, slot: int) -> DrawnLines:
     """The lines as a poisoned log has them."""
     if kind == "labels":
         return replace(lines, clicks=~lines.clicks)

@@ -22,7 +22,7 @@ from bench.method import ending
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.local.endpoints import ask
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.run_view import stage
 from elastic_ctr.operate.local.session import Session
 
@@ -63,7 +63,7 @@ def peak_memory(session: Session, peaks: dict[str, float]) -> None:
 def stages(session: Session, transfer: dict[str, Any]) -> list[dict[str, Any]]:
     """One row a version."""
     found = []
-    for one in session.status["passes"] if session.status else []:
+    for one in session.status.to_dict()["passes"] if session.status else ():
         if one["version"] is None:
             continue
         seconds = {name: taken for name, taken in one["seconds"].items() if name != "train"}
@@ -98,7 +98,7 @@ def main() -> int:
             "master": {"config": {"evaluate": False}},
             "trainer": {"replicas": 1},
         }  # fmt: skip
-        session = Session(Places(folder / "run", settings(Values, values, "bench")))
+        session = Session(RunPlaces(folder / "run", settings(Values, values, "bench")))
         peaks: dict[str, float] = {}
         said = ""
         with session.running():

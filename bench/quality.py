@@ -38,7 +38,7 @@ from elastic_ctr.formats.cells import cells_of
 from elastic_ctr.formats.json_rows import row_of as cells_of_row
 from elastic_ctr.operate.cli.local import load_values
 from elastic_ctr.operate.local.endpoints import predict, predict_rows
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session
 from elastic_ctr.training.model.evaluation import quality_of_scores, weighted_auc, weighted_logloss
 
@@ -89,7 +89,7 @@ def served(folder: Path, data: Path, values: dict[str, Any]) -> Iterator[Session
     """Everything trained and live."""
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values))
-    session = Session(Places(folder / "run", load_values([data / "values.yaml", file], None)))
+    session = Session(RunPlaces(folder / "run", load_values([data / "values.yaml", file], None)))
     with session.running():
         while True:
             session.look()

@@ -21,7 +21,7 @@ from bench.cube_kernel import N, calling, kernel_of
 from bench.method import FOLDER, Plan, Results, arguments, compare, median_rate, plan_of, show, summary
 from bench.quality import Line, command, imported, lines_of, rows_of, served
 from elastic_ctr.config.feature_document import FILE, read_features
-from elastic_ctr.cube.builder.part import Identity, build_full
+from elastic_ctr.cube.builder.part import PartIdentity, build_full
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.formats.json_rows import cells_of_json
@@ -68,7 +68,7 @@ def measure_parts(plan: Plan, results: Results) -> None:
         sizes: dict[ValueKind, float] = {}
         tables: dict[ValueKind, VersionTable] = {}
         for kind in VALUE_KINDS:
-            identity = Identity(1, 0, 1, DIM, values=kind)
+            identity = PartIdentity(1, 0, 1, DIM, values=kind)
             part = build_full([(keys, values)], Path(name) / f"{kind}.dict", identity)
             sizes[kind] = part.bytes / keys.size
             tables[kind] = VersionTable.open(1, DIM, 1, {0: Paths(part.path)}, verify=True)

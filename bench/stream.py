@@ -36,11 +36,12 @@ from bench.stream_stages import ReleaseWatcher, click_stages, summary
 from elastic_ctr.config.data import MicroPass
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.features.synthetic import Lines, Preset, Truth
+from elastic_ctr.features.synthetic import DrawnLines, Preset, Truth
 from elastic_ctr.operate.local.endpoints import role_status
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session, find_ports_free
 from elastic_ctr.runtime.lifecycle import PortInUse
+from elastic_ctr.runtime.status.serving_status import ServingStatus
 from elastic_ctr.store import NotInStore, open_store
 from elastic_ctr.store.versions.manifest import ManifestDamaged, published_versions, read_version
 
@@ -82,15 +83,15 @@ class Producer:
         self._stop.set()
 
 
-def at_free_ports(folder: Path, given: dict[str, Any]) -> Places:
+def at_free_ports(folder: Path, given: dict[str, Any]) -> RunPlaces:
     """Beside other runs of this machine. Raises PortInUse where there is no room."""
     *others, last = range(FIRST_PORT, LAST_PORT, PORTS)
     for base in others:
-        places = Places(folder, settings(Values, {**given, "local": {"portBase": base}}, "stream"))
+        places = RunPlaces(folder, settings(Values, {**given, "local": {"portBase": base}}, "stream"))
         with suppress(PortInUse):
             find_ports_free(places)
             return places
-    return Places(folder, settings(Values, {**given, "local": {"portBase": last}}, "stream"))
+    return RunPlaces(folder, settings(Values, {**given, "local": {"portBase": last}}, "stream"))
 
 
 class Stream:
@@ -117,12 +118,12 @@ class Stream:
         keys = np.arange(truth.preset.keys)
         indices = np.repeat(keys[:, None], truth.preset.slots, axis=1)
         clicks = np.random.default_rng(5).random(len(keys)) < 0.2
-        self.log.append(truth.text(Lines(indices, np.zeros(len(keys)), clicks)).splitlines(keepends=True))
+        self.log.append(truth.text(DrawnLines(indices, np.zeros(len(keys)), clicks)).splitlines(keepends=True))
         return len(keys)
 
     def status(self) -> dict[str, Any]:
         self.session.look()
-        return self.session.status or {}
+        return {} if self.session.status is None else self.session.status.to_dict()
 
     def lag(self) -> int:
         return int(self.status().get("stream", {}).get("lag", 0))
@@ -238,7 +239,7 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
                     killed = time.time()
                     console.print("the server process of the pserver is killed")
                 lags.append(run.lag())
-                losses |= window_losses(run.session.status or {})
+                losses |= window_losses(run.status())
                 if time.monotonic() - shown > 10:
                     shown = time.monotonic()
                     knows |= run.knows()
@@ -251,7 +252,7 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
             knows |= run.knows()
             status = run.status()
             compactions = run.compactions()
-            serving = role_status("serving", run.session.places.info.serving_admin)
+            serving = role_status(ServingStatus, run.session.places.info.serving_admin).to_dict()
         finally:
             for each, thread in ((prober, asking), (watcher, watching)):
                 each.stop()

@@ -35,7 +35,7 @@ from bench.stream import Producer, Stream, freshness, quantiles
 from bench.stream_log import ClickLog, click_log, possible_kind
 from bench.stream_prober import Prober
 from elastic_ctr.config.roles import StoreConfig
-from elastic_ctr.features.synthetic import Lines, Preset, Truth
+from elastic_ctr.features.synthetic import DrawnLines, Preset, Truth
 from elastic_ctr.jobs.scoring.records import LineReader
 from elastic_ctr.jobs.scoring.scorer import Scorer
 from elastic_ctr.jobs.scoring.version import fetch_version
@@ -64,7 +64,7 @@ class DriftingTruth(Truth):
         self._began = time.time()
         self._lock = threading.Lock()
 
-    def draw(self, rows: int, dice: np.random.Generator) -> Lines:
+    def draw(self, rows: int, dice: np.random.Generator) -> DrawnLines:
         with self._lock:
             angle = (time.time() - self._began) / self._seconds * math.pi / 2
             self.weights = math.cos(angle) * self._from + math.sin(angle) * self._to

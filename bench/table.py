@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from bench.method import FOLDER
-from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay
+from elastic_ctr.cube.builder.part import PartIdentity, build_full, build_overlay
 from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 
@@ -114,14 +114,14 @@ def _build(folder: Path, count: int, dim: int, given: Keys | None) -> None:
         build_full(
             [(keys[own], values[own])],
             folder / f"{number}.dict",
-            Identity(VERSION, number, PARTITIONS, dim),
+            PartIdentity(VERSION, number, PARTITIONS, dim),
         )
         over = own[changed[own]]
         build_overlay(
             [],
             [(keys[over], -values[over])],
             folder / f"{number}.over",
-            Identity(LATER, number, PARTITIONS, dim, VERSION),
+            PartIdentity(LATER, number, PARTITIONS, dim, VERSION),
         )
     (folder / "ready.json").write_text(json.dumps({"keys": int(keys.size), "dim": dim}))
 

@@ -30,7 +30,7 @@ from bench.training_pipeline import between, pipeline
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.networks import DEFAULT, NETWORKS
 from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.features.synthetic import Lines, Preset, Truth
+from elastic_ctr.features.synthetic import DrawnLines, Preset, Truth
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.hours import HourTree, hour_name, parse_hour
 from elastic_ctr.training.master.passes.learning import batch_size
@@ -117,7 +117,7 @@ def write(folder: Path, rows: int, held: int = HELD) -> None:
                 tree.publish(truth.slots, hour, hour, truth.values(hour_name(hour), hour_name(hour)))
 
 
-def _write_numbered(folder: Path, name: str, lines: Lines) -> None:
+def _write_numbered(folder: Path, name: str, lines: DrawnLines) -> None:
     ids = lines.indices + np.arange(PRESET.slots) * PRESET.keys
     clicks = lines.clicks.astype(np.int64)
     np.save(folder / f"{name}.ids.npy", ids)

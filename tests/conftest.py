@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # pytest-xdist gives a worker one file at a time: fixtures of a module are made once. The tests of these files share none and
 # take long, mostly by waiting for processes.
 ONE_BY_ONE = re.compile(
-    r"tests/pipeline/test_(?!operating)\w+\.py|tests/contract/test_cube_(copies|workers)\.py|tests/unit/cube/agent/test_agent\.py"
+    r"tests/pipeline/test_(?!operating|rows)\w+\.py|tests/contract/test_cube_(copies|workers)\.py|tests/unit/cube/agent/test_agent\.py"
 )
 
 # How long an example takes says nothing: the first one may compile, and a machine may be busy with something else.

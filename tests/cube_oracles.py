@@ -12,7 +12,7 @@ from elastic_ctr.cube.dictionary import format as hashing
 from elastic_ctr.cube.dictionary.format import EMPTY_KEY, DictionaryPart, Flags, Keys, Values
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server.holdings import Holdings
-from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES, Head, Hello, Kind, Status, WireError
+from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES, Head, Hello, MessageKind, Status, WireError
 from elastic_ctr.formats.keys import PADDING_KEY
 
 
@@ -68,9 +68,9 @@ def answers(holdings: Holdings, stream: bytes, max_keys: int) -> bytes:
             # Where this frame ends is not certain: nothing after it can be trusted.
             return said + pack_refusal(Status.BAD_REQUEST, request, version)
         table = holdings.tables.get(version)
-        if kind == Kind.KEEP_ALIVE and n == 0:
+        if kind == MessageKind.KEEP_ALIVE and n == 0:
             said += pack_refusal(Status.VERSION_NOT_HELD if table is None else Status.OK, request, version)
-        elif kind != Kind.LOOKUP or n > max_keys:
+        elif kind != MessageKind.LOOKUP or n > max_keys:
             said += pack_refusal(Status.BAD_REQUEST, request, version)
         elif len(stream) - at < whole:
             break

@@ -100,7 +100,8 @@ def readme(chart: dict[str, Any], values: str, schema: Schema) -> str:
         "`examples/` has a values file for each way of use. An unknown key is refused by name, and so is a value outside its",
         "bounds: `values.schema.json` is made from the classes that load the program's settings. `null` keeps the program's",
         "default. Keys under `data`, `model` and any `config` are settings of the program, and mean the same to `elastic-ctr local run`;",
-        "the others are Kubernetes'.",
+        "[the reference](../../docs/configuration.md) explains each of them. The others are Kubernetes'. A pod, `RELEASE-check-values`,",
+        "checks the settings of the program against each other before an install or upgrade changes any other pod.",
     ]
     found = values_of(values)
     lines += ["", *_HEAD]

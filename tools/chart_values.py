@@ -1,15 +1,15 @@
-"""charts/elastic-ctr/values.yaml: comments of the program's settings, from their descriptions in the classes."""
+"""charts/elastic-ctr/values.yaml: comments of the program's settings, the first sentences of their descriptions in the classes."""
 
 import re
 import textwrap
 from collections.abc import Mapping
 
 _KEY = re.compile(r"( *)([A-Za-z]\w*):")
-_WIDTH = 118
+_WIDTH = 138
 
 
 def with_descriptions(values: str, descriptions: Mapping[str, str]) -> str:
-    """The text of values.yaml with the comment of each key in `descriptions` replaced where it differs."""
+    """The text of values.yaml with the comment of each key in `descriptions` replaced by the first sentence there."""
     written: list[str] = []
     path: list[str] = []
     begin = 0  # Of the comment above the next key, in `written`.
@@ -20,10 +20,9 @@ def with_descriptions(values: str, descriptions: Mapping[str, str]) -> str:
         elif found := _KEY.match(line):
             indent, name = found.groups()
             path = [*path[: len(indent) // 2], name]
-            wanted = descriptions.get(".".join(path))
-            said = " ".join(each.strip().removeprefix("#").strip() for each in written[begin:])
-            if wanted and said != f"-- {wanted}":
-                wrapped = textwrap.wrap(f"-- {wanted}", _WIDTH - len(indent) - 2)
+            if wanted := descriptions.get(".".join(path)):
+                sentence = re.split(r"(?<=\.) (?=[A-Z`])", wanted, maxsplit=1)[0]
+                wrapped = textwrap.wrap(f"-- {sentence}", _WIDTH - len(indent) - 2)
                 written[begin:] = [f"{indent}# {each}" for each in wrapped]
         written.append(line)
         if not text.startswith("#"):

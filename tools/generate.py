@@ -1,5 +1,5 @@
-"""Writes the generated files: the protocols' code, docs/configuration.md, tables of docs/features.md and docs/models.md, the chart's
-schema, README and comments of settings.
+"""Writes the generated files: the protocols' code, docs/configuration.md, docs/status.md, tables of docs/features.md and
+docs/models.md, the chart's schema, README and comments of settings.
 
 With --check it only compares.
 """
@@ -21,6 +21,7 @@ from features_page import with_tables
 from models_page import with_settings
 from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
+from status_page import status_page
 
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
@@ -130,6 +131,7 @@ def main() -> int:
         ROOT / "docs" / "configuration.md": configuration(),
         FEATURES: with_tables(FEATURES.read_text(), _kind),
         MODELS: with_settings(MODELS.read_text(), _kind, _default),
+        ROOT / "docs" / "status.md": status_page(),
         **chart_files(),
     }.items():
         if path.exists() and path.read_text() == text:

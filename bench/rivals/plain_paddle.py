@@ -48,7 +48,7 @@ class Rival:
         self._executor.run(paddle.static.default_startup_program())
 
     def _build(self) -> None:
-        from elastic_ctr.training.model.networks.catalog import logit_of
+        from elastic_ctr.training.model.networks.by_name import logit_of
 
         paddle, static, model = self._paddle, self._paddle.static, self._model
         slots, dim = self._spec["slots"], model.embedding_dim

@@ -4,6 +4,7 @@
 
 import io
 import sys
+from functools import partial
 from tempfile import NamedTemporaryFile
 
 import numpy as np
@@ -14,15 +15,15 @@ from elastic_ctr.cube.server.precompile import warm
 from elastic_ctr.features.record_text import record_text, shuffled_lines
 from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.features.transforms.xxh3 import hashes_of
-from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.cells import RowSample, cells_of
 from elastic_ctr.formats.convert import Converter
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.readers.batches import Format, Wanted
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.readers.loops import copy_spans, join_values
-from elastic_ctr.formats.readers.rows import rows_in_range
 from elastic_ctr.formats.record_arrays import record_arrays
-from elastic_ctr.formats.row_sample import RowSample
 from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.serving.frontends.native_http import precompile
 from elastic_ctr.training.export.table_text import RowLayout, parse_rows
 
@@ -32,7 +33,7 @@ def compile_all(dims: list[int]) -> None:
     precompile()
     converted = Converter(SlotList.parse(["0"]), None).convert(b"1 0 7:0\n")
     record_arrays(converted.text, converted.records, 1)
-    inputs = Inputs((TextInput("tags", "|"),), ())
+    inputs = InputColumns((TextInput("tags", "|"),), ())
     for batches in (1, 2):  # of bytes that may not be written, and of joined ones
         collector = Collector(inputs)
         for _ in range(batches):
@@ -67,4 +68,4 @@ def compile_features() -> None:
 
 
 if __name__ == "__main__":
-    compile_all([int(dim) for dim in sys.argv[1:]])
+    anew_if_stale(partial(compile_all, [int(dim) for dim in sys.argv[1:]]))

@@ -14,9 +14,9 @@ from typing import Any
 
 from elastic_ctr.config.networks import Layered
 from elastic_ctr.training.model.networks import parts
-from elastic_ctr.training.model.networks.inputs import Inputs
 from elastic_ctr.training.model.networks.parts import (
     Fields,
+    Inputs,
     all_vectors,
     bias,
     connected,

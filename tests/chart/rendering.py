@@ -227,7 +227,7 @@ class Rendered:
         """(where, text) of every role's file."""
         for each in self.all("ConfigMap"):
             for key, text in each.raw.get("data", {}).items():
-                if key.endswith(".yaml"):
+                if key.endswith(".config.yaml"):
                     yield f"{each.name}/{key}", text
 
 

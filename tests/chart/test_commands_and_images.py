@@ -129,7 +129,7 @@ def test_secrets_for_pulling_reach_every_pod(render: Renderer) -> None:
 
 def test_the_tests_ask_the_doors_of_this_release(render: Renderer) -> None:
     rendered = render(serving={"config": {"port": 9400}}, cubeTransfer={"config": {"port": 9300}})
-    words = {pod.owner: pod.containers[0].args for pod in rendered.pods if pod.owner.startswith("Pod/")}
+    words = {pod.owner: pod.containers[0].args for pod in rendered.pods if pod.owner.startswith("Pod/ctr-test-")}
 
     assert words == {
         "Pod/ctr-test-cube-seek": ["check", "cube", "--transfer", "ctr-cube-transfer:9300"],
@@ -140,7 +140,7 @@ def test_the_tests_ask_the_doors_of_this_release(render: Renderer) -> None:
 def test_a_test_of_what_is_off_is_not_run(render: Renderer) -> None:
     rendered = render(serving={"enabled": False})
 
-    assert [pod.owner for pod in rendered.pods if pod.owner.startswith("Pod/")] == ["Pod/ctr-test-cube-seek"]
+    assert [pod.owner for pod in rendered.pods if pod.component == "client"] == ["Pod/ctr-test-cube-seek"]
 
 
 def test_more_environment_volumes_and_labels_reach_the_containers(render: Renderer) -> None:

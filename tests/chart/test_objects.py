@@ -21,6 +21,7 @@ def test_a_default_install_is_just_these_objects(render: Renderer) -> None:
 
     assert job.name.startswith("ctr-train-")
     assert {(each.kind, each.name) for each in render().objects} == {
+        ("ConfigMap", "ctr-check-values"),
         ("ConfigMap", "ctr-cube"),
         ("ConfigMap", "ctr-cube-transfer"),
         ("ConfigMap", "ctr-file-server"),
@@ -41,6 +42,7 @@ def test_a_default_install_is_just_these_objects(render: Renderer) -> None:
         ("NetworkPolicy", "ctr-scoring"),
         ("NetworkPolicy", "ctr-serving"),
         ("NetworkPolicy", "ctr-trainer"),
+        ("Pod", "ctr-check-values"),
         ("Pod", "ctr-test-cube-seek"),
         ("Pod", "ctr-test-serving-predict"),
         ("PodDisruptionBudget", "ctr-cube-s0"),
@@ -54,6 +56,7 @@ def test_a_default_install_is_just_these_objects(render: Renderer) -> None:
         ("Service", "ctr-pserver"),
         ("Service", "ctr-serving"),
         ("ServiceAccount", "ctr"),
+        ("ServiceAccount", "ctr-check-values"),
         ("StatefulSet", "ctr-cube-s0"),
         ("StatefulSet", "ctr-cube-s1"),
         ("StatefulSet", "ctr-cube-transfer"),
@@ -204,9 +207,18 @@ def hooks(of: Rendered) -> list[Object]:
     return [each for each in of.objects if "helm.sh/hook" in each.annotations]
 
 
-def test_the_only_hooks_are_tests(rendered: Rendered) -> None:
-    assert {each.annotations["helm.sh/hook"] for each in hooks(rendered)} <= {"test"}
-    assert {each.kind for each in hooks(rendered)} <= {"Pod"}
+def test_the_only_hooks_are_tests_and_the_check_of_the_values(rendered: Rendered) -> None:
+    before = [each for each in hooks(rendered) if each.annotations["helm.sh/hook"] != "test"]
+
+    assert {each.annotations["helm.sh/hook"] for each in before} == {"pre-install,pre-upgrade"}
+    # What the pod needs is there before it, and a failed pod stays for its log.
+    in_order = sorted(before, key=lambda each: (int(each.annotations.get("helm.sh/hook-weight", 0)), each.kind))
+    assert [each.kind for each in in_order] == ["ConfigMap", "ServiceAccount", "Pod"]
+    assert {each.component for each in before} == {"check-values"}
+    assert {each.annotations["helm.sh/hook-delete-policy"] for each in before} == {
+        "before-hook-creation,hook-succeeded"
+    }
+    assert {each.kind for each in hooks(rendered) if each not in before} <= {"Pod"}
 
 
 def test_priority_classes_of_two_releases_have_two_names(render: Renderer) -> None:

@@ -55,11 +55,11 @@ def test_no_pod_has_a_way_to_the_api(pods: list[Pod]) -> None:
 
 
 def test_the_account_has_no_token_and_no_rights(render: Renderer) -> None:
-    [account] = render().all("ServiceAccount")
-
-    assert account.raw["automountServiceAccountToken"] is False
+    assert [each.raw["automountServiceAccountToken"] for each in render().all("ServiceAccount")] == [False, False]
     assert [each.kind for each in render().objects if "Role" in each.kind] == []
-    assert {pod.spec["serviceAccountName"] for pod in render().pods} == {"ctr"}
+    accounts = {pod.spec["serviceAccountName"]: pod.component for pod in render().pods}
+    assert accounts.keys() == {"ctr", "ctr-check-values"}
+    assert accounts["ctr-check-values"] == "check-values"
 
 
 def test_every_container_says_what_it_needs_and_is_held_to_its_memory(pods: list[Pod]) -> None:

@@ -1,5 +1,8 @@
-"""What is refused at install, and by which sentence: a rule of one key in the schema's words, a rule between keys in ours."""
+"""What is refused at install, and where: a rule of one key by the schema, a rule about Kubernetes by a sentence of the chart, a rule between
+settings of the program by the check that runs before pods are changed.
+"""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,31 +10,27 @@ import pytest
 from chart.api_server import PROMETHEUS, VOLCANO, install
 from chart.cases import CLICKS_JOINED
 from chart.rendering import SMALLEST, Refused, Renderer, merged
+from chart.verdicts import of_the_early_check
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.networks import WITHOUT_LAYERS
 from elastic_ctr.config.values_file import Values
 
-# (values, the place that the schema refuses): the words are those of Helm's schema library.
+# (values, the words of Helm's schema library): a user gets the place and the reason.
+WORDED: dict[str, tuple[dict[str, Any], str]] = {
+    "no shards": ({"cube": {"config": {"shards": 0}}}, "at '/cube/config/shards': minimum: got 0, want 1"),
+    "an unknown key": ({"cube": {"config": {"shrads": 3}}}, "at '/cube/config': additional properties 'shrads' not allowed"),
+    "a count as text": ({"serving": {"replicas": "3"}}, "at '/serving/replicas': got string, want integer"),
+    "an hour that is none": ({"data": {"start": "20200401/24"}}, "at '/data/start': '20200401/24' does not match pattern"),
+    "an interval that splits no day": ({"data": {"splitInterval": 7}}, "at '/data/splitInterval': value must be one of"),
+}  # fmt: skip
+# (values, the place that the schema refuses)
 SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
-    "no shards": ({"cube": {"config": {"shards": 0}}}, "/cube/config/shards"),
-    "an unknown key": ({"cube": {"config": {"shrads": 3}}}, "/cube/config"),
     "an unknown block": ({"cubes": {}}, ""),
     "an unknown key of kubernetes": ({"cube": {"resource": {}}}, "/cube"),
     "4GB for 4Gi": ({"trainer": {"resources": {"memory": "4GB"}}}, "/trainer/resources/memory"),
     "a size of disk": ({"master": {"persistence": {"size": "1 Gi"}}}, "/master/persistence/size"),
     "cores as words": ({"serving": {"resources": {"cpu": "two"}}}, "/serving/resources/cpu"),
-    "no trainers": ({"trainer": {"replicas": 0}}, "/trainer/replicas"),
-    "no pservers": ({"pserver": {"replicas": 0}}, "/pserver/replicas"),
-    "half a trainer": ({"trainer": {"replicas": 1.5}}, "/trainer/replicas"),
-    "a count as text": ({"serving": {"replicas": "3"}}, "/serving/replicas"),
-    "a port too high": ({"serving": {"config": {"port": 70000}}}, "/serving/config/port"),
-    "an unknown network": ({"model": {"network": "../x"}}, "/model/network"),
-    "an unknown scheduler": ({"training": {"scheduler": "kueue"}}, "/training/scheduler"),
     "another address of logs": ({"data": {"source": {"url": "ftp://x"}}}, "/data/source/url"),
-    "a day that is none": ({"data": {"start": "20200431x"}}, "/data/start"),
-    "an hour that is none": ({"data": {"start": "20200401/24"}}, "/data/start"),
-    "an interval that splits no day": ({"data": {"splitInterval": 7}}, "/data/splitInterval"),
-    "a service of no type": ({"serving": {"service": {"type": "Public"}}}, "/serving/service/type"),
     "a label by which the chart finds its own": ({"serving": {"podLabels": {"app.kubernetes.io/component": "master"}}}, "/serving/podLabels/app.kubernetes.io~1component"),
     "the label of a shard": ({"cube": {"podLabels": {"elastic-ctr/shard": "0"}}}, "/cube/podLabels/elastic-ctr~1shard"),
     "a label of a monitor that is the chart's": ({"metrics": {"serviceMonitor": {"labels": {"app.kubernetes.io/instance": "x"}}}}, "/metrics/serviceMonitor/labels/app.kubernetes.io~1instance"),
@@ -44,9 +43,6 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "an environment of no value": ({"master": {"extraEnv": {"A": {"valu": "x"}}}}, "/master/extraEnv/A"),
     "a volume of no name": ({"master": {"extraVolumes": {"My_Logs": {"emptyDir": {}}}}}, "/master/extraVolumes"),
     "a mount with a colon": ({"master": {"extraVolumeMounts": {"/a: b": {"name": "x"}}}}, "/master/extraVolumeMounts"),
-    "nowhere to keep the ledger": ({"master": {"config": {"stateDir": ""}}}, "/master/config/stateDir"),
-    "a folder of nobody knows where": ({"serving": {"config": {"scratchDir": "scratch"}}}, "/serving/config/scratchDir"),
-    "more than a folder": ({"cube": {"config": {"cacheDir": "/a\n  readOnly: true"}}}, "/cube/config/cacheDir"),
     "more than a mount of logs": ({"dataVolume": {"mountPath": "/d\n  subPath: ../.."}}, "/dataVolume/mountPath"),
     "more than a pull secret": ({"image": {"pullSecrets": ["a\nhostNetwork: true"]}}, "/image/pullSecrets/0"),
     "a pull secret of a parent that is none": ({"global": {"imagePullSecrets": ["A"]}}, "/global/imagePullSecrets/0"),
@@ -70,12 +66,11 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
 MISSING: dict[str, tuple[list[str], str]] = {
     "no slots": (
         ["slots"],
-        "data.slots is missing: list the slots that are features, or give data.format and features",
+        "at '/data': missing property 'slots'",
     ),
     "no start": (["start"], "at '/data': missing property 'start'"),
     "no address": (["source"], "at '/data/source': missing property 'url'"),
 }
-# (values, what validate.yaml says).
 ROWS_BY_HTTP: dict[str, Any] = {
     "source": {"url": "intake://"},
     "start": "latest",
@@ -87,6 +82,11 @@ ROWS_BY_HTTP: dict[str, Any] = {
 }
 BY_HTTP: dict[str, Any] = {"intake": {"enabled": True}, "features": {"city": {"type": "categorical"}}}
 FOLLOWED: dict[str, Any] = {"source": {"url": "kafka://broker:9092/clicks"}, "start": "latest", "end": None}
+CITY = {"type": "categorical"}
+ROWS: dict[str, Any] = {
+    "data": {"source": {"url": "hdfs://namenode:9000"}, "start": "20200401/00", "format": "csv", "label": "click"},
+    "features": {"city": CITY},
+}
 
 
 def brokers(**kafka: Any) -> dict[str, Any]:
@@ -95,37 +95,44 @@ def brokers(**kafka: Any) -> dict[str, Any]:
     return {"data": {**FOLLOWED, "source": source}, "dataSecret": {"existingSecret": "reader"}}
 
 
-BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "more shards than partitions": (
-        {"model": {"partitions": 4}, "pserver": {"replicas": 1}, "cube": {"config": {"shards": 5}}},
-        ["cube.config.shards 5", "model.partitions 4"],
+# (below, values, the place that the schema refuses)
+TYPES_AND_FEATURES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a slot that is a number": (SMALLEST, {"data": {"slots": ["a", 1000001]}}, "/data/slots/1"),
+    "a slot that is a truth value": (SMALLEST, {"data": {"slots": [True]}}, "/data/slots/0"),
+    "a group that is a number": (SMALLEST, {"data": {"slots": ["1", "2"], "group": 2}}, "/data/group"),
+    "a canary by a number of YAML's": (
+        SMALLEST,
+        {"data": {"slots": ["1"]}, "serving": {"config": {"canary": {"feature": 1}}}},
+        "/serving/config/canary/feature",
     ),
-    "more pservers than partitions": (
-        {"model": {"partitions": 4}, "pserver": {"replicas": 5}},
-        ["pserver.replicas 5", "model.partitions 4"],
+    "rows without label": (ROWS, {"data": {"label": None}}, "/data/label"),
+    "clicks without slots": (ROWS, {"data": {"format": "clicks", "label": None}, "features": None}, "/data"),
+    "a word that is a number": (
+        ROWS,
+        {"features": {"x": {**CITY, "vocabulary": ["a", 1116]}}},
+        "/features/x/vocabulary/1",
     ),
-    "pservers that would own nothing": (
-        {"model": {"partitions": 60}, "pserver": {"replicas": 13}},
-        [
-            "pserver.replicas 13 would leave some without any of 60 model.partitions, 5 for each of the first 12: set it to 12"
-        ],
+    "a feature of no type": (ROWS, {"features": {"x": {"hash": 3}}}, "/features/x"),
+    "a feature of another type": (ROWS, {"features": {"x": {"type": "hashed"}}}, "/features/x/type"),
+    "a feature that is a word": (ROWS, {"features": {"x": "categorical"}}, "/features/x"),
+    "a key of another type": (ROWS, {"features": {"x": {**CITY, "ngrams": [1, 2]}}}, "/features/x"),
+    "a name with a blank": (ROWS, {"features": {"my city": CITY}}, "/features"),
+    "a cross of one": (ROWS, {"features": {"x": {"type": "crossed", "of": ["city"]}}}, "/features/x/of"),
+    "a cross of the same": (ROWS, {"features": {"x": {"type": "crossed", "of": ["city", "city"]}}}, "/features/x/of"),
+    "an unknown transform": (
+        ROWS,
+        {"features": {"x": {"type": "numeric", "transform": ["log2"]}}},
+        "/features/x/transform/0",
     ),
-    "fewer trainers than the least": (
-        {"trainer": {"replicas": 1, "minReplicas": 2}},
-        ["trainer.replicas 1", "trainer.minReplicas 2"],
-    ),
-    "a group that is no slot": (
-        {"data": {"slots": ["1", "2"], "group": "3"}},
-        ['data.group "3" is no slot of data.slots: name one of them'],
-    ),
-    "a canary by a slot that is none": (
-        {"serving": {"config": {"canary": {"feature": "user"}}}},
-        ['serving.config.canary.feature "user" is no slot of data.slots: name one of them'],
-    ),
-    "a canary by slot 0 that is none": (
-        {"data": {"slots": ["1", "2"]}, "serving": {"config": {"canary": {"feature": "0"}}}},
-        ['serving.config.canary.feature "0" is no slot of data.slots: name one of them'],
-    ),
+    "a word twice": (ROWS, {"features": {"x": {**CITY, "vocabulary": ["a", "a"]}}}, "/features/x/vocabulary"),
+    "a vocabulary that is a number": (ROWS, {"features": {"x": {**CITY, "vocabulary": 5}}}, "/features/x/vocabulary"),
+    "the top none": (ROWS, {"features": {"x": {**CITY, "vocabulary": {"top": 0}}}}, "/features/x/vocabulary/top"),
+    "no boundaries": (ROWS, {"features": {"x": {"type": "bucketized", "boundaries": []}}}, "/features/x/boundaries"),
+    "a hash of none": (ROWS, {"features": {"x": {**CITY, "hash": 0}}}, "/features/x/hash"),
+    "a separator of two": (ROWS, {"features": {"x": {**CITY, "separator": "||"}}}, "/features/x/separator"),
+}
+# (values, what a sentence of the chart has)
+OF_KUBERNETES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a canary without a cube-transfer of its own": (
         {
             "cubeTransfer": {"enabled": False, "address": "other:8300"},
@@ -133,85 +140,9 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         ["serving.config.canary.share 0.1 needs serving and cube-transfer in one release"],
     ),
-    "start after end": (
-        {"data": {"start": "20200401/05"}},
-        ["data.end 20200401/03", "data.start 20200401/05"],
-    ),
-    "a stream of hours": (
-        {"data": {"source": {"url": "kafka://broker:9092/clicks"}}},
-        [
-            "data.source.url kafka://broker:9092/clicks is a stream: data.start is earliest or latest, and data.end is left out"
-        ],
-    ),
-    "hours from the earliest on": (
-        {"data": {"start": "earliest"}},
-        ["data.start earliest is of streams, and data.source.url hdfs://namenode:9000 is none: name a folder"],
-    ),
-    "late clicks of hours": (
-        {"data": {"stream": {"lateClicks": True}}},
-        ["data.stream.lateClicks is of streams, and data.source.url hdfs://namenode:9000 is none: leave it out"],
-    ),
-    "late clicks by a rule that divides by shows": (
-        {
-            "data": {**FOLLOWED, "stream": {"lateClicks": True}},
-            "model": {"table": {"embedx": {"name": "std_adagrad"}}},
-        },
-        ["data.stream.lateClicks does not go with model.table.embedx.name std_adagrad, which divides by the shows"],
-    ),
-    "late clicks without a column of impressions": (
-        {
-            "data": {**FOLLOWED, "stream": {"lateClicks": True}, "format": "jsonl", "label": "click", "slots": None},
-            "features": {"user": {"type": "categorical"}},
-        },
-        ["data.stream.lateClicks needs data.shows: a row without it is one impression"],
-    ),
-    "credentials in an address": (
-        {"data": {**FOLLOWED, "source": {"url": "kafka://alice:word@broker:9092/clicks"}}},
-        ["data.source.url has credentials in it: leave them out, put them into a Secret"],
-    ),
-    "a query for brokers": (
-        {"data": {**FOLLOWED, "source": {"url": "kafka://broker:9092/clicks?sasl.password=word"}}},
-        ["data.source.url has a query, which no broker is told: leave it out, and give TLS and SASL"],
-    ),
-    "access to no broker": (
-        {"data": {"source": {"kafka": {"tls": True}}}},
-        ["data.source.kafka is of brokers, and data.source.url hdfs://namenode:9000 is no address of them"],
-    ),
-    "an authority without tls": (
-        brokers(caFile="/ca.pem"),
-        ["data.source.kafka.caFile is of TLS: set data.source.kafka.tls=true, or leave it out"],
-    ),
-    "a certificate without its key": (
-        brokers(tls=True, certFile="/cert.pem"),
-        ["data.source.kafka.certFile goes with data.source.kafka.keyFile: give both, or neither"],
-    ),
-    "a password without sasl": (
-        brokers(passwordFile="/password"),
-        ["data.source.kafka.passwordFile is of SASL: give data.source.kafka.saslMechanism, or leave it out"],
-    ),
-    "sasl without credentials": (
-        brokers(saslMechanism="PLAIN", usernameFile="/username"),
-        ["data.source.kafka.saslMechanism PLAIN needs usernameFile and passwordFile"],
-    ),
     "files that no pod has": (
         {**brokers(tls=True, caFile="/ca.pem"), "dataSecret": {"existingSecret": ""}},
         ["data.source.kafka.caFile is a file that no pod has: set dataSecret.existingSecret to a Secret with it"],
-    ),
-    "clicks by http to an intake that is off": (
-        {"data": {**FOLLOWED, "source": {"url": "intake://"}}},
-        ["data.source.url is intake://, the intake of this release, which is off: set intake.enabled=true"],
-    ),
-    "an intake that nobody reads": (
-        {"data": FOLLOWED, "intake": {"enabled": True}},
-        ["intake.enabled is true, and data.source.url is kafka://broker:9092/clicks, so nothing would read the clicks"],
-    ),
-    "an intake beside hours": (
-        {"intake": {"enabled": True}},
-        ["intake.enabled is true, and data.source.url is hdfs://namenode:9000, so nothing would read the clicks"],
-    ),
-    "hours of an intake": (
-        {"data": {"source": {"url": "intake://"}}, "intake": {"enabled": True}},
-        ["data.source.url intake:// is a stream: data.start is earliest or latest, and data.end is left out"],
     ),
     "an intake that keeps more than its volume has": (
         {
@@ -251,80 +182,12 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "data.source.kafka.caFile is a file that no pod has: set dataSecret.existingSecret to a Secret with it, or mount it into intake"
         ],
     ),
-    "a join of hours": (
-        {"data": {"stream": {"join": {"key": "id"}}}},
-        ["data.stream.join is of streams, and data.source.url hdfs://namenode:9000 is none: leave it out"],
-    ),
-    "a join of a topic": (
-        {"data": {**FOLLOWED, "stream": {"lateClicks": True, "join": {"key": "id"}}}},
-        ["data.stream.join is done by the intake, which is off: set intake.enabled=true, and it reads the topic"],
-    ),
-    "a join without late clicks": (
-        {"data": {**ROWS_BY_HTTP, "stream": {"join": {"key": "id"}}}, **BY_HTTP},
-        ["data.stream.join makes late clicks: set data.stream.lateClicks=true"],
-    ),
-    "a join of lines of clicks": (
-        {
-            "data": {**FOLLOWED, "source": {"url": "intake://"}, "stream": {"lateClicks": True, "join": {"key": "id"}}},
-            "intake": {"enabled": True},
-        },
-        ["data.stream.join is of rows with a column for the key: set data.format to jsonl, csv or tsv"],
-    ),
-    "a join by the label": (
-        {"data": {**ROWS_BY_HTTP, "stream": {"lateClicks": True, "join": {"key": "click"}}}, **BY_HTTP},
-        ["data.stream.join.key click says what was clicked: name the column with the impression's id"],
-    ),
-    "a join by no column": (
-        {
-            "data": {
-                **ROWS_BY_HTTP,
-                "format": "csv",
-                "columns": ["click", "shown", "city"],
-                "stream": {"lateClicks": True, "join": {"key": "id"}},
-            },
-            **BY_HTTP,
-        },
-        ["data.stream.join.key id is not among data.columns: name one of click, shown, city"],
-    ),
-    "a stream of parquet": (
-        {
-            "data": {
-                "source": {"url": "kafka://broker:9092/clicks"},
-                "start": "latest",
-                "end": None,
-                "format": "parquet",
-                "label": "click",
-                "slots": None,
-            },
-            "features": {"user": {"type": "categorical"}},
-        },
-        ["data.format parquet is of whole files: a stream has clicks, csv, tsv or jsonl"],
-    ),
-    "a stream of rows of no names": (
-        {
-            "data": {
-                "source": {"url": "file:///logs?follow"},
-                "start": "latest",
-                "end": None,
-                "format": "csv",
-                "label": "click",
-                "slots": None,
-            },
-            "features": {"user": {"type": "categorical"}},
-            "dataVolume": {"existingClaim": "logs"},
-        },
-        ["data.columns is missing: no line of a stream names its columns, so list them"],
-    ),
     "ingress without host": ({"serving": {"ingress": {"enabled": True}}}, ["serving.ingress.host"]),
     "serving without cube": ({"cube": {"enabled": False}}, ["cube.enabled"]),
     "no store": ({"fileServer": {"enabled": False}}, ["store.config.url", "fileServer.enabled"]),
     "logs on no volume": (
         {"data": {"source": {"url": "file:///data"}}},
         ["dataVolume.existingClaim", "data.source.url"],
-    ),
-    "more copies wanted ready than there are": (
-        {"cubeTransfer": {"config": {"minReadyReplicas": 2}}},
-        ["cubeTransfer.config.minReadyReplicas 2", "cube.replicasPerShard 1"],
     ),
     "an autoscaler upside down": (
         {"serving": {"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 2}}},
@@ -354,159 +217,251 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"serving": {"extraVolumeMounts": {"/x": {"name": "nope"}}}},
         ["serving.extraVolumeMounts./x", "nope", "serving.extraVolumes"],
     ),
-    "the ledger among what is thrown away": (
-        {"master": {"config": {"stateDir": "/tmp/"}}},
-        ["master.config.stateDir /tmp"],
-    ),
     "logs among what is thrown away": (
         {"dataVolume": {"existingClaim": "logs", "mountPath": "/tmp"}},
         ["dataVolume.mountPath /tmp"],
     ),
     "logs where the ledger is": (
         {"dataVolume": {"existingClaim": "logs", "mountPath": "/var/lib/elastic-ctr/master"}},
-        ["dataVolume.mountPath", "master.config.stateDir"],
+        ["dataVolume.mountPath /var/lib/elastic-ctr/master"],
     ),
     "a pod that is killed before it stops": (
         {"serving": {"preStopSeconds": 60, "terminationGracePeriodSeconds": 60}},
         ["serving.preStopSeconds 60", "serving.terminationGracePeriodSeconds 60"],
     ),
-    "the 31st of April": ({"data": {"start": "20200331/00", "end": "20200431/00"}}, ["data.end 20200431/00"]),
-    "a slot twice in text": ({"data": {"slots": "1\n 2\n1\n"}}, ["data.slots names 1 more than once"]),
-    "a slot that is a number": (
-        {"data": {"slots": ["a", 1000001]}},
-        ["data.slots has 1000001, which is no text to YAML"],
-    ),
-    "a slot that is a truth value": ({"data": {"slots": [True]}}, ["data.slots has true, which is no text to YAML"]),
-    "a group that is a number": (
-        {"data": {"slots": ["1", "2"], "group": 2}},
-        ["data.group has 2, which is no text to YAML"],
-    ),
-    "a canary by a number of YAML's": (
-        {"data": {"slots": ["1"]}, "serving": {"config": {"canary": {"feature": 1}}}},
-        ["serving.config.canary.feature has 1, which is no text to YAML"],
-    ),
-    "slots that are blank": ({"data": {"slots": "\n \r\n"}}, ["data.slots", "at least one"]),
-    "a slot with a blank in it": ({"data": {"slots": "a b\n"}}, ['data.slots names "a b"']),
-    "bounds upside down": (
-        {"model": {"table": {"embed": {"weightBounds": [10, -10]}}}},
-        ["model.table.embed.weightBounds [10, -10]"],
-    ),
-    "a vector threshold beside decay": (
-        {"model": {"table": {"embedxThreshold": 10}}},
-        ["model.table.embedxThreshold 10", "model.table.showClickDecayRate 1"],
-    ),
-    **{
-        f"two classes of {given}": (
-            {"model": {"network": given, "output": "softmax"}},
-            ["model.output softmax", f"which {network} has none of", "set model.output to sigmoid"],
-        )
-        for network in sorted(WITHOUT_LAYERS)
-        for given in (network, {"name": network})
-    },
     "a name too long": ({"fullnameOverride": "n" * 40}, ["fullnameOverride", "34"]),
 }
 
-CITY = {"type": "categorical"}
-ROWS: dict[str, Any] = {
-    "data": {"source": {"url": "hdfs://namenode:9000"}, "start": "20200401/00", "format": "csv", "label": "click"},
-    "features": {"city": CITY},
-}
-# What is refused of rows, on top of ROWS: by the schema, and by validate.yaml.
-FEATURE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
-    "a feature of no type": ({"x": {"hash": 3}}, "at '/features/x': missing property 'type'"),
-    "a feature of another type": ({"x": {"type": "hashed"}}, "at '/features/x/type': value must be one of 'categorical', 'numeric'"),
-    "a feature that is a word": ({"x": "categorical"}, "at '/features/x': got string, want object"),
-    "a key of another type": ({"x": {**CITY, "ngrams": [1, 2]}}, "at '/features/x': additional properties 'ngrams' not allowed"),
-    "a name with a blank": ({"my city": CITY}, "at '/features': additional properties 'my city' not allowed"),
-    "a cross of one": ({"x": {"type": "crossed", "of": ["city"]}}, "at '/features/x/of': minItems: got 1, want 2"),
-    "a cross of the same": ({"x": {"type": "crossed", "of": ["city", "city"]}}, "at '/features/x/of': items at 0 and 1 are equal"),
-    "an unknown transform": ({"x": {"type": "numeric", "transform": ["log2"]}}, "at '/features/x/transform/0': value must be one of 'log1p'"),
-    "a word twice": ({"x": {**CITY, "vocabulary": ["a", "a"]}}, "at '/features/x/vocabulary': items at 0 and 1 are equal"),
-    "a vocabulary that is a number": ({"x": {**CITY, "vocabulary": 5}}, "at '/features/x/vocabulary': got number, want"),
-    "the top none": ({"x": {**CITY, "vocabulary": {"top": 0}}}, "at '/features/x/vocabulary/top': minimum: got 0, want 1"),
-    "no boundaries": ({"x": {"type": "bucketized", "boundaries": []}}, "at '/features/x/boundaries': minItems: got 0, want 1"),
-    "a hash of none": ({"x": {**CITY, "hash": 0}}, "at '/features/x/hash': minimum: got 0, want 1"),
-    "a separator of two": ({"x": {**CITY, "separator": "||"}}, "at '/features/x/separator': maxLength: got 2, want 1"),
-}  # fmt: skip
-BETWEEN_ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "rows without label": ({"data": {"label": None}}, ["data.label is missing", "csv"]),
-    "a reader of another format": ({"data": {"reader": "mine.logs:rows"}}, ["data.reader goes with data.format reader"]),
-    "a format without its reader": ({"data": {"format": "reader"}}, ["data.reader goes with data.format reader"]),
-    "rows with slots": ({"data": {"slots": ["1"]}}, ["data.slots is for data.format clicks"]),
-    "rows without features": ({"features": None}, ["features is missing", "csv"]),
-    "clicks with features": ({"data": {"format": "clicks", "label": None, "slots": ["1"]}}, ["features is for rows"]),
-    "clicks without slots": ({"data": {"format": "clicks", "label": None}, "features": None}, ["data.slots is missing"]),
-    "clicks with a label": ({"data": {"format": "clicks", "slots": ["1"]}, "features": None}, ["data.label is for rows"]),
+# (below, values, what the sentence of the early check begins with)
+OF_THE_PROGRAM: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "more shards than partitions": (
+        SMALLEST,
+        {"model": {"partitions": 4}, "pserver": {"replicas": 1}, "cube": {"config": {"shards": 5}}},
+        "cube.config.shards",
+    ),
+    "more pservers than partitions": (
+        SMALLEST,
+        {"model": {"partitions": 4}, "pserver": {"replicas": 5}},
+        "pserver.replicas",
+    ),
+    "pservers that would own nothing": (
+        SMALLEST,
+        {"model": {"partitions": 60}, "pserver": {"replicas": 13}},
+        "pserver.replicas",
+    ),
+    "fewer trainers than the least": (SMALLEST, {"trainer": {"replicas": 1, "minReplicas": 2}}, "trainer"),
+    "a group that is no slot": (SMALLEST, {"data": {"slots": ["1", "2"], "group": "3"}}, "data.group"),
+    "a canary by a slot that is none": (
+        SMALLEST,
+        {"serving": {"config": {"canary": {"feature": "user"}}}},
+        "serving.config.canary.feature",
+    ),
+    "a canary by slot 0 that is none": (
+        SMALLEST,
+        {"data": {"slots": ["1", "2"]}, "serving": {"config": {"canary": {"feature": "0"}}}},
+        "serving.config.canary.feature",
+    ),
+    "start after end": (SMALLEST, {"data": {"start": "20200401/05"}}, "data"),
+    "a stream of hours": (SMALLEST, {"data": {"source": {"url": "kafka://broker:9092/clicks"}}}, "data"),
+    "hours from the earliest on": (SMALLEST, {"data": {"start": "earliest"}}, "data"),
+    "late clicks of hours": (SMALLEST, {"data": {"stream": {"lateClicks": True}}}, "data"),
+    "late clicks by a rule that divides by shows": (
+        SMALLEST,
+        {
+            "data": {**FOLLOWED, "stream": {"lateClicks": True}},
+            "model": {"table": {"embedx": {"name": "std_adagrad"}}},
+        },
+        "data.stream.lateClicks",
+    ),
+    "late clicks without a column of impressions": (
+        SMALLEST,
+        {
+            "data": {**FOLLOWED, "stream": {"lateClicks": True}, "format": "jsonl", "label": "click", "slots": None},
+            "features": {"user": {"type": "categorical"}},
+        },
+        "data",
+    ),
+    "credentials in an address": (
+        SMALLEST,
+        {"data": {**FOLLOWED, "source": {"url": "kafka://alice:word@broker:9092/clicks"}}},
+        "data.source.url",
+    ),
+    "a query for brokers": (
+        SMALLEST,
+        {"data": {**FOLLOWED, "source": {"url": "kafka://broker:9092/clicks?sasl.password=word"}}},
+        "data.source.url",
+    ),
+    "access to no broker": (SMALLEST, {"data": {"source": {"kafka": {"tls": True}}}}, "data.source"),
+    "an authority without tls": (SMALLEST, brokers(caFile="/ca.pem"), "data.source.kafka"),
+    "a certificate without its key": (SMALLEST, brokers(tls=True, certFile="/cert.pem"), "data.source.kafka"),
+    "a password without sasl": (SMALLEST, brokers(passwordFile="/password"), "data.source.kafka"),
+    "sasl without credentials": (
+        SMALLEST,
+        brokers(saslMechanism="PLAIN", usernameFile="/username"),
+        "data.source.kafka",
+    ),
+    "clicks by http to an intake that is off": (
+        SMALLEST,
+        {"data": {**FOLLOWED, "source": {"url": "intake://"}}},
+        "data.source.url",
+    ),
+    "an intake that nobody reads": (SMALLEST, {"data": FOLLOWED, "intake": {"enabled": True}}, "intake.enabled"),
+    "an intake beside hours": (SMALLEST, {"intake": {"enabled": True}}, "intake.enabled"),
+    "hours of an intake": (SMALLEST, {"data": {"source": {"url": "intake://"}}, "intake": {"enabled": True}}, "data"),
+    "a join of hours": (SMALLEST, {"data": {"stream": {"join": {"key": "id"}}}}, "data"),
+    "a join of a topic": (
+        SMALLEST,
+        {"data": {**FOLLOWED, "stream": {"lateClicks": True, "join": {"key": "id"}}}},
+        "data",
+    ),
+    "a join without late clicks": (
+        SMALLEST,
+        {"data": {**ROWS_BY_HTTP, "stream": {"join": {"key": "id"}}}, **BY_HTTP},
+        "data",
+    ),
+    "a join of lines of clicks": (
+        SMALLEST,
+        {
+            "data": {**FOLLOWED, "source": {"url": "intake://"}, "stream": {"lateClicks": True, "join": {"key": "id"}}},
+            "intake": {"enabled": True},
+        },
+        "data",
+    ),
+    "a join by the label": (
+        SMALLEST,
+        {"data": {**ROWS_BY_HTTP, "stream": {"lateClicks": True, "join": {"key": "click"}}}, **BY_HTTP},
+        "data",
+    ),
+    "a join by no column": (
+        SMALLEST,
+        {
+            "data": {
+                **ROWS_BY_HTTP,
+                "format": "csv",
+                "columns": ["click", "shown", "city"],
+                "stream": {"lateClicks": True, "join": {"key": "id"}},
+            },
+            **BY_HTTP,
+        },
+        "data",
+    ),
+    "a stream of parquet": (
+        SMALLEST,
+        {
+            "data": {
+                "source": {"url": "kafka://broker:9092/clicks"},
+                "start": "latest",
+                "end": None,
+                "format": "parquet",
+                "label": "click",
+                "slots": None,
+            },
+            "features": {"user": {"type": "categorical"}},
+        },
+        "data",
+    ),
+    "a stream of rows of no names": (
+        SMALLEST,
+        {
+            "data": {
+                "source": {"url": "file:///logs?follow"},
+                "start": "latest",
+                "end": None,
+                "format": "csv",
+                "label": "click",
+                "slots": None,
+            },
+            "features": {"user": {"type": "categorical"}},
+            "dataVolume": {"existingClaim": "logs"},
+        },
+        "data",
+    ),
+    "more copies wanted ready than there are": (
+        SMALLEST,
+        {"cubeTransfer": {"config": {"minReadyReplicas": 2}}},
+        "cubeTransfer.config.minReadyReplicas",
+    ),
+    "the 31st of April": (SMALLEST, {"data": {"start": "20200331/00", "end": "20200431/00"}}, "data.end"),
+    "a slot twice in text": (SMALLEST, {"data": {"slots": "1\n 2\n1\n"}}, "data.slots"),
+    "slots that are blank": (SMALLEST, {"data": {"slots": "\n \r\n"}}, "data.slots"),
+    "a slot with a blank in it": (SMALLEST, {"data": {"slots": "a b\n"}}, "data.slots"),
+    "bounds upside down": (SMALLEST, {"model": {"table": {"embed": {"weightBounds": [10, -10]}}}}, "model.table.embed"),
+    "a vector threshold beside decay": (SMALLEST, {"model": {"table": {"embedxThreshold": 10}}}, "model.table"),
+    "a reader of another format": (ROWS, {"data": {"reader": "mine.logs:rows"}}, "data"),
+    "a format without its reader": (ROWS, {"data": {"format": "reader"}}, "data"),
+    "rows with slots": (ROWS, {"data": {"slots": ["1"]}}, "data"),
+    "rows without features": (ROWS, {"features": None}, "features"),
+    "clicks with features": (ROWS, {"data": {"format": "clicks", "label": None, "slots": ["1"]}}, "features"),
+    "clicks with a label": (ROWS, {"data": {"format": "clicks", "slots": ["1"]}, "features": None}, "data"),
     "clicks with statistics": (
+        ROWS,
         {"data": {"format": "clicks", "label": None, "slots": ["1"]}, "features": None, "statistics": "{}"},
-        ["statistics is of the columns that features read"],
+        "statistics",
     ),
-    "columns of parquet": ({"data": {"format": "parquet", "columns": ["click", "city"]}}, ["data.columns is for csv and tsv"]),
-    "a label among no columns": ({"data": {"columns": ["city"]}}, ['data.label "click" is not among data.columns', "city"]),
-    "a feature of no column": (
-        {"data": {"columns": ["click", "town"]}},
-        ['features.city reads the column "city", which the data lacks', "click, town"],
-    ),
-    "the label as a feature": ({"features": {"click": CITY}}, ['features.click reads "click", which says what was clicked']),
-    "the label by another name": ({"features": {"x": {**CITY, "column": "click"}}}, ['features.x reads "click"']),
-    "numbers alone": ({"features": {"city": {"type": "numeric"}}}, ["features has none with keys"]),
-    "a modulus beside features": ({"model": {"sparseDim": 1000}}, ["model.sparseDim is for data.format clicks"]),
-    "a cross of nobody": ({"features": {"x": {"type": "crossed", "of": ["city", "town"]}}}, ["features.x is a cross of town, which is no feature"]),
+    "columns of parquet": (ROWS, {"data": {"format": "parquet", "columns": ["click", "city"]}}, "data"),
+    "a label among no columns": (ROWS, {"data": {"columns": ["city"]}}, "data"),
+    "a feature of no column": (ROWS, {"data": {"columns": ["click", "town"]}}, "features.city"),
+    "the label as a feature": (ROWS, {"features": {"click": CITY}}, "features.click"),
+    "the label by another name": (ROWS, {"features": {"x": {**CITY, "column": "click"}}}, "features.x"),
+    "numbers alone": (ROWS, {"features": {"city": {"type": "numeric"}}}, "features"),
+    "a modulus beside features": (ROWS, {"model": {"sparseDim": 1000}}, "model.sparseDim"),
+    "a cross of nobody": (ROWS, {"features": {"x": {"type": "crossed", "of": ["city", "town"]}}}, "features"),
     "a cross of a number": (
+        ROWS,
         {"features": {"p": {"type": "numeric"}, "x": {"type": "crossed", "of": ["city", "p"]}}},
-        ["features.x is a cross of p, which cannot be crossed", "city"],
+        "features",
     ),
-    "boundaries that fall": ({"features": {"x": {"type": "bucketized", "boundaries": [1, 3, 2]}}}, ["features.x.boundaries does not rise", "3 stands before 2"]),
-    "boundaries that repeat": ({"features": {"x": {"type": "bucketized", "boundaries": [0.5, 0.5]}}}, ["features.x.boundaries does not rise"]),
-    "a clip of nothing": ({"features": {"x": {"type": "numeric", "transform": [{"clip": [2, 2]}]}}}, ["features.x.transform clip does not rise"]),
-    "n-grams turned round": ({"features": {"x": {"type": "text", "ngrams": [2, 1]}}}, ["features.x.ngrams does not rise"]),
-    "a group of numbers": (
-        {"data": {"group": "p"}, "features": {"p": {"type": "numeric"}}}, ['data.group "p" is no feature with keys'],
+    "boundaries that fall": (
+        ROWS,
+        {"features": {"x": {"type": "bucketized", "boundaries": [1, 3, 2]}}},
+        "features.x.boundaries",
     ),
+    "boundaries that repeat": (
+        ROWS,
+        {"features": {"x": {"type": "bucketized", "boundaries": [0.5, 0.5]}}},
+        "features.x.boundaries",
+    ),
+    "a clip of nothing": (
+        ROWS,
+        {"features": {"x": {"type": "numeric", "transform": [{"clip": [2, 2]}]}}},
+        "features.x.transform.0.clip",
+    ),
+    "n-grams turned round": (ROWS, {"features": {"x": {"type": "text", "ngrams": [2, 1]}}}, "features.x.ngrams"),
+    "a group of numbers": (ROWS, {"data": {"group": "p"}, "features": {"p": {"type": "numeric"}}}, "data.group"),
     "a canary by a number": (
+        ROWS,
         {"serving": {"config": {"canary": {"feature": "p"}}}, "features": {"p": {"type": "numeric"}}},
-        ['serving.config.canary.feature "p" is no feature with keys'],
+        "serving.config.canary.feature",
     ),
-    "a group of no feature": ({"data": {"group": "town"}}, ['data.group "town" is no feature with keys']),
-    "two scales": ({"features": {"x": {"type": "numeric", "transform": ["minMax", "standardize"]}}}, ["features.x.transform has standardize and minMax"]),
-    "a name that merges": ({"features": {"<<": CITY}}, ["features.<< has a name that merges maps"]),
-    "two bounds of keys": ({"features": {"x": {**CITY, "vocabulary": ["a"], "hash": 3}}}, ["features.x has vocabulary and hash"]),
-    "a word twice in text": ({"features": {"x": {**CITY, "vocabulary": "a\nb\r\na\n"}}}, ['features.x.vocabulary has "a" more than once']),
-    "a word that is a number": ({"features": {"x": {**CITY, "vocabulary": ["a", 1116]}}}, ["features.x.vocabulary has 1116, which is no text to YAML"]),
-    "a name that is yes": ({"features": {"true": CITY}}, ["features has the name true, which YAML makes of yes"]),
-    "a blank line of a vocabulary": ({"features": {"x": {**CITY, "vocabulary": "a\n\nb\n"}}}, ["features.x.vocabulary has an empty value"]),
-    "a round word": ({"features": {"x": {**CITY, "round": 1, "vocabulary": ["a"]}}}, ['features.x has round', '"a"']),
-    "several round numbers": ({"features": {"x": {**CITY, "round": 1, "separator": "|"}}}, ["features.x has round"]),
-    "the top of round numbers": ({"features": {"x": {**CITY, "round": 1, "vocabulary": {"top": 3}}}}, ["features.x has round"]),
-}  # fmt: skip
+    "a group of no feature": (ROWS, {"data": {"group": "town"}}, "data.group"),
+    "two scales": (
+        ROWS,
+        {"features": {"x": {"type": "numeric", "transform": ["minMax", "standardize"]}}},
+        "features.x.transform",
+    ),
+    "two bounds of keys": (ROWS, {"features": {"x": {**CITY, "vocabulary": ["a"], "hash": 3}}}, "features.x"),
+    "a word twice in text": (ROWS, {"features": {"x": {**CITY, "vocabulary": "a\nb\r\na\n"}}}, "features.x.vocabulary"),
+    "a name that is yes": (ROWS, {"features": {"true": CITY}}, "features"),
+    "a blank line of a vocabulary": (
+        ROWS,
+        {"features": {"x": {**CITY, "vocabulary": "a\n\nb\n"}}},
+        "features.x.vocabulary",
+    ),
+    "a round word": (ROWS, {"features": {"x": {**CITY, "round": 1, "vocabulary": ["a"]}}}, "features.x"),
+    "several round numbers": (ROWS, {"features": {"x": {**CITY, "round": 1, "separator": "|"}}}, "features.x"),
+    "the top of round numbers": (
+        ROWS,
+        {"features": {"x": {**CITY, "round": 1, "vocabulary": {"top": 3}}}},
+        "features.x",
+    ),
+    **{
+        f"two classes of {given}": (SMALLEST, {"model": {"network": given, "output": "softmax"}}, "model")
+        for network in sorted(WITHOUT_LAYERS)
+        for given in (network, {"name": network})
+    },
+}
 
 
-@pytest.mark.parametrize(("features", "words"), FEATURE_KEYS.values(), ids=FEATURE_KEYS)
-def test_a_rule_of_one_feature_is_enforced_by_the_schema_and_by_the_program(
-    render: Renderer, features: dict[str, Any], words: str
-) -> None:
-    told = render.refusal(below=ROWS, features=features)
-
-    assert words in told
-    assert "execution error" not in told
-    with pytest.raises(ConfigRefused, match="features"):
-        settings(Values, merged(ROWS, {"features": features}), "values.yaml")
-
-
-@pytest.mark.parametrize(("values", "words"), BETWEEN_ROWS.values(), ids=BETWEEN_ROWS)
-def test_a_rule_of_rows_is_one_sentence_of_the_chart_and_is_enforced_by_the_program(
-    render: Renderer, values: dict[str, Any], words: list[str]
-) -> None:
-    told = render.refusal(below=ROWS, **values)
-
-    [sentence] = told.splitlines()
-    for word in (*words, ": "):
-        assert word in sentence
-    with pytest.raises(ConfigRefused):
-        settings(Values, merged(ROWS, values), "values.yaml")
-
-
-# What a pattern that is drawn too narrow would refuse.
 TAKEN: dict[str, dict[str, Any]] = {
     "networks of both kinds": {
         "networkPolicy": {"hdfs": {"cidrs": ["0.0.0.0/0", "10.0.0.1/32", "::/0", "fd00::/8", "::ffff:10.0.0.0/104"]}}
@@ -539,13 +494,32 @@ def test_right_values_are_rendered(render: Renderer, values: dict[str, Any]) -> 
     assert render(**values).objects
 
 
-@pytest.mark.parametrize(("values", "place"), SINGLE_KEYS.values(), ids=SINGLE_KEYS)
-def test_the_schema_refuses_one_wrong_key_in_one_sentence(render: Renderer, values: dict[str, Any], place: str) -> None:
+@pytest.mark.parametrize(("values", "words"), WORDED.values(), ids=WORDED)
+def test_the_schema_refuses_one_wrong_key_in_one_sentence(render: Renderer, values: dict[str, Any], words: str) -> None:
     refusal = render.refusal(**values)
 
-    assert f"at '{place}'" in refusal
+    assert words in refusal
     assert refusal.count("- at '") == 1, refusal
+
+
+@pytest.mark.parametrize(("values", "place"), SINGLE_KEYS.values(), ids=SINGLE_KEYS)
+def test_the_schema_refuses_one_wrong_key_by_its_place(render: Renderer, values: dict[str, Any], place: str) -> None:
+    refusal = render.refusal(**values)
+
+    assert f"'{place}'" in refusal
     assert "execution error" not in refusal
+
+
+@pytest.mark.parametrize(("below", "values", "place"), TYPES_AND_FEATURES.values(), ids=TYPES_AND_FEATURES)
+def test_a_rule_of_one_setting_is_enforced_by_the_schema_and_by_the_program(
+    render: Renderer, below: dict[str, Any], values: dict[str, Any], place: str
+) -> None:
+    refusal = render.refusal(below=below, **values)
+
+    assert f"'{place}'" in refusal
+    assert "execution error" not in refusal
+    with pytest.raises(ConfigRefused):
+        settings(Values, merged(below, values), "values.yaml")
 
 
 @pytest.mark.parametrize(("keys", "words"), MISSING.values(), ids=MISSING)
@@ -569,8 +543,8 @@ def test_an_install_with_no_values_says_all_that_is_missing(render: Renderer) ->
     assert "at '/data/source': missing property 'url'" in told
 
 
-@pytest.mark.parametrize(("values", "words"), BETWEEN_KEYS.values(), ids=BETWEEN_KEYS)
-def test_a_broken_rule_between_keys_is_refused_in_a_sentence_of_the_chart(
+@pytest.mark.parametrize(("values", "words"), OF_KUBERNETES.values(), ids=OF_KUBERNETES)
+def test_a_broken_rule_about_kubernetes_is_refused_in_a_sentence_of_the_chart(
     render: Renderer, values: dict[str, Any], words: list[str]
 ) -> None:
     told = render.refusal(**values)
@@ -581,6 +555,26 @@ def test_a_broken_rule_between_keys_is_refused_in_a_sentence_of_the_chart(
         assert word in sentence, told
     # The thing and the reason, and then the way out.
     assert any(mark in sentence for mark in (": ", "; ")), told
+
+
+@pytest.mark.parametrize(("below", "values", "place"), OF_THE_PROGRAM.values(), ids=OF_THE_PROGRAM)
+def test_a_broken_rule_between_settings_is_one_sentence_of_the_early_check(
+    render: Renderer, tmp_path: Path, below: dict[str, Any], values: dict[str, Any], place: str
+) -> None:
+    [sentence] = of_the_early_check(render(below=below, **values), tmp_path).splitlines()
+
+    assert sentence.partition("values.yaml: ")[2].startswith(place)
+
+
+def test_the_early_check_reports_several_errors_at_once(render: Renderer, tmp_path: Path) -> None:
+    wrong = render(trainer={"minReplicas": 9}, data={"end": "20200431/00"})
+
+    assert len(of_the_early_check(wrong, tmp_path).splitlines()) == 2
+
+
+def test_right_values_pass_the_early_check(render: Renderer, tmp_path: Path) -> None:
+    for values in TAKEN.values():
+        assert of_the_early_check(render(**values), tmp_path) == ""
 
 
 def test_several_wrong_keys_are_refused_at_once(render: Renderer) -> None:
@@ -608,26 +602,6 @@ def test_without_prometheus_operator_what_it_reads_is_refused(name: str) -> None
 def test_an_old_kubernetes_is_refused() -> None:
     with pytest.raises(Refused, match=r"1\.27"):
         install(version="1.26.9")
-
-
-def test_the_rules_between_keys_of_the_chart_are_rules_of_the_program_too() -> None:
-    """One rule, two places: the program's own between-keys rules are all among these."""
-    for name in (
-        "more shards than partitions",
-        "more pservers than partitions",
-        "fewer trainers than the least",
-        "start after end",
-        "the 31st of April",
-        "a slot twice in text",
-        "a slot that is a number",
-        "a group that is a number",
-        "a canary by a number of YAML's",
-        "slots that are blank",
-        "a slot with a blank in it",
-        "bounds upside down",
-    ):
-        with pytest.raises(ConfigRefused):
-            settings(Values, merged(SMALLEST, BETWEEN_KEYS[name][0]), "values.yaml")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ def test_every_kubernetes_takes_the_job_of_the_commands(render: Renderer, versio
 
     assert not wrong_for_kubernetes(merged(job, {"metadata": {"namespace": "ads"}}), version)
     assert (job["kind"], job["metadata"]["name"]) == ("Job", "ctr-scoring-0011aabb")
-    assert (job["spec"]["parallelism"], job["spec"]["completions"]) == (3, 3)
+    spec = job["spec"]
+    assert (spec["parallelism"], spec["completions"], spec["completionMode"]) == (3, 3, "Indexed")
     assert job["metadata"]["labels"]["app.kubernetes.io/component"] == "scoring"
 
 
@@ -40,7 +41,7 @@ def test_the_job_is_the_template_but_for_its_order_and_its_pods(render: Renderer
 
     [container] = job["spec"]["template"]["spec"]["containers"]
     assert container["args"][:2] == ["scoring", "--order"]
-    assert Order.model_validate_json(container["args"][2]) == ORDER
+    assert Order.model_validate_json(container["args"][2]) == ORDER.model_copy(update={"pods": 2})
     [own] = before["template"]["spec"]["containers"]
     assert {key: each for key, each in container.items() if key != "args"} == {
         k: v for k, v in own.items() if k != "args"

@@ -112,7 +112,7 @@ ANOTHER = {
 THE_SAME: dict[str, Values] = {
     "trainers": {"trainer": {"replicas": 7}},
     "least trainers": {"trainer": {"replicas": 2, "minReplicas": 2}},
-    "serving": {"serving": {"replicas": 3, "config": {"maxBatchRows": 10}}},
+    "serving": {"serving": {"replicas": 3, "config": {"maxInstances": 10}}},
     "cube": {"cube": {"replicasPerShard": 2, "config": {"shards": 4}}},
     "the master's rules": {"master": {"config": {"maxFailures": 5}}},
     "what the master needs": {"master": {"resources": {"memory": "2Gi"}}},
@@ -186,6 +186,7 @@ def test_a_training_that_is_off_leaves_the_rest(render: Renderer) -> None:
         "serving",
         "scoring",
         "client",
+        "check-values",
     }
 
 

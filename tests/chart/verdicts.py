@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import helm_python
+from typer.testing import CliRunner
 
-from chart.rendering import SMALLEST, Refused, Renderer, Values, merged
+from chart.rendering import SMALLEST, Refused, Rendered, Renderer, Values, merged
 from elastic_ctr.config.load import ConfigRefused
+from elastic_ctr.operate.cli import check
 from elastic_ctr.operate.cli.local import load_values
 
 # (the file below, the text of the file above it)
 Case: TypeAlias = tuple[Values, str]
 # A template cannot look a time zone up, and the pod refuses what is none. Folders relative to the file are the laptop's.
-OF_ONE_SIDE = re.compile(r"timeZone|file:[^/]")
+_OF_ONE_SIDE = re.compile(r"timeZone|file:[^/]")
+_NULL = re.compile(r"null|~|: }")
 
 ROWS: Values = {
     "data": {
@@ -168,9 +171,33 @@ def of_the_laptop(folder: Path, below: Values, above: str) -> str:
     return ""
 
 
-def of_the_chart(render: Renderer, below: Values, above: str) -> str:
+def of_the_chart(render: Renderer, folder: Path, below: Values, above: str) -> str:
+    """The sentences of Helm, or of the check that runs before Helm changes a pod."""
     try:
-        render(below=merged(below, helm_python.values_from_yaml(above)))
+        rendered = render(below=merged(below, helm_python.values_from_yaml(above)))
     except (Refused, helm_python.HelmValuesError) as refused:
         return str(refused)
-    return ""
+    return of_the_early_check(rendered, folder)
+
+
+def of_the_early_check(rendered: Rendered, folder: Path) -> str:
+    """The sentences of the hook's container, run on the file that is mounted there."""
+    pod = rendered.one("Pod", component="check-values").pod
+    [container] = pod.containers
+    [mount] = [each for path, each in container.mounts.items() if path != "/tmp"]
+    config = rendered.one("ConfigMap", name=pod.volumes[mount["name"]]["configMap"]["name"])
+    [text] = config.raw["data"].values()
+    file = folder / "values.yaml"
+    file.write_text(text)
+    group, *words, path = container.args
+    assert (group, path) == ("check", f"{mount['mountPath']}/values.yaml")
+    result = CliRunner().invoke(check.app, [*words, str(file)])
+    assert result.exit_code in (0, 2), result.output
+    return "" if result.exit_code == 0 else result.output
+
+
+def differ(laptop: str, chart: str, above: str) -> bool:
+    """Whether one side refuses what the other one takes. With a null Helm removes a default that a template needs, and the laptop keeps it."""
+    if _OF_ONE_SIDE.search(above) or (chart and _NULL.search(above)):
+        return False
+    return bool(laptop) != bool(chart)

@@ -13,7 +13,7 @@ from cluster.kube import eventually
 from cluster.release import Values, merged
 from elastic_ctr.operate.cli.local import load_values
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session
 
 # As many hours and clicks as `make demo` has: with fewer, which trainer pushed first decides more than 0.01 of AUC.
@@ -47,18 +47,18 @@ def run_on_laptop(folder: Path) -> Laptop:
     subprocess.run([sys.executable, "-m", "elastic_ctr", *synth], check=True, capture_output=True)
     shared = folder / "shared.yaml"
     shared.write_text(yaml.safe_dump(merged(SHARED, {"data": {"sleepSeconds": 1}})))
-    places = Places(folder / "run", load_values([hours / "values.yaml", shared], None))
+    places = RunPlaces(folder / "run", load_values([hours / "values.yaml", shared], None))
     with Session(places).running() as session:
 
         def live() -> int | None:
             session.look()
-            done = [each for each in (session.status or {}).get("passes", []) if each["state"] == "done"]
-            newest = max((each["version"] for each in done), default=None)
+            done = [] if session.status is None else session.status.done
+            newest = max((each.version or 0 for each in done), default=None)
             return newest if len(done) == len(HOURS) and session.live == newest else None
 
         version = eventually("the last version is live on this machine", live, 300, 0.2)
         assert session.status is not None
-        passes = list(session.status["passes"])
+        passes = [each.to_dict() for each in session.status.passes]
         store = Path(places.store_url.removeprefix("file://"))
         samples = (store / "output" / "ctr_model" / str(version) / "sample.jsonl").read_text().splitlines()
         lines = [json.loads(line)["line"] for line in samples]

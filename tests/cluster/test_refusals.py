@@ -11,16 +11,38 @@ NAMESPACE = "elastic-ctr-refused"
 
 CASES: dict[str, tuple[Values, tuple[str, ...]]] = {
     "no shards": ({"cube": {"config": {"shards": 0}}}, ("shards",)),
-    "more shards than partitions": ({"cube": {"config": {"shards": 61}}}, ("cube.config.shards", "model.partitions")),
     "a misspelt key": ({"cube": {"config": {"shrads": 3}}}, ("shrads",)),
     "bytes as nobody writes them": ({"serving": {"resources": {"memory": "4GB"}}}, ("memory",)),
-    "fewer trainers than the least": (
-        {"trainer": {"replicas": 1, "minReplicas": 2}}, ("trainer.replicas", "trainer.minReplicas"),
-    ),
-    "an end before the start": ({"data": {"start": "20200401/05", "end": "20200401/03"}}, ("data.start", "data.end")),
     "no slots": ({"data": {"slots": []}}, ("slots",)),
     "an ingress for no name": ({"serving": {"ingress": {"enabled": True}}}, ("serving.ingress.host",)),
 }  # fmt: skip
+
+
+# What the check in a pod refuses, before there is any other pod.
+EARLY: dict[str, tuple[Values, str]] = {
+    "more shards than partitions": ({"cube": {"config": {"shards": 61}}}, "cube.config.shards 61 is above"),
+    "fewer trainers than the least": ({"trainer": {"replicas": 1, "minReplicas": 2}}, "minReplicas 2 is above replicas 1"),
+    "an end before the start": (
+        {"data": {"start": "20200401/05", "end": "20200401/03"}}, "end 20200401/03 is before start 20200401/05",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("case", EARLY)
+def test_an_install_ends_before_its_first_pod_with(case: str, kube: Kube, base_values: Values) -> None:
+    changes, words = EARLY[case]
+    kube.namespace(NAMESPACE, RESTRICTED)
+    release = Release(kube, "refused", NAMESPACE, BUILD / "values")
+
+    try:
+        with pytest.raises(HelmFailed, match="refused-check-values"):
+            release.upgrade(merged(base_values, changes))
+        assert words in kube.logs(NAMESPACE, "refused-check-values")
+        assert {pod["metadata"]["name"] for pod in release.pods()} == {"refused-check-values"}
+    finally:
+        release.uninstall()
+        kube.delete("pod", "refused-check-values", NAMESPACE)
 
 
 @pytest.mark.timeout(60)

@@ -13,7 +13,7 @@ import numpy as np
 from bench.engine_beside_server import engine_beside_server, without_paddles_output
 
 from contract.awkward_numbers import FEATURES, write_files
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import TrainerFile
@@ -32,7 +32,7 @@ def settings_of(folder: Path, form: str) -> TrainerFile:
     return TrainerFile(
         master_address="127.0.0.1:1",
         data=Data.model_validate(
-            {"source": Source(url=f"file://{folder}"), "start": "20200401/00", "label": "label", "format": form}
+            {"source": DataSource(url=f"file://{folder}"), "start": "20200401/00", "label": "label", "format": form}
         ),
         features=Features.model_validate(FEATURES),
         model=Model(),

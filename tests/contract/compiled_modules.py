@@ -1,50 +1,109 @@
-"""Whether tests/contract/test_bounds_checking.py has passed with the machine code and the parsers as they are.
+"""Which runs of tests/contract/test_bounds_checking.py have passed with the machine code and the parsers as they are.
 
-python -m contract.compiled_modules           # in tests/: prints the digest
-python -m contract.compiled_modules DIGEST    # records that the file has passed with it, which `make nightly` does
+python -m contract.compiled_modules          # in tests/: prints the digest of each run
+python -m contract.compiled_modules DIGESTS  # records that these runs have passed, which `make nightly` does
 """
 
 import ast
 import hashlib
+import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
+from fuzz.__main__ import NAMES
+
 _ROOT = Path(__file__).parents[2]
-_RECORD = Path(__file__).with_name("bounds_checked.txt")
-# Machine code, the constants that it is compiled with, and what the fuzzers feed.
-_ROOMS = ("cube", "features", "formats", "machine_code", "serving", "sources", "store", "training/export")
-_NUMBA = ("numba==", "llvmlite==", "numpy==")
+_RECORD = Path(__file__).with_name("bounds_checked.json")
+# Where a run's imports are looked for, as Python and pytest do.
+_PATH = (_ROOT / "python", _ROOT / "tests", _ROOT / "tests" / "unit")
+# Unit tests of compiled code, by run.
+UNIT_TESTS = {
+    "dictionary": tuple(f"cube/dictionary/test_{name}" for name in ("kernel", "table", "perfect_hash", "value_kinds")),
+    "server": ("cube/server/test_loop",),
+    "builder": tuple(f"cube/builder/test_{name}" for name in ("hash_sort", "rows", "quantise", "input", "part")),
+    "formats": tuple(
+        f"formats/{name}" for name in (
+            "test_convert", "test_blocks", "test_decimals", "test_json_scan", "readers/test_text", "readers/test_jsonl",
+        )
+    ),
+    "features": (
+        "features/statistics/test_collector", "features/transforms/test_formulas", "features/transforms/test_transformer",
+    ),
+}  # fmt: skip
 
 
-def _sources() -> Iterator[str]:
-    """Programs without comments, docstrings and line breaks: these change nothing that runs."""
-    folders = [_ROOT / "python" / "elastic_ctr" / room for room in _ROOMS]
-    tests = [_ROOT / "tests" / "fuzz", _ROOT / "tests" / "unit" / "cube", _ROOT / "tests" / "unit" / "formats"]
-    for folder in (*folders, *tests, _ROOT / "tests" / "unit" / "features"):
-        for file in folder.rglob("*.py"):
-            tree = ast.parse(file.read_text())
-            for node in ast.walk(tree):
-                if isinstance(
-                    node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-                ) and ast.get_docstring(node):
-                    node.body = node.body[1:]
-            yield f"{file.relative_to(_ROOT)}\0{ast.dump(tree)}"
-    yield from (
-        line for line in (_ROOT / "requirements" / "dev.txt").read_text().splitlines() if line.startswith(_NUMBA)
-    )
+@cache
+def _program(file: Path) -> tuple[str, frozenset[Path]]:
+    """The digest of what runs, and the files of this repository that it imports anywhere, functions included.
+
+    Comments, docstrings and line breaks change nothing that runs.
+    """
+    tree = ast.parse(file.read_text())
+    names = set()
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        elif isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+    places = [top / name.replace(".", "/") for name in names for top in _PATH]
+    candidates = [*(place.with_suffix(".py") for place in places), *(place / "__init__.py" for place in places)]
+    imported = frozenset(each for each in candidates if each.is_file())
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imported
 
 
-def digest() -> str:
-    return hashlib.sha256("\0".join(sorted(_sources())).encode()).hexdigest()
+def _with_imports(files: Iterable[Path]) -> set[Path]:
+    found: set[Path] = set()
+    left = set(files)
+    while left:
+        file = left.pop()
+        found.add(file)
+        left |= _program(file)[1] - found
+    return found
 
 
-def have_passed() -> bool:
-    return _RECORD.exists() and _RECORD.read_text().strip() == digest()
+def _is_compiled(file: Path) -> bool:
+    return re.search(r"elastic_ctr\.machine_code|^import numba", file.read_text(), re.MULTILINE) is not None
+
+
+def _files_of(run: str) -> set[Path]:
+    """A fuzzer feeds parsers in Python, too. What else unit tests use has no influence on the machine code that they run."""
+    if run in NAMES:
+        [fuzzer] = [
+            file for file in (_ROOT / "tests" / "fuzz").glob("[!_]*.py") if f'name = "{run}"' in file.read_text()
+        ]
+        return _with_imports([fuzzer])
+    tests = [_ROOT / "tests" / "unit" / f"{name}.py" for name in UNIT_TESTS[run]]
+    every = _with_imports(tests)
+    product = _ROOT / "python"
+    compiled = [file for file in every if file.is_relative_to(product) and _is_compiled(file)]
+    return _with_imports(compiled) | {file for file in every if not file.is_relative_to(product)}
+
+
+def digest(run: str) -> str:
+    """Of the code of one run: its tests, what they run, the constants that machine code is compiled with, and all packages."""
+    lines = [f"{file.relative_to(_ROOT)} {_program(file)[0]}" for file in _files_of(run)]
+    lines += [line for line in (_ROOT / "requirements" / "dev.txt").read_text().splitlines() if "==" in line]
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def digests() -> dict[str, str]:
+    return {run: digest(run) for run in (*UNIT_TESTS, *NAMES)}
+
+
+def have_passed() -> set[str]:
+    """The runs whose code is the code that passed last."""
+    recorded: dict[str, str] = json.loads(_RECORD.read_text()) if _RECORD.exists() else {}
+    return {run for run, found in recorded.items() if run in (*UNIT_TESTS, *NAMES) and digest(run) == found}
 
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        _RECORD.write_text(f"{sys.argv[1]}\n")
+        _RECORD.write_text(json.dumps(json.loads(sys.argv[1]), indent=2) + "\n")
     else:
-        print(digest())
+        print(json.dumps(digests()))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.runtime.child_process import dies_with_this_process
 from elastic_ctr.training.control.server_sockets import address_on_this_machine, socket_name
 from elastic_ctr.training.model.grouped_auc import GroupSample, sample_of
 from elastic_ctr.training.pserver.folders import owned

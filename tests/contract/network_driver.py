@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.config.model import Model
-from elastic_ctr.training.model.networks.catalog import logit_of
+from elastic_ctr.training.model.networks.by_name import logit_of
 
 ROWS = 5
 

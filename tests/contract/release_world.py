@@ -42,7 +42,7 @@ _RUN = """
 import json, sys
 from importlib import import_module
 from elastic_ctr.runtime import logging
-from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.runtime.child_process import die_with_parent
 module, function, role = sys.argv[1:4]
 arguments = json.loads(sys.argv[4])
 die_with_parent(int(sys.argv[5]))

@@ -24,7 +24,7 @@ from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
-from elastic_ctr.cube.builder.part import Identity, build_full
+from elastic_ctr.cube.builder.part import PartIdentity, build_full
 from elastic_ctr.cube.release import Holder, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, read_record
 from elastic_ctr.serving.app import ServingProcess
@@ -203,7 +203,7 @@ class Cube:
             path = self.folder / f"{version}-{partition}.dict"
             build_full(
                 [(exported.keys[mine], exported.values[mine])],
-                path, Identity(version, partition, PARTITIONS, DIM),
+                path, PartIdentity(version, partition, PARTITIONS, DIM),
             )  # fmt: skip
             parts[str(partition)] = {"full": str(path)}
         self._order("load", {"version": version, "dim": DIM, "partitions": PARTITIONS, "parts": parts})

@@ -18,7 +18,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.predictor import DenseNetwork
 from elastic_ctr.serving.batching.spare_networks import SpareNetworks
-from elastic_ctr.training.model.networks.catalog import logit_of
+from elastic_ctr.training.model.networks.by_name import logit_of
 
 ROWS = 50
 

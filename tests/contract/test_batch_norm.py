@@ -18,7 +18,7 @@ PROGRAM = """
 import json, math, sys
 from pathlib import Path
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.training.model.networks import catalog
+from elastic_ctr.training.model.networks import by_name
 from elastic_ctr.training.model.networks.parts import connected, layer_normed, output
 from elastic_ctr.training.model.program import build_program, prepare_environment, start_paddle
 prepare_environment(Path(sys.argv[1]))
@@ -40,7 +40,7 @@ def layer(inputs, settings):
 
 found = {}
 for network in (batch, layer):
-    catalog.NETWORKS["slot-dnn"] = network
+    by_name.NETWORKS["slot-dnn"] = network
     fleet.fleet._runtime_handle = None
     fleet.init(fleet.UserDefinedRoleMaker(
         current_id=0, role=fleet.Role.SERVER, worker_num=1, server_endpoints=["127.0.0.1:1"]

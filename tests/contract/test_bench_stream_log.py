@@ -8,6 +8,9 @@ from bench.stream_log import TopicLog, click_log
 from contract.kafka_world import plain_broker, why_not
 from elastic_ctr.sources.streams.open import open_stream
 
+# Of a benchmark, and no change of the product reaches it.
+pytestmark = pytest.mark.nightly
+
 
 def lines(first: int, stop: int) -> list[bytes]:
     return [b"%d\n" % number for number in range(first, stop)]

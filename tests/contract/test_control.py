@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from credentials import access, tokens
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
@@ -45,7 +45,7 @@ def ends() -> threading.Event:
 def servicer(tmp_path: Path, ends: threading.Event) -> Iterator[ControlServicer]:
     ledger = Ledger(tmp_path / "ledger.db")
     settings = MasterFile(
-        data=Data(source=Source(url="file:///x"), start="20200401/00", slots=("a",)),
+        data=Data(source=DataSource(url="file:///x"), start="20200401/00", slots=("a",)),
         model=Model(embedding_dim=2),
         store=StoreConfig(url="file:///s"),
         master=MasterConfig(),

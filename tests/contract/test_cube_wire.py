@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from elastic_ctr.cube.builder.part import Identity, build_full
+from elastic_ctr.cube.builder.part import PartIdentity, build_full
 
 _START = """
 import sys
@@ -50,7 +50,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         own = keys % np.uint64(PARTITIONS) == partition
         part = build_full(
             [(keys[own], values[own])], folder / f"{partition}.dict",
-            Identity(VERSION, partition, PARTITIONS, DIM),
+            PartIdentity(VERSION, partition, PARTITIONS, DIM),
         )  # fmt: skip
         parts[str(partition)] = {"full": str(part.path), "overlay": None}
     process = subprocess.Popen([sys.executable, "-c", _START, str(folder)], stdout=subprocess.PIPE, text=True)

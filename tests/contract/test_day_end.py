@@ -12,7 +12,11 @@ from contract.engine_world import StartedEngine, engine
 from elastic_ctr.config.model import Model, SparseRule, Table, VectorRule
 from elastic_ctr.config.networks import DeepFm, SlotDnn
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed")
+# In `make test` tests/pipeline/test_days.py compares each row of a table with the same formulas, over the ends of three days.
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed"),
+]
 
 TABLE = Table(
     nonclk_coeff=0.25,

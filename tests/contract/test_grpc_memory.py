@@ -57,6 +57,8 @@ SMALL_THAT_GROW: dict[str, Callable[[], bytes]] = {
 }
 
 
+# As test_json_memory.py.
+@pytest.mark.nightly
 async def test_requests_that_would_grow_in_memory_are_refused_and_others_are_answered_meanwhile(
     exports: dict[int, Exported], cube: Cube, store: FileStore, transfer: Transfer, scratch: Path
 ) -> None:

@@ -17,6 +17,8 @@ from ports import free_port
 from training.master.world import World, world
 
 WAIT, WORK = control.LeaseReply.WAIT, control.LeaseReply.WORK
+# A held call that ends before is one that was ended. Nothing waits for so long.
+HOLD_SECONDS = 20.0
 
 
 class Master:
@@ -71,12 +73,12 @@ def in_background(pool: ThreadPoolExecutor, master: Master, hold: float) -> "Fut
 
 def test_a_trainer_that_waits_is_given_work_as_soon_as_there_is_some(master: Master) -> None:
     with ThreadPoolExecutor() as pool:
-        call = in_background(pool, master, 2.0)
+        call = in_background(pool, master, HOLD_SECONDS)
         master.world.find_hours()
         reply, seconds = call.result()
 
     assert reply.verdict == WORK
-    assert seconds < 2.0
+    assert seconds < HOLD_SECONDS
 
 
 def test_without_work_the_call_ends_after_the_time_that_the_trainer_gave(master: Master) -> None:
@@ -95,7 +97,7 @@ def test_a_trainer_of_before_that_gives_no_time_is_answered_at_once(master: Mast
 
 def test_a_trainer_that_ends_while_it_waits_is_given_nothing(master: Master) -> None:
     with ThreadPoolExecutor() as pool:
-        call = in_background(pool, master, 2.0)
+        call = in_background(pool, master, HOLD_SECONDS)
         master.client.close()
         with pytest.raises(grpc.RpcError):
             call.result()
@@ -104,26 +106,26 @@ def test_a_trainer_that_ends_while_it_waits_is_given_nothing(master: Master) -> 
         master.world.find_hours()
         time.sleep(1.0)
 
-    assert not master.world.ledger.leased()
+    assert not master.world.ledger.tasks.leased()
 
 
 def test_a_master_that_ends_holds_no_call(master: Master, ends: threading.Event) -> None:
     with ThreadPoolExecutor() as pool:
-        call = in_background(pool, master, 2.0)
+        call = in_background(pool, master, HOLD_SECONDS)
         ends.set()
         reply, seconds = call.result()
 
     assert reply.verdict == WAIT
-    assert seconds < 2.0
+    assert seconds < HOLD_SECONDS
 
 
 def test_more_trainers_may_wait_than_calls_are_held(master: Master) -> None:
     with ThreadPoolExecutor(48) as pool:
-        calls = [pool.submit(master.lease, 1.5) for _ in range(48)]
+        calls = [pool.submit(master.lease, 5.0) for _ in range(48)]
         time.sleep(0.5)
         # Another call has its answer meanwhile.
         state = master.world.pservers[0].state()
-        assert master.client.call_once("SyncPserver", state, timeout=1).start
+        assert master.client.call_once("SyncPserver", state, timeout=3).start
         answers = [call.result()[0].verdict for call in calls]
 
     assert answers == [WAIT] * 48

@@ -19,6 +19,8 @@ from elastic_ctr.store import FileStore
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
 store, transfer, scratch = serving_world.store, serving_world.transfer, serving_world.scratch
 
+# Limits of numbers and sizes are in tests/unit/serving; what a body may grow to in memory takes a server of its own and bodies of 60 MB.
+pytestmark = pytest.mark.nightly
 INFER, EXPLAIN = "/v2/models/ctr/infer", "/v1/models/ctr:explain"
 MOST_MIB = 50
 

@@ -15,7 +15,7 @@ import yaml
 from contract.kafka_world import PASSWORD, READER, STRANGER, SecureBroker, why_not
 from elastic_ctr.config.kafka import Kafka
 from elastic_ctr.sources.streams.interface import Kept
-from elastic_ctr.sources.streams.kafka import KafkaTopic
+from elastic_ctr.sources.streams.kafka_topic import KafkaTopic
 from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store import StoreError, StoreUnavailable
 from ports import free_ports

@@ -11,9 +11,9 @@ from bench.kafka_broker import Broker
 from confluent_kafka import Producer
 
 from contract.kafka_world import plain_broker, second_broker, why_not
-from elastic_ctr.sources.streams import kafka
+from elastic_ctr.sources.streams import kafka_topic
 from elastic_ctr.sources.streams.interface import Kept, Lines
-from elastic_ctr.sources.streams.kafka import KafkaTopic
+from elastic_ctr.sources.streams.kafka_topic import KafkaTopic
 from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 
@@ -82,7 +82,7 @@ def test_a_range_waits_for_none_of_the_messages_behind_it(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For another one than those of the range, a call would wait half a minute here, and the test take too long."""
-    monkeypatch.setattr(kafka, "_CONSUME_SECONDS", 30.0)
+    monkeypatch.setattr(kafka_topic, "_CONSUME_SECONDS", 30.0)
     broker.produce(topic, [b"%d" % number for number in range(100)])
     stream = stream_of(broker, topic)
 
@@ -224,7 +224,7 @@ def test_a_topic_that_is_not_there_is_named(broker: Broker) -> None:
 
 
 def test_a_range_that_was_never_written_is_refused(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "_RECOVERY_SECONDS", 0.3)
+    monkeypatch.setattr(kafka_topic, "_RECOVERY_SECONDS", 0.3)
     stream = stream_of(broker, topic)
 
     with pytest.raises(StoreError, match="ends at offset 0 where 5 had been seen: it was created anew"):
@@ -234,6 +234,7 @@ def test_a_range_that_was_never_written_is_refused(broker: Broker, topic: str, m
     stream.close()
 
 
+@pytest.mark.nightly
 def test_a_broker_that_goes_and_comes_back_gives_the_same_range(broker: Broker, topic: str) -> None:
     broker.produce(topic, [b"%d" % number for number in range(100)])
     stream = stream_of(broker, topic)
@@ -288,6 +289,8 @@ def test_a_topic_that_goes_between_the_look_at_its_end_and_the_reading_is_waited
     stream.close()
 
 
+# What a broker does while it starts. In `make test` tests/pipeline/test_streams.py kills one and trains each message once.
+@pytest.mark.nightly
 def test_a_range_of_a_broker_that_restarts_is_at_worst_unavailable_until_it_is_read_again(
     broker: Broker, topic: str
 ) -> None:

@@ -35,6 +35,8 @@ def steps_of(tmp_path: Path, gradient_merge: int) -> float:
     return round(math.log(row.rest[4]) / math.log(0.999)) - 1
 
 
+# When Paddle's servers merge gradients; nothing of ours decides it but one setting.
+@pytest.mark.nightly
 def test_the_servers_make_a_step_of_nearly_each_batch_unless_gradients_are_merged(tmp_path: Path) -> None:
     alone, merged = steps_of(tmp_path / "1", 1), steps_of(tmp_path / "12", 12)
 
@@ -65,6 +67,8 @@ def test_a_net_learns_around_its_offset(tmp_path: Path) -> None:
     assert min(after) > max(before)
 
 
+# tests/pipeline/test_days.py finds each show in the table in `make test`.
+@pytest.mark.nightly
 def test_every_record_is_counted_and_trained_once_whatever_the_number_of_threads(tmp_path: Path) -> None:
     lines: list[Clicks] = [(2, number % 2, {"a": [number % 50 + 1], "b": [100 + number % 3]}) for number in range(3000)]
     with engine(tmp_path, MODEL, threads=4) as started:

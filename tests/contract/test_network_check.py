@@ -17,6 +17,8 @@ from elastic_ctr.operate.local import network_trial
 from elastic_ctr.operate.local.network_check import CheckRefused, try_network
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-network" / "my_network.py"
+# tests/unit/operate/cli has the command, and tests/pipeline/test_own_network.py trains and serves the example.
+pytestmark = pytest.mark.nightly
 SETTINGS = {"pairs": [[0, 1], [0, 2]], "layers": [8], "dropout": 0.2}
 
 

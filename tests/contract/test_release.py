@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import httpx
@@ -16,9 +16,8 @@ from contract.release_world import PARTITIONS, TOKEN, World, eventually, values_
 from credentials import tokens
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.holds import Hold, is_resumed, write_hold
 from elastic_ctr.store.versions.manifest import check, read_dictionary
-from elastic_ctr.store.versions.refusals import read_refusals, refused_below
+from elastic_ctr.store.versions.safeguards import Hold, is_resumed, read_refusals, refused_below, write_hold
 
 BASE = 1_000
 
@@ -573,9 +572,11 @@ def test_a_builder_killed_in_the_middle_publishes_nothing_half_and_the_rerun_is_
 
 
 def test_a_pod_fetches_from_a_store_on_another_file_system_by_copying(own_cube: World) -> None:
-    if not Path("/dev/shm").is_dir() or Path("/dev/shm").stat().st_dev == own_cube.root.stat().st_dev:
-        pytest.skip("there is no second file system at /dev/shm")
-    with TemporaryDirectory(dir="/dev/shm") as elsewhere:
+    here = own_cube.root.stat().st_dev
+    others = [each for each in ("/dev/shm", gettempdir()) if Path(each).is_dir() and Path(each).stat().st_dev != here]
+    if not others:
+        pytest.skip("there is no second file system at /dev/shm or for temporary files")
+    with TemporaryDirectory(dir=others[0]) as elsewhere:
         own_cube.agent_options["cache_dir"] = elsewhere
         own_cube.shards = 1
         own_cube.start_builder()

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from browser import Browser, browser
-from elastic_ctr.operate.report.document import Report
 from elastic_ctr.operate.report.page import page
 from needs import program
-from operate.report.runs import HOSTILE, answers
+from operate.report.runs import HOSTILE, answers, report_of
 
 WIDTHS = (390, 1280)
 # What is wider than the window and does not stand in a part that scrolls.
@@ -67,7 +66,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 def opened(chromium: Browser, folder: Path, found: dict[str, Any], source: str = "/home/you/elastic-ctr-local") -> Path:
     file = folder / "report.html"
-    file.write_text(page(Report.of(source, found)))
+    file.write_text(page(report_of(source, found)))
     chromium.open(file)
     return file
 
@@ -90,7 +89,7 @@ def test_no_request_leaves_the_page_and_nothing_overflows(
 
 def test_a_page_that_asks_for_more_is_noticed_and_stopped_by_its_policy(chromium: Browser, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    text = page(Report.of("x", answers()))
+    text = page(report_of("x", answers()))
     file.write_text(
         text.replace("<main>", '<main><img src="https://example.invalid/a.png"><script>document.title=1</script>')
     )
@@ -184,7 +183,7 @@ def test_a_reader_of_the_screen_hears_pictures_by_their_titles(chromium: Browser
 def test_the_command_of_the_manual_makes_a_picture(tmp_path: Path) -> None:
     manual = (Path(__file__).parents[2] / "docs" / "operations" / "report.md").read_text()
     [words] = (shlex.split(line) for line in re.findall(r"^chromium .+$", manual, re.MULTILINE))
-    (tmp_path / "report.html").write_text(page(Report.of("x", answers())))
+    (tmp_path / "report.html").write_text(page(report_of("x", answers())))
     # Tests may run as root, whom Chromium's sandbox refuses.
     command = [program("chromium"), "--no-sandbox", f"--user-data-dir={tmp_path / 'profile'}", *words[1:]]
 

@@ -37,7 +37,7 @@ exports, started_cube, cube = serving_world.exports, serving_world.started_cube,
 store, transfer, scratch = serving_world.store, serving_world.transfer, serving_world.scratch
 values = scoring_world.values
 
-ROWS = 1_000_000
+ROWS = 300_000
 
 
 def built(store: FileStore, folder: Path, *versions: int) -> None:
@@ -73,7 +73,6 @@ def test_each_row_of_the_input_gets_one_row_of_output_in_its_order(
     assert len(list((tmp_path / "out").rglob("part-0.00002-of-*.csv"))) == 2
     assert (tmp_path / "out/_SUCCESS").exists()
     assert not list((tmp_path / "out").rglob(".part-*"))
-    assert not (tmp_path / "out/_job/leases").exists()
     total = json.loads(done.stdout)["total"]
     assert (total["rows"], total["refused"], total["refusedByReason"]) == (1000, 20, {"not_a_number": 20})
 
@@ -245,12 +244,10 @@ class Going:
         return self._process.returncode, said
 
 
-def test_after_kills_in_the_middle_a_million_rows_are_there_once_each_in_their_order(
-    values: Path, tmp_path: Path
-) -> None:
+def test_after_kills_in_the_middle_all_rows_are_there_once_each_in_their_order(values: Path, tmp_path: Path) -> None:
     numbered(tmp_path / "data", ROWS)
     values = write_values(
-        tmp_path, tmp_path / "data", FileStore(tmp_path / "store"), end="20200401/00", taskBytes=400_000
+        tmp_path, tmp_path / "data", FileStore(tmp_path / "store"), end="20200401/00", taskBytes=120_000
     )
     out = tmp_path / "out"
     words = ("predict", "-f", values, "-o", out, "--processes", 2)
@@ -287,7 +284,7 @@ def test_a_process_that_is_lost_is_replaced(values: Path, tmp_path: Path) -> Non
     code, said = going.end()
 
     assert code == 0, said
-    assert "a process that scored has ended with signal 9; another one takes its place" in said
+    assert "a process that scored has ended, and those beside it with it; new ones take their place" in said
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A scoring job whose processes are on several machines: commands and pods beside one file-server."""
 
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -79,9 +80,12 @@ def test_the_pods_of_a_job_share_it_and_each_says_the_whole_report(values: Path,
     pods = []
     for number in range(2):
         file = pod_file(tmp_path / f"pod-{number}", values, served.url, tmp_path / "internal")
-        order = Order(deed="evaluate", output="scores/x", last="20200401/01").model_dump_json(by_alias=True)
+        order = Order(deed="evaluate", output="scores/x", last="20200401/01", pods=2).model_dump_json(by_alias=True)
         words = ("scoring", "--config", file, "--order", order)
-        pods.append(subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        index = {**os.environ, "JOB_COMPLETION_INDEX": str(number)}
+        pods.append(
+            subprocess.Popen(command(*words), env=index, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
 
     said = [each.communicate(timeout=240) for each in pods]
 

@@ -20,7 +20,7 @@ from attacks import attacks, raw_answer
 from browser import browser
 from contract.engine_world import StartedEngine, engine
 from elastic_ctr.config.model import Model
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.runtime.child_process import dies_with_this_process
 from elastic_ctr.training.control.proof import new_life
 from elastic_ctr.training.control.server_call import connect, ping, rows_at
 from ports import free_port

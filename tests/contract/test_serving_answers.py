@@ -21,8 +21,10 @@ from contract.serving_world import (
     put_version,
     serving,
 )
+from elastic_ctr.runtime.status.serving_status import ServingStatus
 from elastic_ctr.store import FileStore
 from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
+from status_documents import complete
 
 # pytest finds fixtures by the names of a module.
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
@@ -39,7 +41,7 @@ async def test_a_version_on_disk_answers_as_its_network_and_embeddings_say(
 
         answer = await running.infer(FEATURES)
         by_line = await running.lines(FEATURES)
-        ready, status = await running.admin("/readyz"), (await running.admin("/status")).json()
+        ready, answered = await running.admin("/readyz"), (await running.admin("/status")).content
 
     assert probabilities(answer) == expected(exports[FIRST])
     assert np.ptp(probabilities(answer)) > 0.3
@@ -47,8 +49,9 @@ async def test_a_version_on_disk_answers_as_its_network_and_embeddings_say(
     assert probability["data"] == expected(exports[FIRST])
     assert set(version["data"]) == {FIRST}
     assert ready.status_code == 200
-    assert (status["version"], status["live"], status["refused"]) == (FIRST, FIRST, {})
-    assert 3500 < status["freshnessSeconds"] < 4600
+    status = complete(ServingStatus, answered)
+    assert (status.version, status.live, status.refused) == (FIRST, FIRST, {})
+    assert 3500 < (status.freshness_seconds or 0) < 4600
 
 
 async def test_a_request_larger_than_a_round_is_answered_whole(

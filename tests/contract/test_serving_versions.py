@@ -35,7 +35,7 @@ from elastic_ctr.config.roles import Canary
 from elastic_ctr.runtime import process_pool
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import instances_of
-from elastic_ctr.serving.worker_pool import Worker, WorkerPool
+from elastic_ctr.serving.worker_pool import ServingWorker, WorkerPool
 from elastic_ctr.store import FileStore
 
 # pytest finds fixtures by the names of a module.
@@ -331,14 +331,14 @@ async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
         await running.until(lambda: not worker.watchdog.busy)
         os.kill(worker.process.pid, signal.SIGSTOP)
         await running.until(lambda: not releases.ready()[0])
-        [short_repr] = running.process.status()["workers"]
+        [short_repr] = running.process.status().workers
         metrics = (await running.admin("/metrics")).text
         await running.until(lambda: workers.restarts == 1)
         await running.until(lambda: releases.ready()[0])
 
         answer = await running.infer(FEATURES)
 
-    assert (short_repr["pid"], short_repr["listening"]) == (worker.process.pid, False)
+    assert (short_repr.pid, short_repr.listening) == (worker.process.pid, False)
     assert "elastic_ctr_serving_workers_ready 0.0" in metrics
     assert probabilities(answer) == expected(exports[FIRST])
 
@@ -449,7 +449,7 @@ async def test_a_worker_that_cannot_be_started_at_first_is_started_later(
 async def test_serving_that_can_keep_no_workers_ends_with_the_reason(
     store: FileStore, transfer: Transfer, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def spawn(self: WorkerPool, index: int) -> Worker:
+    async def spawn(self: WorkerPool, index: int) -> ServingWorker:
         raise RuntimeError("nobody thought of this")
 
     monkeypatch.setattr(WorkerPool, "_start_worker", spawn)

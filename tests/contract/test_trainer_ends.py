@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model, digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.config.roles import StoreConfig, TrainerConfig
@@ -57,7 +57,10 @@ process.main()
 
 @pytest.mark.parametrize(
     ("ending", "code", "said"),
-    [("full", 1, "scratchDir must have room and be writable"), ("rejoin", REJOIN, "rejoining: generation 1 is over")],
+    [
+        ("full", 1, "scratch folder must have room and be writable"),
+        ("rejoin", REJOIN, "rejoining: generation 1 is over"),
+    ],
 )
 def test_a_trainer_that_ends_while_a_file_is_read_ends_with_its_own_code(
     tmp_path: Path, ending: str, code: int, said: str
@@ -91,7 +94,7 @@ def test_a_trainer_that_is_told_to_leave_while_paddle_is_imported_leaves(tmp_pat
 
 
 def command(folder: Path, ending: str) -> list[str]:
-    data = Data(source=Source(url=f"file://{folder}"), start="20200401/00", slots=("a",))
+    data = Data(source=DataSource(url=f"file://{folder}"), start="20200401/00", slots=("a",))
     settings = TrainerFile(
         master_address="127.0.0.1:1",
         model=Model(),

@@ -16,17 +16,17 @@ import numpy as np
 import cube_oracles
 from cube_oracles import pack_refusal, pack_reply
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.builder.part import Identity, build_full
+from elastic_ctr.cube.builder.part import PartIdentity, build_full
 from elastic_ctr.cube.client.blocking import _REQUEST as REQUEST
-from elastic_ctr.cube.client.blocking import _Server
-from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavailable
+from elastic_ctr.cube.client.blocking import _CubeServer
+from elastic_ctr.cube.client.connection import CubeConnection, CubeUnavailable, LookupAttempt
 from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.event_loop import USED_AT
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.wire import HELLO_BYTES, Head, Hello, Kind, Status
+from elastic_ctr.cube.wire import HELLO_BYTES, Head, Hello, MessageKind, Status
 from elastic_ctr.machine_code import sockets
 from fuzz.mutation import Field, Mutator
 
@@ -43,7 +43,7 @@ def _table(folder: Path, version: int, partitions: Sequence[int]) -> VersionTabl
         own = KEYS[KEYS % np.uint64(PARTITIONS) == number]
         values = np.full((own.size, DIM), version, np.float32) + (own % np.uint64(97)).astype(np.float32)[:, None]
         path = folder / f"{version}-{number}.dict"
-        build_full([(own, values)], path, Identity(version, number, PARTITIONS, DIM))
+        build_full([(own, values)], path, PartIdentity(version, number, PARTITIONS, DIM))
         paths[number] = Paths(path)
     return VersionTable.open(version, DIM, PARTITIONS, paths)
 
@@ -89,10 +89,10 @@ class CubeServer:
         for number in range(draw.randrange(1, 6)):
             n = draw.choice((0, 1, 2, 7, 8, 9, 16, PIECE_KEYS, PIECE_KEYS + 1, MAX_KEYS, MAX_KEYS + 1))
             keys = np.array(draw.choices(KEYS.tolist(), k=n) + [0, 777][: draw.randrange(3)], np.uint64)
-            kind = Kind.LOOKUP if draw.random() < 0.9 else Kind.KEEP_ALIVE
+            kind = MessageKind.LOOKUP if draw.random() < 0.9 else MessageKind.KEEP_ALIVE
             version = draw.choice((FIRST, FIRST, SECOND, 9))
             fields += [(len(stream) + at, width) for at, width in _HEAD_FIELDS]
-            stream += wire.pack_request(kind, number, version, keys[:0] if kind == Kind.KEEP_ALIVE else keys)
+            stream += wire.pack_request(kind, number, version, keys[:0] if kind == MessageKind.KEEP_ALIVE else keys)
         return self._mutator.mutated(stream, fields)
 
 
@@ -188,7 +188,7 @@ class CubeClient:
     def _one(self) -> int:
         draw = self._mutator.random
         transport = _Nowhere()
-        connection = Connection("127.0.0.1:1", DIM, PARTITIONS, timeout=0.2, deadline=5.0)
+        connection = CubeConnection("127.0.0.1:1", DIM, PARTITIONS, timeout=0.2, deadline=5.0)
         connection.connection_made(transport)
         hello = Hello(DIM, PARTITIONS, MAX_KEYS).pack()
         if draw.random() < 0.05:
@@ -198,7 +198,9 @@ class CubeClient:
         if connection.greeted:
             for _ in range(draw.randrange(1, 4)):
                 keys = KEYS[: draw.choice((1, 7, 8, 9, MAX_KEYS))]
-                attempts.append(Attempt(Kind.LOOKUP, draw.choice((FIRST, FIRST, SECOND)), keys, DIM, lambda _: None))
+                attempts.append(
+                    LookupAttempt(MessageKind.LOOKUP, draw.choice((FIRST, FIRST, SECOND)), keys, DIM, lambda _: None)
+                )
                 connection.ask(attempts[-1])
             connection._flush()
             data, fields = self._replies(connection)
@@ -215,7 +217,7 @@ class CubeClient:
                 assert attempt.missing.shape == attempt.keys.shape
         return sum(attempt.status == Status.OK for attempt in attempts)
 
-    def _replies(self, connection: Connection) -> tuple[bytes, list[Field]]:
+    def _replies(self, connection: CubeConnection) -> tuple[bytes, list[Field]]:
         draw = self._mutator.random
         data, fields = b"", []
         for number, frame in connection._frames.items():
@@ -264,7 +266,7 @@ def _outcome(data: bytes, cut: int, keys: Keys, *, busy_poll: bool) -> object:
     mine, its = socket.socketpair()
     with mine, its:
         mine.sendall(Hello(DIM, PARTITIONS, MAX_KEYS).pack())
-        server = _Server("fuzz:1", lambda: its, busy_poll=busy_poll)
+        server = _CubeServer("fuzz:1", lambda: its, busy_poll=busy_poll)
         mine.sendall(data[:cut])
         if server._quick is not None:
             server._quick.answered(0)

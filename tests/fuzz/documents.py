@@ -25,7 +25,7 @@ from elastic_ctr.cube.release import (
 from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer import state_file
 from elastic_ctr.cube.transfer.catalog import Catalog, followed_by_checkpoints
-from elastic_ctr.cube.transfer.state import ReleaseState, Times, View
+from elastic_ctr.cube.transfer.state import ReleaseState, StepTimes, View
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.runtime.auth import tokens_in
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
@@ -39,7 +39,7 @@ from elastic_ctr.store.versions.manifest import (
     Record,
     VersionManifest,
 )
-from elastic_ctr.store.versions.refusals import Refusal, read_refusals
+from elastic_ctr.store.versions.safeguards import Refusal, read_refusals
 from fuzz.mutation import Mutator
 
 _GOOD = 40
@@ -165,7 +165,7 @@ class ReleaseStates:
         self._folder = tempfile.TemporaryDirectory()
         self._file = StateFile(Path(self._folder.name))
         logging.getLogger(state_file.__name__).disabled = True
-        times = {20: Times(published=1.0, seen=2.0, built=3.0, candidate=4.0, complete=5.0)}
+        times = {20: StepTimes(published=1.0, seen=2.0, built=3.0, candidate=4.0, complete=5.0)}
         state = ReleaseState(
             generation=3, live=10, candidate=20, complete_since=5.0, refused={30: "x"}, was_live=(10,), times=times
         )

@@ -13,9 +13,9 @@ from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.collector import Collector, merged, part_name
 from elastic_ctr.formats.cells import Cells, without_words
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.readers.batches import Format, Kind, RowBatch, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.serving.batching.instances import joined
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.rows_json import parse_rows
@@ -52,9 +52,9 @@ def check(out: Path) -> None:
             assert ours.tobytes() == theirs.tobytes(), (rows, ours, theirs)
 
 
-def _read_alone(measured: Inputs, sources: Any) -> Inputs:
+def _read_alone(measured: InputColumns, sources: Any) -> InputColumns:
     """The columns of the inputs that statistics are of, without numbers after steps."""
-    return Inputs(measured.texts, measured.numbers[: int(sources.max(initial=-1)) + 1], measured.missing)
+    return InputColumns(measured.texts, measured.numbers[: int(sources.max(initial=-1)) + 1], measured.missing)
 
 
 def _batches(parts: Sequence[Path], form: Format, wanted: Wanted) -> Iterator[RowBatch]:
@@ -65,7 +65,7 @@ def _batches(parts: Sequence[Path], form: Format, wanted: Wanted) -> Iterator[Ro
                 yield batch
 
 
-def _requests(path: Path, form: Format, inputs: Inputs) -> Iterator[dict[str, object]]:
+def _requests(path: Path, form: Format, inputs: InputColumns) -> Iterator[dict[str, object]]:
     """The rows of a file as a program would send them that has read it."""
     if form.kind == "jsonl":
         for line in path.read_bytes().splitlines():

@@ -18,7 +18,7 @@ from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.frontends.asyncio_http import Connection, HttpFrontend
+from elastic_ctr.serving.frontends.fallback_http import HttpFrontend
 from elastic_ctr.serving.worker_counters import Counters
 
 SLOTS = SlotList(("0", "1", "7"))
@@ -55,7 +55,7 @@ class Door(Protocol):
 
 
 class InPython:
-    """The asyncio frontend on a socket of its own; in a worker it adopts the connections of the native one."""
+    """The fallback frontend on a socket of its own; in a worker it adopts the connections of the native one."""
 
     def __init__(self, frontend: HttpFrontend) -> None:
         self._frontend = frontend
@@ -66,7 +66,7 @@ class InPython:
 
     async def listen(self, socket: socket.socket, /) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: Connection(self._frontend), sock=socket, backlog=2048)
+        self._server = await loop.create_unix_server(self._frontend.new_connection, sock=socket, backlog=2048)
 
     async def stop(self, grace_seconds: float, /) -> None:
         self._server.close()

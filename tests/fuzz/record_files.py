@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 from elastic_ctr.formats.hours import HoursRefused, HourTree, parse_hour
 from elastic_ctr.formats.imports.delimited_files import RecordFormat
 from elastic_ctr.formats.imports.importers import ImportRefused, import_files
-from elastic_ctr.formats.imports.json_files import JsonImport
-from elastic_ctr.formats.imports.parquet_files import ParquetImport
+from elastic_ctr.formats.imports.record_files import JsonImport, ParquetImport
 from fuzz.csv_files import SENTENCE
 from fuzz.imported_hours import check
 

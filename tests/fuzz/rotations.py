@@ -24,16 +24,14 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.formats.blocks import lines_in_range
 from elastic_ctr.sources.streams import followed_folder
 from elastic_ctr.sources.streams.folder_listing import files_below
-from elastic_ctr.sources.streams.followed_file import FollowedFile, Identity, bytes_between
+from elastic_ctr.sources.streams.followed_file import FileIdentity, FollowedFile, bytes_between
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Places
 from elastic_ctr.store import NotInStore, StoreError
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.calendar.arrivals import Span
-from elastic_ctr.training.master.calendar.stream_schedule import places_after
-from elastic_ctr.training.master.calendar.windows import Ranges, Window, pieces
+from elastic_ctr.training.master.calendar.stream_schedule import Ranges, Span, Window, pieces, places_after
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger.rows import PassRow
+from elastic_ctr.training.master.ledger.rows import PassRow, StreamPlaces
 from elastic_ctr.training.master.work.finder import WindowFinder
 from elastic_ctr.training.trainer.task_lines import pieces_of
 
@@ -50,34 +48,32 @@ class _Found:
         self.tasks: Ranges = []
         self.gone = 0
 
-    def stream_places(self) -> Places | None:
-        return Places(*json.loads(self.ledger)) if self.ledger else None
-
-    def stream_following(self) -> dict[str, int] | None:
-        places = self.stream_places()
-        return None if places is None else dict(places.following)
+    @property
+    def stream(self) -> StreamPlaces | None:
+        """The value of the ledger's facts."""
+        if not self.ledger:
+            return None
+        following, files = json.loads(self.ledger)
+        return StreamPlaces(following=following, files=files)
 
     def stream_begins(self, places: Places) -> None:
         self.ledger = json.dumps(places)
-
-    def stream_known_since(self) -> float | None:
-        return None
 
     def stream_needed(self) -> dict[str, int]:
         return {}
 
     def window_found(self, one: PassRow, window: Window, now: Places, least: int, came: Sequence[Span]) -> None:  # noqa: ARG002
-        before = self.stream_places() or Places({}, {})
+        before = self.stream or Places({}, {})
         self.ledger = json.dumps(places_after(before, window, now, set))
         self.gone += window.gone
         self.tasks += pieces(window.ranges, 2, 40)
 
     def knows(self, text: bytes) -> bool:
-        known = [Identity.parse(each) for each in (self.stream_places() or Places({}, {})).files.values()]
+        known = [FileIdentity.parse(each) for each in (self.stream or Places({}, {})).files.values()]
         return any(each is not None and each.begins(text) for each in known)
 
     def file_of(self, partition: str) -> str:
-        places = self.stream_places()
+        places = self.stream
         return "" if places is None else places.files.get(partition, "")
 
 
@@ -382,7 +378,7 @@ class _Folder:
         self.now, self.meanwhile = self.now + 100, 2
         self.told.append("look")
         try:
-            self.finder.find(cast("Coordinator", SimpleNamespace(found=self.found)), _WANTED)
+            self.finder.find(cast("Coordinator", SimpleNamespace(found=self.found, facts=self.found)), _WANTED)
         except StoreError:
             # A file that is unpacked may have the inode that it had before, and a part of what it had: it is waited for.
             self.told.append("waits")

@@ -1,4 +1,4 @@
-"""HTTP as serving's native frontend takes it, with a real batcher and the asyncio frontend behind it."""
+"""HTTP as serving's native frontend takes it, with a real batcher and the fallback frontend behind it."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.client import JSON_LENGTH, prediction_of, tensor_request
-from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
+from elastic_ctr.serving.frontends.fallback_http import HttpFrontend, Limits
 from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend, NativeLimits
 from elastic_ctr.serving.routes import SOURCE_PATH, Routes
 from fuzz.model import SLOTS, Behind, InPython
@@ -179,7 +179,7 @@ async def _answer(address: str, stream: bytes) -> bytes:
         return b""
     finally:
         writer.close()
-    return re.sub(rb"date: [^\r]*\r\n|connection: close\r\n", b"", answer)
+    return re.sub(rb"(?i:date: [^\r]*|connection: close)\r\n", b"", answer)
 
 
 def _request(rows: list[dict[str, list[int]]]) -> bytes:

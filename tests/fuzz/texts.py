@@ -11,12 +11,12 @@ import orjson
 
 from elastic_ctr.formats.cells import Cells
 from elastic_ctr.formats.convert import Converter
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.json_rows import row_of, unknown_column
 from elastic_ctr.formats.json_scan import RowScanner
 from elastic_ctr.formats.line import LineRefused, parse_line
 from elastic_ctr.formats.readers.batches import Format, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
@@ -29,7 +29,7 @@ from features_oracles import multislot
 from fuzz.mutation import Field, Mutator
 
 SLOTS = SlotList(("0", "1", "7", "user-id", "104"))
-ROWS = Inputs((TextInput("user", ""), TextInput("tags", "|"), TextInput("both", "")), ("price", "both"))
+ROWS = InputColumns((TextInput("user", ""), TextInput("tags", "|"), TextInput("both", "")), ("price", "both"))
 _LARGEST = 2**64 - 1
 _WORD = re.compile(rb'"[^"]*"|[0-9]+')
 

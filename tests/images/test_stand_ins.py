@@ -10,6 +10,7 @@ import pytest
 
 from credentials import tokens
 from elastic_ctr.runtime.mlflow import TrackingServer
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.store import AlreadyPublished, StoreError, open_store
 from elastic_ctr.training.master.tracking import Tracking
 from images.containers import Image, Start
@@ -91,7 +92,7 @@ def test_tracking_answers_as_the_chart_starts_it(stand_in: StandIn, start: Start
 
 def reports_to(url: str) -> None:
     """A master that restarts, and an experiment that is deleted: what the real server keeps of it."""
-    done = {"state": "done", "doneAt": 7.0, "records": 10, "refused": 0, "keys": 5, "aucBefore": None}
+    done = {"pass": "a", "state": "done", "doneAt": 7.0, "records": 10, "refused": 0, "keys": 5, "aucBefore": None}
     curve = {"roc": [0.0, 1.0], "deciles": [{"predictedCtr": 0.1, "observedCtr": 0.2}]}
 
     def trained_to(auc: float) -> dict[str, Any]:
@@ -100,12 +101,14 @@ def reports_to(url: str) -> None:
     passes: list[dict[str, Any]] = [{**done, **trained_to(0.6), "ordinal": 1, "seconds": {"train": 1.5}}]
 
     def run(*, finished: bool) -> str:
-        status = {
-            "passes": passes,
-            "curves": [{"pass": "a", "before": None, "after": curve}],
-            "finished": finished,
-            "current": None,
-        }
+        status = TrainingStatus.model_validate(
+            {
+                "passes": passes,
+                "curves": [{"pass": "a", "before": None, "after": curve}],
+                "finished": finished,
+                "ledger": {},
+            }
+        )
         server = TrackingServer(url, timeout=60)
         one = Tracking(server, "ctr-train-1", "ctr", {"model": {"network": {"layers": [4]}}}, lambda: status)
         one.round()

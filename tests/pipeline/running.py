@@ -15,9 +15,10 @@ from bench.processes import engine_of, first_child
 
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.processes import Supervisor
 from elastic_ctr.operate.local.session import Session
+from elastic_ctr.runtime.status.master_status import LineCounts, TrainingStatus
 from ports import free_ports
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -47,10 +48,7 @@ def values_for(data: Path, slots: list[Any] | None, start: str, end: str, /, **c
         "cubeTransfer": {
             "config": {
                 "port": port + 10,
-                "builderPort": port + 11,
-                "pollSeconds": 0.3,
                 "validationTimeoutSeconds": 20,
-                "reportTimeoutSeconds": 5,
             }
         },
         "serving": {
@@ -98,7 +96,7 @@ class Run:
     def __init__(self, folder: Path, values: dict[str, Any], only: Collection[str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "values.yaml").write_text(yaml.safe_dump(values))
-        self.session = Session(Places(folder, settings(Values, values, "values.yaml")))
+        self.session = Session(RunPlaces(folder, settings(Values, values, "values.yaml")))
         self.places = self.session.places
         if only is not None:
             roles = [role for role in self.session.supervisor.roles if role.command in only]
@@ -112,9 +110,8 @@ class Run:
             if found := condition():
                 return found
             time.sleep(0.25)
-        status = self.session.status or {}
         raise AssertionError(
-            f"{what}: not within {seconds} s; current {status.get('current')}, live {self.session.live}, "
+            f"{what}: not within {seconds} s; current {self.status.current}, live {self.session.live}, "
             f"release {self.session.release}, restarts {self.session.supervisor.restarts}; logs in {self.places.folder}/logs"
         )
 
@@ -126,17 +123,22 @@ class Run:
         self.until(finished, seconds, "the run's end")
         return self.session.report()
 
+    @property
+    def status(self) -> TrainingStatus:
+        """The master's last answer; an empty one before the first."""
+        return self.session.status or TrainingStatus(passes=(), ledger=LineCounts())
+
     def state(self) -> str:
         """`<pass> <state>` of the pass under way."""
-        current = (self.session.status or {}).get("current")
-        return f"{current['pass']} {current['state']}" if current else ""
+        current = self.status.current
+        return f"{current.id} {current.state}" if current else ""
 
     def generation(self) -> int:
-        return int((self.session.status or {}).get("generation", 0))
+        return self.status.generation
 
     def trained(self) -> int:
         """Records in the model by the ledger."""
-        return int((self.session.status or {"ledger": {"trained": 0}})["ledger"]["trained"])
+        return self.status.ledger.trained
 
     def pid(self, name: str) -> int:
         return self.session.supervisor.pids()[name]

@@ -45,12 +45,12 @@ def trained(run: Run, records: int) -> Callable[[], bool]:
     """So many records are trained, the last pass is done, and its version answers."""
 
     def done() -> bool:
-        status = run.session.status
-        if status is None or status["ledger"]["trained"] < records:
+        status = run.status
+        if status.ledger.trained < records:
             return False
-        if any(each["state"] not in ("done", "waiting") for each in status["passes"]):
+        if any(each.state not in ("done", "waiting") for each in status.passes):
             return False
-        versions = [each["version"] for each in status["passes"] if each["state"] == "done" and each["version"]]
+        versions = [each.version for each in status.passes if each.state == "done" and each.version]
         return bool(versions) and run.session.live == versions[-1] and versions[-1] in run.session.seen
 
     return done

@@ -5,8 +5,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict, role_status
+from elastic_ctr.runtime.status.serving_status import ServingStatus
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import instances_of
 from elastic_ctr.store import open_store
@@ -17,6 +19,8 @@ from pipeline.test_whole_run import synthetic
 MINUTES = 0.3
 
 
+# tests/contract/test_serving_versions.py has the same share with real workers, tests/unit/cube/transfer/test_canary_rules.py the minutes.
+@pytest.mark.nightly
 def test_the_second_version_answers_the_same_share_until_its_minutes_are_over(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
@@ -39,8 +43,7 @@ def test_the_second_version_answers_the_same_share_until_its_minutes_are_over(
 
     def canary() -> int | None:
         with suppress(EndpointUnavailable):
-            found: int | None = role_status("serving", run.places.info.serving_admin)["canary"]
-            return found
+            return role_status(ServingStatus, run.places.info.serving_admin).canary
         return None
 
     run.until(canary, 180, "a candidate that answers a share")

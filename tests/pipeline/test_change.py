@@ -67,9 +67,10 @@ def test_a_model_with_a_feature_more_and_one_less_goes_on_where_the_old_one_stoo
     _, versions = predict_rows(new.places.serving, "ctr", asked)
     assert set(versions) == {after["live"]}
     assert after["live"] > last_version
-    started = (new.session.status or {})["startedFrom"]
-    assert started["version"] == first_version
-    assert "parameters" in started["network"]
+    started = new.status.started_from
+    assert started is not None
+    assert started.version == first_version
+    assert "parameters" in started.network
 
     # The old model, with its own features, network and statistics, is served by the new pods.
     arguments = ("--transfer", new.places.transfer, "--token-file", str(new.places.folder / "tokens" / "operate"))

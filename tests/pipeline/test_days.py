@@ -25,15 +25,15 @@ def test_each_day_end_decays_and_expires_rows_once_whichever_process_is_lost_in_
         if day == 1:
             return
         # Its checkpoint cannot be written: the table is decayed and aged, and the save is not over.
-        generation = (days.session.status or {})["generation"]
+        generation = days.status.generation
         blocked = days.session.places.folder / f"store/checkpoints/{FIRST:%Y%m}0{day}-12-g{generation}"
         blocked.touch()
-        days.until(lambda: any(each["error"] for each in (days.session.status or {})["pservers"]), "the upload fails")
+        days.until(lambda: any(each.error for each in days.status.pservers), "the upload fails")
         name = "ctr-pserver-0" if day == 2 else "ctr-master-0"
         pid = days.session.supervisor.pids()[name]
         (engine_of(pid) if day == 2 else psutil.Process(pid)).kill()
         if day == 2:
-            days.until(lambda: (days.session.status or {})["generation"] > generation, "a recovery begins")
+            days.until(lambda: days.status.generation > generation, "a recovery begins")
         blocked.unlink()
 
     with days.session.running():
@@ -44,4 +44,4 @@ def test_each_day_end_decays_and_expires_rows_once_whichever_process_is_lost_in_
     assert [day.new - day.expired for day in found] == [found[0].rows, *(b.rows - a.rows for a, b in pairwise(found))]
     assert found[2].expired > OF_A_PASS
     assert abs(found[2].rows - found[1].rows) < OF_A_PASS, "the keys of the first day are still there"
-    assert (days.session.status or {})["generation"] == 2
+    assert days.status.generation == 2

@@ -42,29 +42,43 @@ def clicks(sample: str) -> str:
     return "\n".join([header, *rows]) + "\n"
 
 
+def prepared(folder: Path) -> list[str]:
+    """Files that the commands of the page name; these commands."""
+    imports, *others = blocks("sh")
+    [sample], [asked] = blocks("csv"), blocks("jsonl")
+    (folder / "clicks.csv").write_text(clicks(sample))
+    (folder / "rows.jsonl").write_text(asked)
+    (folder / ".venv").symlink_to(sys.prefix)
+    return [imports, *others]
+
+
+def run(folder: Path, commands: str) -> list[subprocess.CompletedProcess[str]]:
+    found = []
+    for command in commands.splitlines():
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False, timeout=240
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        found.append(done)
+    return found
+
+
+def test_an_import_proposes_what_the_page_shows(tmp_path: Path) -> None:
+    [imported] = run(tmp_path, prepared(tmp_path)[0])
+
+    assert f"{ROWS} of {ROWS} rows are in 2 hours" in imported.stdout
+    assert (tmp_path / "hours" / "values.yaml").read_text() == blocks("yaml")[0]
+
+
+# test_readme.py leads the same way from a CSV file to answers, and test_rows.py has these kinds of features.
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_the_page_leads_from_a_csv_file_to_answers(tmp_path: Path) -> None:
-    imports, up, ask, request, down = blocks("sh")
+    imports, up, ask, request, down = prepared(tmp_path)
     proposed, wanted = blocks("yaml")
-    [sample], [asked] = blocks("csv"), blocks("jsonl")
-    (tmp_path / "clicks.csv").write_text(clicks(sample))
-    (tmp_path / "rows.jsonl").write_text(asked)
-    (tmp_path / ".venv").symlink_to(sys.prefix)
+    [asked] = blocks("jsonl")
     file = tmp_path / "hours" / "values.yaml"
-
-    def run(commands: str) -> list[subprocess.CompletedProcess[str]]:
-        found = []
-        for command in commands.splitlines():
-            done = subprocess.run(
-                ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
-            )
-            assert done.returncode == 0, (command, done.stderr)
-            found.append(done)
-        return found
-
-    [imported] = run(imports)
-    assert f"{ROWS} of {ROWS} rows are in 2 hours" in imported.stdout
-    assert file.read_text() == proposed
+    run(tmp_path, imports)
 
     # Only the ports are not as written: tests run side by side.
     ports = values_for(tmp_path, [0], "20200401/00", "20200401/00")
@@ -74,11 +88,11 @@ def test_the_page_leads_from_a_csv_file_to_answers(tmp_path: Path) -> None:
     file.write_text(data + wanted + yaml.safe_dump(rest))
     port = ports["serving"]["config"]["port"]
     try:
-        _, scored = run(up)
-        [answered] = run(ask)
-        [curl] = run(request.replace("8400", str(port)))
+        _, scored = run(tmp_path, up)
+        [answered] = run(tmp_path, ask)
+        [curl] = run(tmp_path, request.replace("8400", str(port)))
     finally:
-        [ended] = run(down)
+        [ended] = run(tmp_path, down)
 
     assert len(scored.stdout.splitlines()) == ROWS // 2
     assert f"{ROWS // 2} rows, {ROWS // 2} shows" in scored.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from elastic_ctr.config.load import dump, settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.operate.local.plan import Places, roles
+from elastic_ctr.operate.local.plan import RunPlaces, roles
 from elastic_ctr.operate.local.processes import Supervisor
 from pipeline.running import Run, merged, values_for
 from pipeline.test_recovery import adds_up, has_ended
@@ -46,7 +46,7 @@ def replaced(run: Run, values: dict[str, object], training: str, pservers: int) 
         "pserver": {"replicas": pservers, "config": {"port": port, "adminPort": port + 80}},
         "trainer": {"config": {"adminPort": port + 90}},
     }
-    places = Places(run.places.folder / training, settings(Values, merged(values, others), "values.yaml"))
+    places = RunPlaces(run.places.folder / training, settings(Values, merged(values, others), "values.yaml"))
     shared = {"store": run.places.store, "training": training}
     new = Supervisor(
         places,

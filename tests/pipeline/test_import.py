@@ -82,6 +82,8 @@ def each_hour_is_a_version(report: dict[str, Any], counted: Counter[str]) -> Non
     assert ledger["refused"] == ledger["parked"] == 0
 
 
+# test_readme.py goes the same way with rows of its own, and the next test with these hours.
+@pytest.mark.nightly
 @absent(TALKINGDATA)
 @pytest.mark.timeout(240)
 def test_the_raw_csv_of_a_click_log_becomes_a_version_each_hour(tmp_path: Path, start: Callable[..., Run]) -> None:

@@ -46,6 +46,9 @@ def posted(run: Run, lines: list[bytes], key: str) -> dict[str, Any]:
             return dict(answer.json())
 
 
+# The next test has the same intake with a join in front of it, killed and asked again in the same way; the table and the answers of
+# a stream are compared in test_stream_releases.py, and lines without a join in tests/unit/sources/intake.
+@pytest.mark.nightly
 @pytest.mark.timeout(500)
 def test_each_click_that_an_intake_has_taken_is_trained_once_though_it_is_killed(
     tmp_path: Path, start: Callable[..., Run]
@@ -81,10 +84,10 @@ def test_each_click_that_an_intake_has_taken_is_trained_once_though_it_is_killed
     posted(run, [*last, b"no line of clicks"], "last")
     sent += last
     run.until(trained(run, len(sent)), 120, "the save")
-    status = run.session.status
-    assert status is not None
-    assert (status["ledger"]["trained"], status["ledger"]["refused"]) == (len(sent), 1)
-    assert (status["stream"]["lag"], status["ledger"]["rolledBack"], status["ledger"]["repeated"]) == (0, 0, 0)
+    status = run.status
+    assert (status.ledger.trained, status.ledger.refused) == (len(sent), 1)
+    assert status.stream is not None
+    assert (status.stream.lag, status.ledger.rolled_back, status.ledger.repeated) == (0, 0, 0)
     answers_are_those_of_the_version(run)
     saved, answered = table_and_answers(run)
     np.testing.assert_allclose(answered, saved, rtol=1e-5, atol=1e-7)
@@ -138,6 +141,9 @@ def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come
         # Each click comes twice, and one is of no impression.
         late = [json.dumps(row).encode() for row in [*clicked, *clicked, {"id": "unknown", "click": 1}]]
         answer = posted(run, late, f"clicked-{number}")
+        # A client that has lost its answer.
+        again = posted(run, late, f"clicked-{number}")
+        assert (again["first"], again["end"], again["repeated"]) == (answer["first"], answer["end"], True)
         assert answer["end"] - answer["first"] == len(clicked)
         appended = answer["end"]
         for _, user, item, click in drawn:
@@ -160,9 +166,8 @@ def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come
     posted(run, [json.dumps(last).encode()], "last")
     run.until(trained(run, appended + 3), 200, "the save")
 
-    status = run.session.status
-    assert status is not None
-    assert (status["ledger"]["trained"], status["ledger"]["refused"]) == (appended + 3, 2)
+    status = run.status
+    assert (status.ledger.trained, status.ledger.refused) == (appended + 3, 2)
     quarantined = [
         json.loads(line)
         for file in (run.places.folder / "store" / "quarantine").rglob("*.jsonl")
@@ -175,3 +180,4 @@ def test_clicks_that_name_their_impression_alone_are_trained_as_if_they_had_come
     found = {int(row[0]): (float(row[4]), float(row[5])) for row in rows}
     assert {key: found[key] for key in wanted} == wanted
     assert len(found) == len(wanted) + 4
+    assert open_to_others(run.places.folder) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from _pytest.mark import ParameterSet
 
 from elastic_ctr.operate.local.run_folder import RunFolder, still_running
 from pipeline.running import values_for
@@ -39,7 +40,12 @@ def nothing_is_left(folder: Path, seen: list[psutil.Process]) -> None:
     assert RunFolder(folder / "run").runner() is None
 
 
-@pytest.mark.parametrize("processes", [2, 6, 9, 13])
+def at(processes: int) -> ParameterSet:
+    """`nightly`: other moments of the same start. tests/unit/operate/local/test_processes.py kills a supervisor, too."""
+    return pytest.param(processes, marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("processes", [at(2), at(6), 9, at(13)])
 def test_a_runner_killed_while_it_starts_leaves_no_process(tmp_path: Path, processes: int) -> None:
     up, seen = started(tmp_path, processes)
     try:
@@ -51,7 +57,7 @@ def test_a_runner_killed_while_it_starts_leaves_no_process(tmp_path: Path, proce
         up.wait()
 
 
-@pytest.mark.parametrize("processes", [1, 5])
+@pytest.mark.parametrize("processes", [at(1), 5])
 def test_up_killed_while_it_starts_leaves_no_process(tmp_path: Path, processes: int) -> None:
     up, seen = started(tmp_path, processes)
     up.kill()

@@ -1,4 +1,9 @@
-"""Each network from raw rows to predictions; those of test_rows.py and of all clicks are deepfm and slot-dnn."""
+"""Each network from raw rows to predictions.
+
+`make test` has one of each kind elsewhere: slot-dnn (every test of clicks), deepfm (test_statistics.py), dcn-v2 with dropout, layerNorm and
+softmax (test_rows.py), and one of the user's own. Formulas of all networks are in tests/contract/test_networks.py, and the release gate
+compares served samples of every published version.
+"""
 
 import random
 from collections.abc import Callable
@@ -12,25 +17,21 @@ from pipeline.running import Run, values_for
 from raw_rows import FEATURES, random_row, write_hour
 
 ROWS = 3000
+pytestmark = pytest.mark.nightly
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param({"network": "lr"}, marks=pytest.mark.nightly),
-        pytest.param({"network": "fm"}, marks=pytest.mark.nightly),
-        pytest.param(
-            {"network": "wide-deep", "dense": {"l2": 1e-6}, "table": {"embeddingL2": 1e-6}}, marks=pytest.mark.nightly
-        ),
+        {"network": "lr"},
+        {"network": "fm"},
+        {"network": "wide-deep", "dense": {"l2": 1e-6}, "table": {"embeddingL2": 1e-6}},
         {"network": {"name": "dcn"}, "output": "softmax"},
         {"network": {"name": "dcn-v2", "rank": 8, "dropout": 0.3, "layerNorm": True}},
-        pytest.param({"network": {"name": "xdeepfm", "cinLayers": [8, 8]}}, marks=pytest.mark.nightly),
-        pytest.param({"network": {"name": "autoint", "attentionLayers": 2, "headDim": 8}}, marks=pytest.mark.nightly),
-        pytest.param(
-            {"network": {"name": "final-mlp", "secondLayers": [32], "gating": True, "dropout": 0.2}},
-            marks=pytest.mark.nightly,
-        ),
+        {"network": {"name": "xdeepfm", "cinLayers": [8, 8]}},
+        {"network": {"name": "autoint", "attentionLayers": 2, "headDim": 8}},
+        {"network": {"name": "final-mlp", "secondLayers": [32], "gating": True, "dropout": 0.2}},
     ],
     ids=lambda model: model["network"] if isinstance(model["network"], str) else model["network"]["name"],
 )

@@ -1,4 +1,7 @@
-"""examples/paddlerec-online.yaml on the source's own 100 lines."""
+"""examples/paddlerec-online.yaml on the source's own 100 lines.
+
+`nightly`: test_days.py has the same rules of publication with a formula for each row, and test_whole_run.py the same lines.
+"""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -16,6 +19,7 @@ from pipeline.test_whole_run import ELASTICCTR, hour
 EXAMPLE = Path(__file__).parents[2] / "examples" / "paddlerec-online.yaml"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not ELASTICCTR.exists(), reason="needs the public click logs: put them into ../shared/data")
 def test_of_1197_keys_the_59_that_reach_the_online_trainers_base_threshold_are_published(
     tmp_path: Path, start: Callable[..., Run]

@@ -24,7 +24,7 @@ from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.cli.check import verify_serving
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, ask, predict
-from elastic_ctr.operate.local.plan import Places, ports
+from elastic_ctr.operate.local.plan import RunPlaces, ports
 from elastic_ctr.operate.local.run_folder import RunFolder, process_tree, still_running
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions import layout
@@ -56,7 +56,7 @@ class Standing:
         )  # fmt: skip
         self.values = folder / "values.yaml"
         self.values.write_text(yaml.safe_dump(given))
-        self.places = Places(folder / "run", settings(Values, given, "values.yaml"))
+        self.places = RunPlaces(folder / "run", settings(Values, given, "values.yaml"))
         self.up = command("local", "up", "-f", self.values, "--dir", self.places.folder)
         assert self.up.returncode == 0, self.up.stderr
         self.store = open_store(self.places.store_url)
@@ -308,7 +308,7 @@ def test_every_metric_stands_in_the_manual_and_nothing_else(system: Standing) ->
     predict(system.places.serving, "ctr", ["1:0"])
     doors = {
         "master": values.master.config.status_port, "cube-transfer": values.cube_transfer.config.port,
-        "cube-builder": values.cube_transfer.config.builder_port, "cube-server": values.cube.config.admin_port,
+        "cube-builder": values.cube_transfer.config.port + 1, "cube-server": values.cube.config.admin_port,
         "cube-agent": values.cube.config.agent_port, "serving": values.serving.config.admin_port,
     }  # fmt: skip
 

@@ -10,9 +10,10 @@ import pytest
 import yaml
 from rich.console import Console
 
+from elastic_ctr.operate.cli.snapshot import Snapshot
 from elastic_ctr.operate.cli.status_text import stages
 from elastic_ctr.operate.local.endpoints import predict
-from pipeline.running import Run, merged, values_for
+from pipeline.running import TRAINING, Run, merged, values_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-network"
 ROWS = 3000
@@ -75,20 +76,20 @@ def test_a_network_that_cannot_be_trained_ends_its_trainers_and_is_told_by_the_s
         "    return static.nn.fc(static.nn.batch_norm(inputs.pooled), 1)\n"
     )
     sentence = "model.network.source line 3 uses batch_norm, whose statistics the parameter servers do not hold"
-    run = start(values_of(clicks(tmp_path / "data"), source))
+    run = start(values_of(clicks(tmp_path / "data"), source), only=TRAINING)
 
     [problem] = run.until(run.session.supervisor.problems, 60, "the trainer ends")
     status = run.until(
-        lambda: (found := run.session.status) and found["pservers"] and found["pservers"][0]["error"] and found,
+        lambda: run.status if run.status.pservers and run.status.pservers[0].error else None,
         60,
         "the status names the error",
     )
 
     assert "ctr-trainer-0 cannot run" in problem
     assert sentence in problem
-    assert sentence in status["pservers"][0]["error"]
-    assert (status["generation"], status["recoveries"]) == (1, [])
+    assert sentence in status.pservers[0].error
+    assert (status.generation, status.recoveries) == (1, ())
     assert run.session.supervisor.restarts == []
     shown = io.StringIO()
-    Console(width=300, file=shown).print(stages({"master": status}, {}))
+    Console(width=300, file=shown).print(stages(Snapshot(status)))
     assert sentence in shown.getvalue()

@@ -7,13 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from elastic_ctr.config.feature_program import measured_inputs
-from elastic_ctr.config.features import Features
-from elastic_ctr.features.statistics.collector import Collector, merged
-from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.operate.local.session import RoleRefused
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import published_versions, read_version
@@ -43,7 +36,7 @@ def hour(folder: Path, number: int, *, with_price: bool = True) -> None:
     (split / "donefile").write_bytes(b"")
 
 
-def values_until(folder: Path, last: int, **given: Any) -> dict[str, Any]:
+def values_until(folder: Path, last: int) -> dict[str, Any]:
     return values_for(
         folder / "logs",
         None,
@@ -54,24 +47,23 @@ def values_until(folder: Path, last: int, **given: Any) -> dict[str, Any]:
         trainer={"replicas": 2},
         pserver={"replicas": 1},
         features=FEATURES,
-        **given,
     )
 
 
 @contextmanager
-def running(folder: Path, values: dict[str, Any], *, only: Any = TRAINING) -> Iterator[Run]:
-    run = Run(folder / "run", values, only)
+def running(folder: Path, values: dict[str, Any]) -> Iterator[Run]:
+    run = Run(folder / "run", values, TRAINING)
     with run.session.running():
         yield run
 
 
 def trained(run: Run) -> bool:
-    return bool((run.session.status or {}).get("finished"))
+    return run.status.finished
 
 
 def stopped(run: Run) -> str:
-    current = (run.session.status or {}).get("current") or {}
-    return str(current["reason"]) if current.get("state") == "stopped" else ""
+    current = run.status.current
+    return current.reason if current is not None and current.state == "stopped" else ""
 
 
 def documents(store: FileStore) -> list[dict[str, Any]]:
@@ -85,54 +77,32 @@ def documents(store: FileStore) -> list[dict[str, Any]]:
     return found
 
 
-def test_statistics_are_pinned_once_served_with_kept_over_restarts_and_guarded(tmp_path: Path) -> None:
+def test_statistics_are_pinned_once_kept_over_a_restart_and_guard_against_a_vanished_column(tmp_path: Path) -> None:
+    """tests/unit/training has the refusals: other statistics, and a file of them that was changed by hand."""
     for number in range(2):
         hour(tmp_path / "logs", number)
     store = FileStore(tmp_path / "run/store")
 
-    with running(tmp_path, values_until(tmp_path, 1), only=None) as run:
-        report = run.finish()
-        drift = (run.session.status or {})["drift"]
+    with running(tmp_path, values_until(tmp_path, 1)) as run:
+        run.until(lambda: trained(run), 120, "two hours")
+        status = run.status
 
-    # Serving has answered the samples of both versions as training did.
-    assert [each["records"] for each in report["passes"]] == [ROWS, ROWS]
+    assert [each.records for each in status.passes] == [ROWS, ROWS]
     [name] = store.list(layout.STATISTICS)
     pinned = read_statistics(store, name.removesuffix(".json"))
     assert pinned.numbers["price:log1p"].rows == ROWS
     assert [each["statistics"] == json.loads(pinned.to_json()) for each in documents(store)] == [True, True]
-    assert {each["column"] for each in drift["columns"]} == {"price", "price:log1p", "device", "user"}
-    assert all(each["psi"] < 0.25 for each in drift["columns"])
+    assert status.drift is not None
+    assert {each.column for each in status.drift.columns} == {"price", "price:log1p", "device", "user"}
+    assert all((each.psi or 0) < 0.25 for each in status.drift.columns)
 
-    # A restart trains on with the same ones.
+    # A restart trains on with the same statistics. A vanished column stops its pass.
     hour(tmp_path / "logs", 2)
-    with running(tmp_path, values_until(tmp_path, 2)) as run:
-        run.until(lambda: trained(run), 120, "the third hour")
-    assert store.list(layout.STATISTICS) == [name]
-    assert documents(store)[-1]["statistics"] == json.loads(pinned.to_json())
-
-    # Others are refused at the start of the master.
-    features = Features.model_validate(FEATURES)
-    other = merged({"none": Collector(measured_inputs(features)[0]).to_bytes()})
-    with (
-        pytest.raises(RoleRefused, match=rf"statistics was {pinned.digest} .* and is {other.digest} now"),
-        running(tmp_path, values_until(tmp_path, 2, statistics=other.to_json())) as run,
-    ):
-        run.until(run.session.raise_for_problems, 60, "a refusal")
-
-    # A vanished column stops the pass.
     hour(tmp_path / "logs", 3, with_price=False)
     with running(tmp_path, values_until(tmp_path, 3)) as run:
-        reason = run.until(lambda: stopped(run), 60, "the vanished column")
+        reason = run.until(lambda: stopped(run), 120, "the vanished column")
+
     assert "columns have vanished" in reason
     assert "price (0.0% before)" in reason
-
-    # A file that was changed by hand makes no model.
-    file = tmp_path / "run/store" / layout.statistics_file(pinned.digest)
-    file.chmod(0o644)
-    file.write_text(Statistics.to_json(other))
-    with running(tmp_path, values_until(tmp_path, 3)) as run:
-        reason = run.until(lambda: stopped(run), 60, "the changed file")
-    assert (
-        f"{layout.statistics_file(pinned.digest)} in file://{tmp_path}/run/store was changed since it was pinned"
-        in reason
-    )
+    assert store.list(layout.STATISTICS) == [name]
+    assert [each["statistics"] == json.loads(pinned.to_json()) for each in documents(store)] == [True] * 3

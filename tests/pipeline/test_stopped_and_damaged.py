@@ -38,7 +38,9 @@ def test_a_bad_hour_is_retried_and_a_damaged_checkpoint_is_passed_by(tmp_path: P
     run.until(lambda: run.state() == "20200401/02 stopped", 150, "the bad hour is stopped")
     run.until(lambda: run.session.live is not None, 90, "a version is live")
     before = pids(run)
-    reason = (run.session.status or {})["current"]["reason"]
+    current = run.status.current
+    assert current is not None
+    reason = current.reason
     assert f"20200401/02/{bad.name}" in reason
     assert f"500 of {3_000 - len(lines.splitlines()) + 500} lines were refused" in reason
     assert "no_colon 500" in reason
@@ -63,7 +65,7 @@ def test_a_bad_hour_is_retried_and_a_damaged_checkpoint_is_passed_by(tmp_path: P
 
     adds_up(report, 12_000)
     assert report["ledger"]["rolledBack"] > 0
-    assert [each["name"] for each in (run.session.status or {})["damagedCheckpoints"]] in ([damaged], [])
+    assert [each.name for each in run.status.damaged_checkpoints] in ([damaged], [])
     assert any(damaged in each["reason"] and each["role"] == "store" for each in report["recoveries"])
     assert report["parity"]["maxAbsDiff"] <= 1e-5
     assert pids(run) == {name: pid for name, pid in before.items() if name in pids(run)}

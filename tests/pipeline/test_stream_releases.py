@@ -5,12 +5,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from elastic_ctr.operate.local.endpoints import predict
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.store import open_store
 from elastic_ctr.store.versions.manifest import read_version
 from pipeline.running import Run
@@ -52,12 +52,15 @@ def test_a_release_goes_back_by_itself_when_labels_are_poisoned_and_goes_on_when
         if run.session.live is not None and run.session.live in run.session.seen:
             versions.extend(predict(run.places.serving, "ctr", [line])[1])
 
-    def status() -> dict[str, Any]:
-        assert run.session.status is not None
-        return run.session.status
+    def status() -> TrainingStatus:
+        return run.status
 
     def published() -> list[int]:
-        return [each["id"] for each in status()["versions"] if each["state"] == "published"]
+        return [each.id for each in status().versions if each.state == "published"]
+
+    def suspects() -> tuple[int, int] | None:
+        hold = status().hold
+        return None if hold is None else hold.suspects
 
     def many_good() -> bool:
         feed()
@@ -65,8 +68,8 @@ def test_a_release_goes_back_by_itself_when_labels_are_poisoned_and_goes_on_when
 
     def gone_back() -> bool:
         feed(poisoned)
-        hold = status()["hold"]
-        return hold is not None and run.session.live is not None and run.session.live < hold["suspects"][0]
+        live = run.session.live
+        return live is not None and (found := suspects()) is not None and live < found[0]
 
     run = start(stream_values(f"file://{log}?follow"))
     run.until(lambda: run.session.status is not None, 60, "the master")
@@ -74,10 +77,11 @@ def test_a_release_goes_back_by_itself_when_labels_are_poisoned_and_goes_on_when
     began = time.monotonic()
     run.until(gone_back, 60, "the release goes back")
     took = time.monotonic() - began
-    hold, good, live = status()["hold"], published(), run.session.live
+    suspected, good, live = suspects(), published(), run.session.live
 
     assert live in good
-    assert hold["suspects"][1] == good[-1]
+    assert suspected is not None
+    assert suspected[1] == good[-1]
     versions.clear()
     # Poison is trained, and nobody sees it.
     more = sent[0] + 6
@@ -85,7 +89,7 @@ def test_a_release_goes_back_by_itself_when_labels_are_poisoned_and_goes_on_when
     def all_trained() -> bool:
         if sent[0] < more:
             feed(poisoned)
-        return sent[0] == more and status()["ledger"]["trained"] == 300 * sent[0]
+        return sent[0] == more and status().ledger.trained == 300 * sent[0]
 
     run.until(all_trained, 60, "the poison is trained")
     assert set(versions) == {live}
@@ -104,10 +108,10 @@ def test_a_release_goes_back_by_itself_when_labels_are_poisoned_and_goes_on_when
         return run.session.live == published()[-1] > good[-1]
 
     run.until(on_again, 120, "publishing goes on")
-    assert status()["hold"] is None
+    assert status().hold is None
     # The suspects are refused, so no delta stands on them.
-    [first] = [each for each in status()["versions"] if each["id"] > good[-1] and each["state"] == "published"][:1]
-    assert first["kind"] == "base"
+    [first] = [each for each in status().versions if each.id > good[-1] and each.state == "published"][:1]
+    assert first.kind == "base"
     run.until(trained(run, 300 * sent[0]), 60, "the last version")
     answers_are_those_of_the_version(run)
 
@@ -174,9 +178,8 @@ def test_a_compacted_log_is_the_base_of_later_versions_and_what_a_recovery_loads
         assert time.monotonic() < ends
         train()
         time.sleep(1)
-    status = run.session.status
-    assert status is not None
-    assert (status["ledger"]["trained"], status["ledger"]["refused"]) == (len(sent), 0)
+    status = run.status
+    assert (status.ledger.trained, status.ledger.refused) == (len(sent), 0)
     saved, answered = table_and_answers(run)
     np.testing.assert_allclose(answered, saved, rtol=1e-5, atol=1e-7)
     rows = [row.split() for text in table_of(run, newest_save(run)) for row in text.decode().splitlines()]

@@ -169,7 +169,7 @@ def answering(request: bytes, reply: bytes) -> Iterator[int]:
 KEYS = np.array([1, 2], np.uint64)
 REPLIES = {
     "frames": (
-        wire.pack_request(wire.Kind.LOOKUP, 1, 7, KEYS),
+        wire.pack_request(wire.MessageKind.LOOKUP, 1, 7, KEYS),
         pack_reply(1, 7, np.ones((2, 3), np.float32), np.zeros(2, np.bool_)),
         pack_refusal(wire.Status.BUSY, 1, 7),
         Expected(FRAMES),

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from bench.poison import MOST_SECONDS, is_right, spoilt
 
-from elastic_ctr.features.synthetic import Lines
+from elastic_ctr.features.synthetic import DrawnLines
 
-LINES = Lines(np.array([[1, 2], [3, 4]]), np.array([0.2, 0.7]), np.array([True, False]))
+LINES = DrawnLines(np.array([[1, 2], [3, 4]]), np.array([0.2, 0.7]), np.array([True, False]))
 GOOD: dict[str, Any] = {
     "driftHeld": False, "reason": "AUC fell", "secondsBack": 3.0, "refused": [], "resumed": True, "wrong": 0
 }  # fmt: skip

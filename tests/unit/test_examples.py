@@ -9,7 +9,7 @@ from elastic_ctr.config.values_file import Values
 from elastic_ctr.formats.hours import HourTree, parse_hour
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.operate.cli.local import load_values
-from elastic_ctr.operate.local.plan import Places, roles
+from elastic_ctr.operate.local.plan import RunPlaces, roles
 from elastic_ctr.training.model.program import TABLE, table_settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -30,7 +30,7 @@ def data_values(tmp_path: Path) -> Path:
 def test_each_example_is_a_run_of_one_machine(file: Path, data_values: Path, tmp_path: Path) -> None:
     below = [] if "\ndata:" in file.read_text() else [data_values]
 
-    places = Places(tmp_path, load_values([*below, file], None))
+    places = RunPlaces(tmp_path, load_values([*below, file], None))
 
     names = [role.command for role in roles(places)]
     assert {"master", "trainer", "pserver", "cube-transfer", "cube-server", "cube-agent", "serving"} <= set(names)

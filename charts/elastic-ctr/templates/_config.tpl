@@ -24,6 +24,15 @@ whole (1000001, never 1.000001e+06).
 {{- end }}
 {{- end }}
 
+{{/* The program's half of the values, which `elastic-ctr check values` reads; $ */}}
+{{- define "elastic-ctr.config.values" -}}
+{{- $values := pick .Values "data" "features" "statistics" "model" "local" }}
+{{- range list "store" "master" "trainer" "pserver" "cube" "cubeTransfer" "intake" "serving" "scoring" }}
+{{- $_ := set $values . (pick (get $.Values .) "config" "enabled" "replicas" "minReplicas" "replicasPerShard") }}
+{{- end }}
+{{- include "elastic-ctr.given" $values }}
+{{- end }}
+
 {{/* The rights whose tokens roles need, which role_files.py names as well; a list of roles */}}
 {{- define "elastic-ctr.auth.rights" -}}
 {{- $rights := list "internal" }}
@@ -72,6 +81,16 @@ auth:
 {{- else -}}
 {{ .Values.cubeTransfer.address }}
 {{- end -}}
+{{- end }}
+
+{{/* cube-builder's port, inside the pod of cube-transfer; $ */}}
+{{- define "elastic-ctr.builderPort" -}}
+{{ add1 (int .Values.cubeTransfer.config.port) }}
+{{- end }}
+
+{{/* Settings of cube-transfer and cube-builder, as YAML; $ */}}
+{{- define "elastic-ctr.config.cubeTransfer" -}}
+{{- include "elastic-ctr.given" (merge (dict "builderPort" (include "elastic-ctr.builderPort" . | int)) .Values.cubeTransfer.config) }}
 {{- end }}
 
 {{/* DNS domain of a headless Service's pods; root, service */}}
@@ -185,7 +204,7 @@ podDomain: {{ include "elastic-ctr.podDomain" (dict "root" . "service" (include 
 {{- define "elastic-ctr.config.cube-transfer" -}}
 {{ include "elastic-ctr.config.common" "cube-transfer" }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
-cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nindent 2 }}
+cubeTransfer: {{- include "elastic-ctr.config.cubeTransfer" . | nindent 2 }}
 shards: {{ int .Values.cube.config.shards }}
 replicasPerShard: {{ int .Values.cube.replicasPerShard }}
 {{- with .Values.serving.config.canary }}
@@ -199,7 +218,7 @@ cubeDomain: {{ include "elastic-ctr.podDomain" (dict "root" . "service" (include
 {{- define "elastic-ctr.config.cube-builder" -}}
 {{ include "elastic-ctr.config.common" "cube-builder" }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
-cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nindent 2 }}
+cubeTransfer: {{- include "elastic-ctr.config.cubeTransfer" . | nindent 2 }}
 {{- end }}
 
 {{- define "elastic-ctr.config.intake" -}}

@@ -79,6 +79,11 @@
 {{ include "elastic-ctr.fullname" (first .) }}-test-{{ last . }}
 {{- end }}
 
+{{/* check of the values before an install or upgrade: Pod, ConfigMap, ServiceAccount */}}
+{{- define "elastic-ctr.check-values.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-check-values
+{{- end }}
+
 {{/* auth: Secret */}}
 {{- define "elastic-ctr.auth.secret" -}}
 {{- .Values.auth.existingSecret | default (printf "%s-auth" (include "elastic-ctr.fullname" .)) -}}

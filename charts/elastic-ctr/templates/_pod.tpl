@@ -23,9 +23,9 @@ later calls are quick.
 {{- end }}
 {{- end }}
 
-{{/* Fields of the spec of every pod; root, component, block */}}
+{{/* Fields of the spec of every pod; root, component, block, and the account where it is not the release's */}}
 {{- define "elastic-ctr.pod" -}}
-serviceAccountName: {{ include "elastic-ctr.serviceAccountName" .root | quote }}
+serviceAccountName: {{ .account | default (include "elastic-ctr.serviceAccountName" .root) | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with uniq (concat (.root.Values.image.pullSecrets | default list) (.root.Values.global.imagePullSecrets | default list)) }}

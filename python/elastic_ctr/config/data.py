@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from elastic_ctr.config.kafka import Kafka
-from elastic_ctr.config.section import EXACT, TEXT_TYPES, Count, Seconds, Section, Share, text_of
+from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share, text_of
 from elastic_ctr.config.stream_address import is_stream
-from elastic_ctr.formats.missing_words import USUAL_WORDS, MissingWords
+from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.auth import TokenFile, Tokens
 
@@ -42,7 +42,7 @@ SlotName = Annotated[str, BeforeValidator(lambda given: text_of("a slot", given)
 # The chart's schema for fields whose validators are Python code.
 _SLOTS_SCHEMA: JsonDict = {
     "type": ["array", "string", "null"],
-    "items": {"type": TEXT_TYPES, "pattern": r"^[!-9;-~]+$"},
+    "items": {"type": "string", "pattern": r"^[!-9;-~]+$"},
     "minItems": 1,
     "minLength": 1,
     "uniqueItems": True,
@@ -50,6 +50,12 @@ _SLOTS_SCHEMA: JsonDict = {
 _SPLIT_PATTERN = r"[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])/([01][0-9]|2[0-3])([0-5][0-9])?"
 _SPLIT_SCHEMA: JsonDict = {"pattern": f"^{_SPLIT_PATTERN}$"}
 _START_SCHEMA: JsonDict = {"pattern": f"^({_SPLIT_PATTERN}|{'|'.join(_STARTS)})$"}
+# A new user's first mistakes, which Helm reports by itself: what clicks and rows cannot be without.
+_FORMAT_SCHEMA: JsonDict = {
+    "if": {"properties": {"format": {"const": "clicks"}}},
+    "then": {"required": ["slots"], "properties": {"slots": {"type": ["array", "string"]}}},
+    "else": {"required": ["label"], "properties": {"label": {"type": "string"}}},
+}
 _DIVIDES_A_DAY: list[JsonValue] = [minutes for minutes in range(1, _MINUTES_A_DAY + 1) if _MINUTES_A_DAY % minutes == 0]
 
 
@@ -59,12 +65,11 @@ def _shown(url: str, quoted: Callable[[str], str] = str) -> str:
     return "the address" if secret else quoted(url)
 
 
-class Source(Section):
+class DataSource(Section):
     """Where the click logs are."""
 
     url: str = Field(
-        # The schema accepts a relative folder; a rule of the chart refuses it with a clearer message.
-        json_schema_extra={"pattern": _SOURCE.replace("file:///", "file:(///|[^/])")},
+        json_schema_extra={"pattern": _SOURCE},
         description="Address of the logs: file:///some/dir, or hdfs://namenode:9000, which is asked through WebHDFS at port 9870; "
         "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow. Or a stream: "
         "kafka://broker:9092/topic, several brokers with commas between them; intake://, the clicks that this release's intake takes, or "
@@ -113,7 +118,7 @@ class Source(Section):
             raise ValueError(f"data.source.tokenFile {self.token_file} cannot be used: {wrong}") from wrong
 
     @model_validator(mode="after")
-    def _kafka_is_of_kafka(self) -> "Source":
+    def _kafka_is_of_kafka(self) -> "DataSource":
         if self.token_file is not None and not self.is_intake:
             raise ValueError(f"tokenFile is of an intake, and {self.shown} is no address of one; leave it out")
         if self.kafka != Kafka() and not self.is_topic:
@@ -151,39 +156,36 @@ class MicroPass(Section):
         description="Milliseconds from the first record of a pass to its end, if it is not full before. While passes take longer, "
         "the next one has all that came meanwhile.",
     )
-    max_records: Count = Field(
-        default=250_000, description="Messages of a Kafka topic, or lines of an intake, in one pass, at most."
-    )
+    max_records: Count = Field(default=250_000, description="Messages of a topic, or lines of an intake, in one pass.")
     max_bytes: int = Field(
         default=48 << 20, ge=1, le=EXACT, description="Bytes of the files of a followed folder in one pass, at most."
     )
     checkpoint_seconds: Seconds = Field(
         default=86_400,
-        description="Seconds from one save of the table to the next. It walks the table and holds up the passes behind it. Between two "
-        "of them a checkpoint is made of the last save and the deltas since, each five seconds. After a recovery the optimizer's "
-        "state is that of the last save.",
+        description="Seconds from one save of the table to the next, for which passes wait. Checkpoints between are made of the deltas since; "
+        "after a recovery the optimizer's state is that of the last save.",
     )
     compact_versions: Count = Field(
         default=500,
-        description="Versions on one base before they are compacted: pservers merge the files in the store into a new base and a new "
-        "checkpoint, beside the stream. Fewer make recoveries faster, and more compactions.",
+        description="Versions on one base before pservers merge them into a new base. Fewer make recoveries faster, and more compactions.",
     )
     late_clicks: bool = Field(
         default=False,
-        description="Whether a line may have show 0 and click 1 or more: clicks of impressions that came before with click 0. Together they "
-        "teach what one line would. Not with adagrad rules.",
+        description="Whether a line may have show 0 and clicks of impressions that came before with click 0. Not with adagrad rules.",
     )
     join: Join | None = Field(
         default=None,
-        description="For clicks that carry only the id of their impression: the intake makes late clicks of them, of a topic's as of its "
-        "own. `key` is the column with the id, and an impression is remembered for `windowSeconds` (600). Absent: lines are taken as they are.",
+        description="For clicks with only the id of their impression: the intake makes late clicks of them. `key` is the column with the id, "
+        "and an impression is remembered for `windowSeconds` (600). Absent: lines are taken as they are.",
     )
 
 
 class Data(Section):
     """Hours of click logs: `<path>/YYYYMMDD/HH[MM]/{files…, donefile}`, or a stream of them."""
 
-    source: Source
+    model_config = ConfigDict(json_schema_extra=_FORMAT_SCHEMA)
+
+    source: DataSource
     path: str = Field(default="/", description="Folder of the day folders inside the source.")
     start: str = Field(
         description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM; included. Of a stream: `earliest`, all that it keeps, or `latest`, what "
@@ -248,18 +250,15 @@ class Data(Section):
     time_zone: str = Field(
         default="UTC",
         json_schema_extra={"pattern": r"^[A-Za-z][A-Za-z0-9_+/-]*$"},
-        description="Time zone of the folder names and event times. A folder of an hour that its clocks skip is neither "
-        "waited for nor read; an hour that they repeat is one folder.",
+        description="Time zone of folder names and event times. An hour that its clocks skip has no folder, one that they repeat has one.",
     )
     max_refused_share: Share = Field(
-        default=0.01,
-        description="Above this share of refused lines a pass stops before it changes anything. Of a stream it is of the newest "
-        "passes that have a thousand lines together.",
+        default=0.01, description="Above this share of refused lines a pass stops before it changes anything."
     )
     max_missing_share: Share = Field(
         default=0.99,
-        description="Above this share of empty cells in a column of rows, a pass stops before it changes anything, if fewer than "
-        "half of that column's cells were empty in the pinned statistics: the column has vanished. 1: never.",
+        description="Above this share of empty cells in a column of rows that was mostly full in the pinned statistics, a pass stops before "
+        "it changes anything. 1: never.",
     )
     max_line_bytes: int = Field(
         default=1 << 20, ge=64, le=64 << 20, description="A longer line is refused; it never sits in memory whole."
@@ -268,27 +267,22 @@ class Data(Section):
         default=0,
         ge=0,
         lt=1,
-        description="Share of the records, chosen by their features, that are never trained. Quality before and after training is measured on them, "
-        "and `trainer.config.epochs: auto` stops by them.",
+        description="Share of the records, chosen by their features, that are never trained: quality is measured on them.",
     )
     group: SlotName = Field(
         default="",
-        description="Slot or feature, such as a user, by whose values the AUC is also measured: GAUC, the mean of the groups' AUCs by "
-        "their impressions. Empty: none.",
-        json_schema_extra={"type": TEXT_TYPES},
+        description="Slot or feature, such as a user, for GAUC, the mean of the groups' AUCs by their impressions. Empty: none.",
     )
     shuffle: bool = Field(
         default=True,
-        description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. `false` keeps the order of the "
-        "files. Streams are trained in their order.",
+        description="Whether the records of a pass are shuffled by `model.seed`. Streams are trained in their order.",
     )
     stream: MicroPass = MicroPass()
     task_bytes: int = Field(
         default=64 << 20,
         ge=1,
         le=EXACT,
-        description="Bytes of log in one task. Below 100,000 records a task's fixed cost of 0.2 seconds shows, so small files share a task, up "
-        "to 8 MiB of them.",
+        description="Bytes of log in one task. Small files share a task, up to 8 MiB of them.",
     )
 
     @field_validator("start", "end")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
-from elastic_ctr.config.values_file import sentences
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.transforms.transformer import Transformer
-from elastic_ctr.formats.missing_words import NO_WORDS, MissingWords
+from elastic_ctr.formats.inputs import NO_WORDS, MissingWords
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 
 FILE = "features.json"
 
@@ -49,9 +49,9 @@ def read_features(data: bytes, digest: str) -> FeatureDocument:
     if hashlib.sha256(data).hexdigest() != digest:
         raise FeaturesDamaged(f"{FILE} is not the one that the version was trained with; publish the version again")
     try:
-        found = FeatureDocument.model_validate_json(data)
-    except ValidationError as wrong:
-        raise FeaturesDamaged(f"{FILE} is damaged: {sentences(wrong, FeatureDocument)[0]}") from wrong
+        found = read_document(FeatureDocument, data)
+    except DocumentDamaged as wrong:
+        raise FeaturesDamaged(f"{FILE} is damaged: {wrong}") from wrong
     if found.digest != digest:
         raise FeaturesDamaged(
             f"{FILE} was written by another release, which reads features otherwise; publish the version again"

@@ -15,7 +15,7 @@ from elastic_ctr.config.features import (
     Feature,
     Features,
     Numeric,
-    Quantiles,
+    QuantileBoundaries,
     Round,
     Step,
     Text,
@@ -24,12 +24,12 @@ from elastic_ctr.config.features import (
 )
 from elastic_ctr.features.statistics.document import MOST_DEVIATIONS, NumberStatistics, Statistics, series_of
 from elastic_ctr.features.transforms import formulas
-from elastic_ctr.features.transforms import transformer as t
+from elastic_ctr.features.transforms import row_loop as t
 from elastic_ctr.features.transforms.formulas import Texts
-from elastic_ctr.features.transforms.transformer import Program, Series, Transformer
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.features.transforms.row_loop import Program, Series
+from elastic_ctr.features.transforms.transformer import Transformer
+from elastic_ctr.formats.inputs import NO_WORDS, InputColumns, MissingWords, TextInput
 from elastic_ctr.formats.keys import Keys
-from elastic_ctr.formats.missing_words import NO_WORDS, MissingWords
 from elastic_ctr.formats.slots import SlotList
 
 _SCALES = {"standardize": t.STANDARDIZE, "minMax": t.MIN_MAX}
@@ -114,7 +114,7 @@ class _Compiler:
             np.array(self._steps, np.float64).reshape(-1, t.STEP_WIDTH),
             np.array(self._missing, np.float32),
         )
-        inputs = Inputs(tuple(self._texts), tuple(self._numbers), missing)
+        inputs = InputColumns(tuple(self._texts), tuple(self._numbers), missing)
         return Transformer(inputs, SlotList(self._slots), self._features.numeric, program)
 
     def _measured(self, name: str, series: str) -> NumberStatistics:
@@ -205,7 +205,7 @@ class _Compiler:
         return [str(formulas.whole(float(value), feature.round)) for value in given]
 
     def _boundaries_of(self, name: str, feature: Bucketized) -> Sequence[float]:
-        if not isinstance(feature.boundaries, Quantiles):
+        if not isinstance(feature.boundaries, QuantileBoundaries):
             return feature.boundaries
         measured, buckets = self._measured(name, feature.column or name), feature.boundaries.quantiles
         if not measured.quantiles:
@@ -215,7 +215,7 @@ class _Compiler:
         return list(dict.fromkeys(found))
 
 
-def measured_inputs(features: Features, missing: MissingWords = NO_WORDS) -> tuple[Inputs, Series]:
+def measured_inputs(features: Features, missing: MissingWords = NO_WORDS) -> tuple[InputColumns, Series]:
     """Return the inputs of the statistics: every text and number column, and numbers after the steps that precede a scaling."""
     transformer = transformer_of(features.without_statistics(), None)
     read = transformer.inputs
@@ -241,4 +241,4 @@ def measured_inputs(features: Features, missing: MissingWords = NO_WORDS) -> tup
     ends = np.cumsum([0, *map(len, steps)], dtype=np.int64)
     flat = np.array([each for of in steps for each in of], np.float64).reshape(-1, t.STEP_WIDTH)
     series_of_all = Series(np.array(sources, np.int64), ends, flat, np.array(limits, np.float64))
-    return Inputs(read.texts, tuple(names), missing), series_of_all
+    return InputColumns(read.texts, tuple(names), missing), series_of_all

@@ -11,7 +11,7 @@ from pydantic.config import JsonDict
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.section import ALTERNATIVE, TEXT_TYPES, Count, Section, text_of
+from elastic_ctr.config.section import ALTERNATIVE, Count, Section, text_of
 from elastic_ctr.features.statistics.document import LONGEST, TOP, series_of
 from elastic_ctr.formats.inputs import TextInput
 from elastic_ctr.formats.slots import SlotList
@@ -96,7 +96,7 @@ def _words(given: object) -> object:
 
 _WORDS_SCHEMA: JsonDict = {
     "type": ["array", "string"],
-    "items": {"type": TEXT_TYPES, "minLength": 1},
+    "items": {"type": "string", "minLength": 1},
     "minItems": 1,
     "pattern": "\n",
     "uniqueItems": True,
@@ -114,14 +114,16 @@ class TopValues(Section):
     )
 
 
-class Quantiles(Section):
+class QuantileBoundaries(Section):
     """`boundaries: {quantiles: n}`"""
 
     quantiles: int = Field(ge=2, le=4096, description="So many buckets with equally many values by the statistics.")
 
 
 def _kind_of_list(given: object) -> str:
-    return f"{ALTERNATIVE}statistics" if isinstance(given, (dict, TopValues, Quantiles)) else f"{ALTERNATIVE}list"
+    return (
+        f"{ALTERNATIVE}statistics" if isinstance(given, (dict, TopValues, QuantileBoundaries)) else f"{ALTERNATIVE}list"
+    )
 
 
 _OfStatistics = Tag(f"{ALTERNATIVE}statistics")
@@ -133,7 +135,7 @@ Vocabulary: TypeAlias = Annotated[
 ]
 Boundaries: TypeAlias = Annotated[
     Annotated[tuple[float, ...], Field(json_schema_extra={"minItems": 1}), _Listed]
-    | Annotated[Quantiles, _OfStatistics],
+    | Annotated[QuantileBoundaries, _OfStatistics],
     Discriminator(_kind_of_list),
 ]
 
@@ -492,7 +494,7 @@ def _series(name: str, feature: Feature) -> Iterator[tuple[str, str, str]]:
 def _without_statistics(feature: Feature) -> Feature:
     if isinstance(feature, Categorical) and isinstance(feature.vocabulary, TopValues):
         return feature.model_copy(update={"vocabulary": None})
-    if isinstance(feature, Bucketized) and isinstance(feature.boundaries, Quantiles):
+    if isinstance(feature, Bucketized) and isinstance(feature.boundaries, QuantileBoundaries):
         return feature.model_copy(update={"boundaries": (0.0,)})
     return feature.model_copy(update={"transform": (), "missing": 0.0}) if isinstance(feature, Numeric) else feature
 
@@ -501,7 +503,7 @@ def _needs_statistics(feature: Feature) -> bool:
     if isinstance(feature, Categorical):
         return isinstance(feature.vocabulary, TopValues)
     if isinstance(feature, Bucketized):
-        return isinstance(feature.boundaries, Quantiles)
+        return isinstance(feature.boundaries, QuantileBoundaries)
     if isinstance(feature, Numeric):
         return feature.missing is None or feature.is_scaled
     return False

@@ -8,7 +8,6 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from elastic_ctr.config.helm_yaml import Dumper, Loader, NotForHelm
-from elastic_ctr.config.pod_rules import NEEDED_BY_TEMPLATES
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import sentences
 
@@ -65,21 +64,17 @@ def settings(
         raise ConfigRefused("\n".join(named)) from wrong
 
 
-def _without_nulls(given: Any, kind: type[BaseModel], place: str = "") -> Any:
+def _without_nulls(given: Any, kind: type[BaseModel]) -> Any:
     """Drop nulls: with a null Helm removes its default, and the class has the same one. Free maps are kept as they are."""
     if not isinstance(given, Mapping):
         return given
     fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
     kept = {}
     for key, value in given.items():
-        below = fields.get(key)
-        is_needed = any(f"{each}.".startswith(f"{place}{key}.") for each in NEEDED_BY_TEMPLATES)
-        if value is None and key in fields and not is_needed:
+        if value is None and key in fields:
             continue
-        if isinstance(below, type) and issubclass(below, Section):
-            kept[key] = _without_nulls(value, below, f"{place}{key}.")
-        else:
-            kept[key] = value
+        below = fields.get(key)
+        kept[key] = _without_nulls(value, below) if isinstance(below, type) and issubclass(below, Section) else value
     return kept
 
 

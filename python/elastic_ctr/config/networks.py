@@ -60,7 +60,7 @@ class DeepFm(Layered):
     name: Literal["deepfm"] = "deepfm"
 
 
-class Crossed(Layered):
+class CrossLayers(Layered):
     """Settings of cross layers."""
 
     cross_layers: int = Field(
@@ -68,13 +68,13 @@ class Crossed(Layered):
     )
 
 
-class Dcn(Crossed):
+class Dcn(CrossLayers):
     """Cross layers with one vector each, beside fully connected layers."""
 
     name: Literal["dcn"] = "dcn"
 
 
-class DcnV2(Crossed):
+class DcnV2(CrossLayers):
     """Cross layers with one matrix each, beside or before fully connected layers."""
 
     name: Literal["dcn-v2"] = "dcn-v2"

@@ -84,14 +84,14 @@ class TrainingMember(RoleFile):
         return input_of(self.data, self.features)
 
 
-class Tracking(Section):
+class TrackingServerSettings(Section):
     """An MLflow server that the training reports to."""
 
     url: str = Field(description="http://host:port of the server.")
     experiment: str = Field(default="elastic-ctr", min_length=1, max_length=250, description="Where its runs are kept.")
 
 
-class Worker(TrainingMember):
+class MasterMember(TrainingMember):
     """Settings of the roles that get work from the master."""
 
     master_address: str
@@ -121,15 +121,15 @@ class MasterFile(TrainingMember):
         description="How long a replaced training may run on to write a mid-pass checkpoint; at most the termination grace of "
         "its pods. 0: no such checkpoint.",
     )
-    tracking: Tracking | None = None
+    tracking: TrackingServerSettings | None = None
 
 
-class TrainerFile(Worker):
+class TrainerFile(MasterMember):
     trainer: TrainerConfig
-    tracking: Tracking | None = None
+    tracking: TrackingServerSettings | None = None
 
 
-class PserverFile(Worker):
+class PserverFile(MasterMember):
     pserver: PserverConfig
     forwarded: bool = Field(
         default=True,

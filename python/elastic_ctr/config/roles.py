@@ -1,4 +1,6 @@
-"""Settings of each role: `config:` of its block in the values file."""
+"""Settings of each role. `XSettings` has those that a values file may set, in `config:` of the role's block. `XConfig` has those of the role
+file, with folders and times that no operator needs to choose: `elastic-ctr local` and tests set them.
+"""
 
 import re
 
@@ -7,7 +9,6 @@ from pydantic import Field, field_validator
 from elastic_ctr.config.data import SlotName
 from elastic_ctr.config.section import (
     EXACT,
-    TEXT_TYPES,
     AutoCount,
     Count,
     Hours,
@@ -45,12 +46,9 @@ class StoreConfig(Section):
 
 
 class QualityLoss(Section):
-    """How much worse than the version before it a version may be and go live.
+    """How much worse than the version before it a version may be and go live: docs/decisions/0014-quality.md.
 
-    Both predict the same records of the same pass, with `data.holdout` those held out: that version before the pass was trained, this one
-    after it. (Where some passes make no version: that one the first pass after its own. After three refused versions in a row the
-    pass before its training counts.) A version that loses this much over records which it has just learned has come
-    apart. A refusal costs freshness alone, so it is on unless it is set too high to matter.
+    A version that loses this much over records which it has just learned is useless. A refusal costs freshness alone.
     """
 
     auc: Share = Field(
@@ -61,16 +59,15 @@ class QualityLoss(Section):
         default=0.5,
         ge=0,
         le=EXACT,
-        description="A version is refused when its calibration, after the shift that docs/learning.md describes, is farther from 1 by more than this and three standard errors: the shift leaves that to passes with few clicks. A large number: never.",
+        description="A version is refused when its calibration, after the shift that docs/learning.md describes, is farther from 1 by more "
+        "than this and three standard errors. A large number: never.",
     )
 
 
 class LiveLoss(Section):
     """How much the windows of a stream may become worse after their version went live.
 
-    A window predicts each record before it is learned, so it tells what the version before it is worth. The newest windows, of ten
-    thousand clicks together, are compared with those published before. Where they are worse, the version that answers is worse than
-    one that answered before, or the clicks are not what they were. A loss above maxQualityLoss counts after a hundred clicks.
+    A window predicts each record before it is learned, so it measures the version before it.
     """
 
     auc: Share = Field(
@@ -86,32 +83,20 @@ class LiveLoss(Section):
     )
 
 
-class MasterConfig(Section):
+class MasterSettings(Section):
     """Hours, tasks, saves."""
 
     port: Port = Field(default=8700, description="Control calls of trainers and pservers (gRPC).")
     status_port: Port = Field(default=8701, description="Status, health and metrics (HTTP).")
-    state_dir: str = Field(default="/var/lib/elastic-ctr/master", description="Where the ledger is.")
-    lease_seconds: Seconds = Field(
-        default=10, description="A trainer that does not renew for this long loses its task."
-    )
+    lease_seconds: Seconds = Field(default=10, description="A trainer loses its task if it does not renew this long.")
     task_timeout_seconds: Seconds = Field(
-        default=3600,
-        description="Longest time of one task, from the moment its trainer begins it. Renewed leases do not extend it.",
+        default=3600, description="Longest time of one task from its beginning. Renewed leases do not extend it."
     )
     save_timeout_seconds: Seconds = Field(
         default=1800,
-        description="Longest time of one save, scoring or initialisation. Renewed leases do not extend it; afterwards the trainer "
-        "counts as lost.",
+        description="Longest time of one save, scoring or initialisation; afterwards the trainer counts as lost.",
     )
-    max_failures: Count = Field(
-        default=3, description="Failures of a task in a row after which it is parked and its pass stops."
-    )
-    max_lost_leases: Count = Field(
-        default=10,
-        description="Leases of a task lost in a row after which it is parked, or of a save after which its pass stops: the work "
-        "itself may end its trainers. A trainer whose disk is full counts; an orderly leave and a recovery do not.",
-    )
+    max_failures: Count = Field(default=3, description="Failures of a task in a row after which its pass stops.")
     checkpoint_per_pass: Count = Field(default=1, description="Passes from one checkpoint to the next.")
     delta_per_pass: Count = Field(default=1, description="Passes from one delta to the next.")
     evaluate: bool = Field(
@@ -121,16 +106,13 @@ class MasterConfig(Section):
     )
     first_base: bool = Field(default=True, description="Publish a base after the first pass, not only at day end.")
     keep_checkpoints: Count = Field(default=2, description="Checkpoints kept in the store.")
-    samples: int = Field(
-        default=512, ge=1, le=65536, description="Sample lines of a pass with which every new version is validated."
-    )
+    samples: int = Field(default=512, ge=1, le=65536, description="Samples of a pass that validate a new version.")
     max_publish_loss: Share = Field(
         default=0.01, description="A version is refused when its files give an AUC that is lower by more than this."
     )
     max_quality_loss: QualityLoss = Field(
         default_factory=QualityLoss,
-        description="How much worse than the version before it a version may be and go live. Both predict the same records of the same "
-        "pass: that version before the pass was trained, this one after it.",
+        description="How much worse than the version before it a version may be and go live. Both predict the same records.",
     )
     max_live_loss: LiveLoss = Field(
         default_factory=LiveLoss,
@@ -138,35 +120,37 @@ class MasterConfig(Section):
         "maxQualityLoss in 100 clicks, the release goes back to the last version that a good window followed, and no version is published "
         "until `elastic-ctr rollback --resume`.",
     )
-    pserver_timeout_seconds: Seconds = Field(
-        default=5, description="A pserver silent for so long, and not answering the master's own question, is lost."
-    )
+    pserver_timeout_seconds: Seconds = Field(default=5, description="A pserver that is silent for so long is lost.")
 
 
-class TrainerConfig(Section):
+class MasterConfig(MasterSettings):
+    """Settings in the master's role file."""
+
+    state_dir: str = "/var/lib/elastic-ctr/master"
+    # Leases of a task lost in a row after which it is parked, or of a save after which its pass stops: the work itself may end its
+    # trainers. A trainer whose disk is full counts; an orderly leave and a recovery do not.
+    max_lost_leases: Count = 10
+
+
+class TrainerSettings(Section):
     """How a trainer works through its tasks."""
 
     batch_size: AutoCount = Field(
         default="auto",
-        description="Records in one step. auto: about one in 256 of the records of the pass, as a power of two from 16 to 4096, and four "
-        "times as many in each further epoch. Of a stream: about 32 steps of a pass, of 16 to 64 records. Of both more where clicks are few, so "
-        "that an epoch has some 16 steps a click at most.",
+        description="Records in one step. auto: about one in 256 of the pass, from 16 to 4096, and four times as many in each further epoch; a "
+        "pass of a stream has about 32 steps. Both take more records where clicks are few.",
     )
     epochs: AutoCount = Field(
         default="auto",
-        description="Epochs of each pass, walks through all its records. auto: two of a pass below 30,000 records that has clicks, else one. With data.holdout: up to eight, until "
-        "the logloss of the held-out records no longer falls. Of a stream: one.",
+        description="Epochs of each pass. auto: two of a pass below 30,000 records that has clicks, else one; with data.holdout up to eight, "
+        "until the logloss of the held-out records no longer falls. A stream has one.",
     )
-    patience: Count = Field(
-        default=1,
-        description="Epochs in a row without a lower logloss of the held-out records after which `epochs: auto` ends.",
-    )
+    patience: Count = Field(default=1, description="Epochs without a lower logloss after which `epochs: auto` ends.")
     gradient_merge: int = Field(
         default=2,
         ge=1,
         le=1024,
-        description="Batches of a trainer whose gradients are summed, at most, before the parameter servers make a step with them. Paddle's "
-        "own is 13: a small pass is then a handful of steps.",
+        description="Batches of a trainer whose gradients are summed, at most, before a step of the parameter servers. Paddle's own is 13.",
     )
     threads: int = Field(
         default=2,
@@ -175,12 +159,15 @@ class TrainerConfig(Section):
         description="Training threads of a trainer. With two, one waits for the pservers while the other works.",
     )
     admin_port: Port = Field(default=8740, description="Health and metrics of the supervisor.")
-    scratch_dir: str = Field(
-        default="/var/lib/elastic-ctr/trainer", description="Converted tasks and the engine's own files."
-    )
 
 
-class PserverConfig(Section):
+class TrainerConfig(TrainerSettings):
+    """Settings in a trainer's role file."""
+
+    scratch_dir: str = "/var/lib/elastic-ctr/trainer"
+
+
+class PserverSettings(Section):
     """One server of the sparse and dense tables."""
 
     port: Port = Field(
@@ -188,12 +175,15 @@ class PserverConfig(Section):
         description="Port of the forwarder, through which trainers of other pods reach the server. On one machine nothing listens on it.",
     )
     admin_port: Port = Field(default=8790, description="Health and metrics of the supervisor.")
-    scratch_dir: str = Field(
-        default="/var/lib/elastic-ctr/pserver", description="Saves and loads, before and after upload."
-    )
 
 
-class CubePodConfig(Section):
+class PserverConfig(PserverSettings):
+    """Settings in a pserver's role file."""
+
+    scratch_dir: str = "/var/lib/elastic-ctr/pserver"
+
+
+class CubePodSettings(Section):
     """The lookup store as its pods and readers know it: nothing here changes with shards or replicas."""
 
     port: Port = Field(default=8600, description="Lookups.")
@@ -207,33 +197,35 @@ class CubePodConfig(Section):
         le=10_000,
         description="Microseconds a worker busy-polls after a request before it sleeps, which hides the core's wake-up latency. 0: it never polls.",
     )
-    scrub_megabytes_per_second: int = Field(
-        default=64,
-        ge=1,
-        le=100_000,
-        description="Rate at which a cube-server verifies its mapped parts again: 64 takes 16 seconds per GB. A damaged part is no longer answered and is fetched anew.",
-    )
     lookup_timeout_ms: Count = Field(default=200, description="After this a lookup is retried on another replica.")
     lookup_deadline_ms: Count = Field(
         default=5000,
         description="Overall deadline of a lookup. Until then it is retried on holders that answered recently.",
     )
-    hedge_ms: Count = Field(default=20, description="After this a second replica is asked as well.")
-    cache_dir: str = Field(default="/var/lib/elastic-ctr/cube", description="Where an agent keeps fetched parts.")
     fetch_bytes_per_second: int = Field(
         default=100 << 20, ge=1 << 10, le=EXACT, description="Rate limit of one agent's fetching."
     )
     drain_seconds: Seconds = Field(
         default=30,
-        description="After this time without a lookup a version may be unloaded, and so may partitions that another pod took over.",
-    )
-    report_seconds: Seconds = Field(default=1, description="Between two reports of an agent.")
-    drain_idle_seconds: Seconds = Field(
-        default=5, description="A draining pod ends once no lookup has come for this long."
+        description="After this time without a lookup, a version or partitions of another pod may be unloaded.",
     )
 
 
-class CubeConfig(CubePodConfig):
+class CubePodConfig(CubePodSettings):
+    """Settings of the lookup store in role files: of agents, servers and readers."""
+
+    cache_dir: str = "/var/lib/elastic-ctr/cube"
+    # Rate at which a cube-server verifies its mapped parts again: 64 takes 16 seconds per GB.
+    scrub_megabytes_per_second: int = Field(default=64, ge=1, le=100_000)
+    # A second replica gets a lookup that the first one has not answered by then.
+    hedge_ms: Count = 20
+    # Between two reports of an agent.
+    report_seconds: Seconds = 1
+    # A draining pod ends once no lookup has come for this long.
+    drain_idle_seconds: Seconds = 5
+
+
+class CubeSettings(CubePodSettings):
     """The lookup store."""
 
     shards: int = Field(
@@ -249,17 +241,16 @@ class CubeConfig(CubePodConfig):
         return CubePodConfig.model_validate(self.model_dump(exclude={"shards"}, exclude_unset=True))
 
 
-class CubeTransferConfig(Section):
+class CubeTransferSettings(Section):
     """Which versions cube holds and which one is live."""
 
-    port: Port = Field(default=8300, description="The release document, reports, rollback and status (HTTP).")
-    builder_port: Port = Field(default=8301, description="The builder's orders; inside the pod.")
-    builder_jobs: Count = Field(default=1, description="Partitions built at the same time.")
-    state_dir: str = Field(
-        default="/var/lib/elastic-ctr/cube-transfer", description="Where the release document is kept."
+    port: int = Field(
+        default=8300,
+        ge=1,
+        le=65534,
+        description="The release document, reports, rollback and status (HTTP). cube-builder uses the next port, inside the pod.",
     )
-    scratch_dir: str = Field(default="/var/lib/elastic-ctr/cube-builder", description="The builder's unfinished parts.")
-    poll_seconds: Seconds = Field(default=1, description="Between two looks at the donefiles.")
+    builder_jobs: Count = Field(default=1, description="Partitions built at the same time.")
     min_ready_replicas: Count = Field(
         default=1, description="Holders every partition needs before a version goes live."
     )
@@ -267,15 +258,22 @@ class CubeTransferConfig(Section):
         default=120,
         description="How long a new version waits for serving pods that have not validated it and cube pods that have not loaded it.",
     )
-    report_timeout_seconds: Seconds = Field(
-        default=10, description="A pod that has not reported for this long counts as gone."
-    )
-    state_recovery_seconds: Seconds = Field(
-        default=10,
-        description="How long cube-transfer collects reports before it publishes, after a start without its state file.",
-    )
     keep_versions: Count = Field(default=5, description="Versions kept in the store besides those in use.")
     overlay_share: Share = Field(default=0.02, description="A larger delta is merged into full parts.")
+
+
+class CubeTransferConfig(CubeTransferSettings):
+    """Settings in the role files of cube-transfer and cube-builder."""
+
+    state_dir: str = "/var/lib/elastic-ctr/cube-transfer"
+    scratch_dir: str = "/var/lib/elastic-ctr/cube-builder"
+    builder_port: Port = 8301
+    # Between two looks at the donefiles.
+    poll_seconds: Seconds = 1
+    # A pod that has not reported for this long counts as gone.
+    report_timeout_seconds: Seconds = 10
+    # How long cube-transfer collects reports before it publishes, after a start without its state file.
+    state_recovery_seconds: Seconds = 10
 
 
 class Canary(Section):
@@ -297,11 +295,10 @@ class Canary(Section):
         default="",
         description="The slot or feature of a request's first instance that chooses, such as a user: requests with equal values are "
         "answered by the same version. Empty, and where a request has none of it: all features together.",
-        json_schema_extra={"type": TEXT_TYPES},
     )
 
 
-class ServingConfig(Section):
+class ServingSettings(Section):
     """Predictions."""
 
     port: Port = Field(default=8400, description="Predictions (HTTP).")
@@ -322,28 +319,35 @@ class ServingConfig(Section):
         le=EXACT,
         description="Bytes of one request, also when it is unpacked; more are refused. A request takes up to six times as much memory.",
     )
-    max_batch_rows: Count = Field(default=8192, description="Rows of one batch.")
     max_abs_diff: float = Field(
         default=MAX_ABS_DIFF, gt=0, lt=1, description="How far a served sample may be from the trained one."
     )
-    scratch_dir: str = Field(default="/var/lib/elastic-ctr/serving", description="Fetched dense networks.")
     canary: Canary = Canary()
 
 
-class ScoringConfig(Section):
+class ServingConfig(ServingSettings):
+    """Settings in serving's role file."""
+
+    scratch_dir: str = "/var/lib/elastic-ctr/serving"
+    max_batch_rows: Count = 8192
+
+
+class ScoringSettings(Section):
     """Jobs that score hours with a version in the store."""
 
     processes: int = Field(default=1, ge=1, le=256, description="Processes of a pod that score, one a core.")
-    scratch_dir: str = Field(
-        default="/var/lib/elastic-ctr/scoring", description="Fetched dictionary parts, and the output of a task."
-    )
 
 
-class IntakeConfig(Section):
+class ScoringConfig(ScoringSettings):
+    """Settings in the role file of scoring."""
+
+    scratch_dir: str = "/var/lib/elastic-ctr/scoring"
+
+
+class IntakeSettings(Section):
     """The log of clicks that come over HTTP."""
 
     port: Port = Field(default=8310, description="Clicks, the log, health, metrics and status (HTTP).")
-    dir: str = Field(default="/var/lib/elastic-ctr/intake", description="Where the log is kept.")
     retention_hours: Hours = Field(
         default=72,
         description="Hours that a click is kept. What training has not read by then is lost to it, unless the clicks are those "
@@ -366,6 +370,11 @@ class IntakeConfig(Section):
         default=4 << 20, ge=1 << 10, le=64 << 20, description="Bytes of one request, at most; a larger one is refused."
     )
     skip_damaged: bool = Field(
-        default=False,
-        description="Whether training goes on without lines whose checksum is wrong. While it is false, training waits for a copy of the log.",
+        default=False, description="Whether training goes on without lines whose checksum is wrong; else it waits."
     )
+
+
+class IntakeConfig(IntakeSettings):
+    """Settings in the intake's role file."""
+
+    dir: str = "/var/lib/elastic-ctr/intake"

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 # The largest integer that Helm and JSON readers distinguish from the next one; above it they round silently.
@@ -18,10 +18,6 @@ Hours = Annotated[float, Field(gt=0, le=EXACT)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 OptionalPort = Annotated[int, Field(ge=0, le=65535)]
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
-# Types that the chart's schema accepts where text is needed: a rule of the chart refuses the others with the message of `text_of`.
-TEXT_TYPES: list[JsonValue] = ["string", "number", "boolean"]
 
 
 def text_of(what: str, given: object) -> str:

@@ -11,17 +11,16 @@ from elastic_ctr.config.features import ALTERNATIVES, Features, check_features, 
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, refusal
 from elastic_ctr.config.own_network import OWN, OwnNetwork
-from elastic_ctr.config.pod_rules import check_folders, check_ports, check_ready
 from elastic_ctr.config.roles import (
-    CubeConfig,
-    CubeTransferConfig,
-    IntakeConfig,
-    MasterConfig,
-    PserverConfig,
-    ScoringConfig,
-    ServingConfig,
+    CubeSettings,
+    CubeTransferSettings,
+    IntakeSettings,
+    MasterSettings,
+    PserverSettings,
+    ScoringSettings,
+    ServingSettings,
     StoreConfig,
-    TrainerConfig,
+    TrainerSettings,
 )
 from elastic_ctr.config.section import ALTERNATIVE, Count, Section
 from elastic_ctr.config.statistics import StatisticsText, check_statistics
@@ -72,7 +71,7 @@ class StoreBlock(Block):
 class MasterBlock(Block):
     """master:"""
 
-    config: MasterConfig = MasterConfig()
+    config: MasterSettings = MasterSettings()
 
 
 class TrainerBlock(Block):
@@ -80,7 +79,7 @@ class TrainerBlock(Block):
 
     replicas: Count = Field(default=2, description="Number of trainers.")
     min_replicas: Count = Field(default=1, description="Trainers that must be schedulable before any trainer starts.")
-    config: TrainerConfig = TrainerConfig()
+    config: TrainerSettings = TrainerSettings()
 
     @model_validator(mode="after")
     def _enough(self) -> "TrainerBlock":
@@ -95,20 +94,20 @@ class PserverBlock(Block):
     replicas: int = Field(
         default=2, ge=1, le=1024, description="Number of parameter servers; a change replaces the training."
     )
-    config: PserverConfig = PserverConfig()
+    config: PserverSettings = PserverSettings()
 
 
 class CubeBlock(Block):
     """cube:"""
 
     replicas_per_shard: int = Field(default=1, ge=1, le=64, description="Replicas of each shard.")
-    config: CubeConfig = CubeConfig()
+    config: CubeSettings = CubeSettings()
 
 
 class CubeTransferBlock(Block):
     """cubeTransfer:"""
 
-    config: CubeTransferConfig = CubeTransferConfig()
+    config: CubeTransferSettings = CubeTransferSettings()
 
 
 class IntakeBlock(Block):
@@ -121,20 +120,20 @@ class IntakeBlock(Block):
         description="Whether this release takes clicks over HTTP; then `data.source.url` is `intake://`, or a topic whose clicks the "
         "intake joins by `data.stream.join`.",
     )
-    config: IntakeConfig = IntakeConfig()
+    config: IntakeSettings = IntakeSettings()
 
 
 class ServingBlock(Block):
     """serving:"""
 
     replicas: Count = Field(default=1, description="Number of serving pods.")
-    config: ServingConfig = ServingConfig()
+    config: ServingSettings = ServingSettings()
 
 
 class ScoringBlock(Block):
     """scoring:"""
 
-    config: ScoringConfig = ScoringConfig()
+    config: ScoringSettings = ScoringSettings()
 
 
 class Local(Section):
@@ -189,7 +188,13 @@ class Values(Block):
         check_late_clicks(self.data, self.model)
         check_statistics(self.features, self.statistics)
         self._check_intake()
-        self._check_pods()
+        self._check_ports()
+        ready, copies = self.cube_transfer.config.min_ready_replicas, self.cube.replicas_per_shard
+        if ready > copies:
+            raise ValueError(
+                f"cubeTransfer.config.minReadyReplicas {ready} is above cube.replicasPerShard {copies}, so no version would ever go live; "
+                "lower the one or raise the other"
+            )
         if self.cube.config.shards > self.model.partitions:
             raise ValueError(
                 f"cube.config.shards {self.cube.config.shards} is above model.partitions {self.model.partitions}: some shards "
@@ -209,21 +214,23 @@ class Values(Block):
             )
         return self
 
-    def _check_pods(self) -> None:
-        transfer = self.cube_transfer.config
-        for block, config in (
-            ("master", self.master.config),
-            ("trainer", self.trainer.config),
-            ("pserver", self.pserver.config),
-            ("cube", self.cube.config),
-            ("cubeTransfer", transfer),
-            ("intake", self.intake.config),
-            ("serving", self.serving.config),
-            ("scoring", self.scoring.config),
+    def _check_ports(self) -> None:
+        """Containers of one pod share its ports."""
+        for block, config, names in (
+            ("master", self.master.config, ("port", "status_port")),
+            ("pserver", self.pserver.config, ("port", "admin_port")),
+            ("cube", self.cube.config, ("port", "admin_port", "agent_port")),
+            ("serving", self.serving.config, ("port", "admin_port", "grpc_port")),
         ):
-            check_folders(block, config)
-        check_ports(self.master.config, self.pserver.config, self.cube.config, transfer, self.serving.config)
-        check_ready(transfer, self.cube.replicas_per_shard)
+            taken: dict[int, str] = {}
+            for name in names:
+                key = type(config).model_fields[name].alias or name
+                port = getattr(config, name)
+                if port and port in taken:
+                    raise ValueError(
+                        f"{block}.config.{key} and {block}.config.{taken[port]} are both {port}, in one pod; set one of them elsewhere"
+                    )
+                taken[port] = key
 
     def _check_intake(self) -> None:
         url = self.data.source.url

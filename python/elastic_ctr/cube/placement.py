@@ -83,7 +83,7 @@ def pods_lacking_parts(
     return tuple(sorted(report.pod for report in reports if not report.draining and lacks_parts(report)))
 
 
-class Verdict(NamedTuple):
+class CandidateVerdict(NamedTuple):
     """The validation of a candidate by the serving pods. It is promoted only if `validated`."""
 
     validated: bool
@@ -93,17 +93,17 @@ class Verdict(NamedTuple):
 
 def readers_verdict(
     version: int, readers: Iterable[ReaderReport], complete_seconds: float, validation_timeout_seconds: float
-) -> Verdict:
+) -> CandidateVerdict:
     """A refusal of one serving pod is final. Otherwise all known serving pods must validate, or at least one of them
     after validation_timeout_seconds. Without a known serving pod the candidate counts as validated.
     """
     known = sorted(readers, key=lambda each: each.pod)
     for reader in known:
         if version in reader.refused:
-            return Verdict(validated=False, refused=f"{reader.pod}: {reader.refused[version]}", silent=())
+            return CandidateVerdict(validated=False, refused=f"{reader.pod}: {reader.refused[version]}", silent=())
     silent = tuple(each.pod for each in known if version not in each.validated)
     enough_validated = len(silent) < len(known) and complete_seconds >= validation_timeout_seconds
-    return Verdict(validated=not silent or enough_validated, refused=None, silent=silent)
+    return CandidateVerdict(validated=not silent or enough_validated, refused=None, silent=silent)
 
 
 def next_candidate(built: Iterable[int], live: int | None, refused: Collection[int]) -> int | None:

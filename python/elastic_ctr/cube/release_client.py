@@ -9,6 +9,7 @@ import httpx
 
 from elastic_ctr.cube.release import AgentReport, ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.auth import Tokens, bearer
+from elastic_ctr.runtime.growing_pause import growing_pause
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +38,13 @@ class ReleaseClient:
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        pause = _FIRST_PAUSE
+        failures = 0
         seen: ReleaseDocument | None = None
         while True:
             seen = await self.refresh(seen)
-            if self.error is None:
-                pause = _FIRST_PAUSE
-            else:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+            failures = 0 if self.error is None else failures + 1
+            if failures:
+                await asyncio.sleep(growing_pause(failures, _FIRST_PAUSE, _LONGEST_PAUSE))
 
     async def refresh(self, seen: ReleaseDocument | None = None) -> ReleaseDocument | None:
         """Get the document at once, or wait for one that is newer than `seen`. Return the document in the answer: None if

@@ -16,8 +16,12 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
+from elastic_ctr.formats.keys import Keys
+
+Values = NDArray[np.float32]
+Flags = NDArray[np.bool_]
 
 MAGIC = b"ECTR"
 PROTOCOL = 1
@@ -36,7 +40,7 @@ class WireError(ValueError):
     """Bytes are no frame: further bytes of their connection cannot be trusted."""
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     LOOKUP = 1
     KEEP_ALIVE = 2
 
@@ -109,7 +113,7 @@ def pack_head(body: int, code: int, flags: int, n: int, request: int, version: i
     return _HEAD.pack(AFTER_LENGTH + body, code, flags, n, request, version)
 
 
-class Reply(NamedTuple):
+class LookupReply(NamedTuple):
     """A decoded reply; values f32[n, dim] are a view of its frame, missing bool[n] are not."""
 
     status: Status
@@ -128,7 +132,7 @@ def reply_bytes(n: int, dim: int) -> int:
     return HEAD_BYTES + 4 * dim * n + (n + 7) // 8
 
 
-def pack_request(kind: Kind, request: int, version: int, keys: Keys) -> bytes:
+def pack_request(kind: MessageKind, request: int, version: int, keys: Keys) -> bytes:
     """Return the frame of a lookup of keys u64[n], or of a keep-alive without keys."""
     if keys.dtype != np.uint64 or keys.ndim != 1 or keys.size > _MAX_N:
         raise ValueError(f"keys are {keys.dtype}{keys.shape}; uint64[n] is needed")
@@ -136,7 +140,7 @@ def pack_request(kind: Kind, request: int, version: int, keys: Keys) -> bytes:
     return head + keys.astype("<u8", copy=False).tobytes()
 
 
-def unpack_reply(frame: bytes | memoryview, dim: int) -> Reply:
+def unpack_reply(frame: bytes | memoryview, dim: int) -> LookupReply:
     """Decode one whole reply, whose frame must not change afterwards. Raises WireError unless its lengths agree to the
     byte and its unused miss bits are 0.
     """
@@ -159,4 +163,4 @@ def unpack_reply(frame: bytes | memoryview, dim: int) -> Reply:
     else:
         missing = np.zeros(n, np.bool_)
     values = values.astype(np.float32, copy=False)
-    return Reply(_STATUSES[head.code], bool(head.flags & DRAINING), head.id, head.version, values, missing)
+    return LookupReply(_STATUSES[head.code], bool(head.flags & DRAINING), head.id, head.version, values, missing)

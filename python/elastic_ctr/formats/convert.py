@@ -128,13 +128,11 @@ class Converter:
         )
         sums = output.sums
         texts: list[bytes] = []
-        modulus = np.uint64(self._sparse_dim or 0)
+        rules = tokens.ClickLineRules(np.uint64(self._sparse_dim or 0), self.max_line_bytes, self._late_clicks)
         most_keys = longest // len(b"0:s") + 1
         line = 0
         while line < len(ends):
-            line = tokens.convert_lines(
-                given, ends, line, modulus, self._table, self.max_line_bytes, self._late_clicks, most_keys, output
-            )
+            line = tokens.convert_lines(given, ends, line, rules, self._table, most_keys, output)
             texts.append(output.text[: sums[tokens.TEXT_BYTES]].tobytes())
             sums[tokens.TEXT_BYTES] = 0
         records, shows, clicks, refused, ignored, padding = (int(value) for value in sums[: tokens.TEXT_BYTES])

@@ -5,7 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from elastic_ctr.formats.missing_words import NO_WORDS, MissingWords
+_OF_PROGRAMS = ("\\N", "NULL", "null", "NaN", "nan", "None", "N/A", "<NA>", "#N/A", "(null)")
+
+
+class MissingWords(NamedTuple):
+    """The words for cells that are read as text, and for cells that are read as numbers."""
+
+    texts: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+
+
+NO_WORDS = MissingWords()
+
+USUAL_WORDS = MissingWords(
+    _OF_PROGRAMS,
+    (*_OF_PROGRAMS, "Null", "NAN", "none", "NA", "na", "n/a", "#NA", "#NULL!", "NaT", "nil", "?", "-", "--", "."),
+)
+"""Those that programs write. `NA`, `none`, `-` and `?` are missing numbers alone: as categories they are Namibia, a value of surveys,
+or a value that somebody gave.
+"""
 
 
 class TextInput(NamedTuple):
@@ -16,7 +34,7 @@ class TextInput(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class InputColumns:
     """The columns of a row that features read, in the order of the cells. A column may be read in several ways.
 
     A cell whose text is one of the words `missing` is empty.

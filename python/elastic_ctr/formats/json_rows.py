@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from elastic_ctr.formats.cells import Cells, cells_of
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.line import Reason
 
 # A column that is read as a number, too, becomes a float64, which is exact below this.
@@ -33,7 +33,7 @@ class CellRefused(ValueError):
         self.detail = detail
 
 
-def row_of(given: Mapping[str, Any], inputs: Inputs) -> Row:
+def row_of(given: Mapping[str, Any], inputs: InputColumns) -> Row:
     """Return the text and the number cells of one object; an absent column is missing. Raises CellRefused."""
     texts = [text_cell(given.get(each.column), each) for each in inputs.texts]
     numbers = [number_cell(given.get(column), column, inputs.missing.numbers) for column in inputs.numbers]
@@ -49,7 +49,7 @@ def unknown_column(given: Mapping[str, Any], known: Collection[str]) -> str | No
     return None if given.keys() <= set(known) else next(column for column in given if column not in known)
 
 
-def json_of_row(cells: Cells, row: int, inputs: Inputs) -> bytes:
+def json_of_row(cells: Cells, row: int, inputs: InputColumns) -> bytes:
     """Return the object that `row_of` reads as these cells of a reader."""
     given: dict[str, Any] = {}
     for place, each in enumerate(inputs.texts):
@@ -58,12 +58,12 @@ def json_of_row(cells: Cells, row: int, inputs: Inputs) -> bytes:
     for place, column in enumerate(inputs.numbers):
         number = float(cells.numbers[row, place])
         if not math.isnan(number):
-            # See `Inputs.in_both_ways`.
+            # See `InputColumns.in_both_ways`.
             given[column] = int(number) if column in given else number
     return orjson.dumps(given)
 
 
-def cells_of_json(lines: Collection[bytes], inputs: Inputs) -> Cells:
+def cells_of_json(lines: Collection[bytes], inputs: InputColumns) -> Cells:
     """Return the cells of lines that `json_of_row` wrote. Raises ValueError for any other line."""
     return cells_of([row_of(orjson.loads(line), inputs) for line in lines], inputs)
 

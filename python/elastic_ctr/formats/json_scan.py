@@ -13,35 +13,41 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elastic_ctr.formats.cells import Bytes, Cells, Numbers, Places
-from elastic_ctr.formats.decimals import MOST_DIGITS, nearest_float
-from elastic_ctr.formats.inputs import Inputs
-from elastic_ctr.formats.utf8 import is_utf8
+from elastic_ctr.formats.inputs import InputColumns
+from elastic_ctr.formats.json_tokens import (
+    BEGIN,
+    BIG,
+    CLOSE,
+    COLON,
+    DECIMAL,
+    END,
+    LF,
+    NO,
+    NOT_READ,
+    NOTHING,
+    OPEN,
+    QUOTE,
+    SPACE,
+    TEXT,
+    YES,
+    end_of_text,
+    next_element,
+    read_scalar,
+    read_sign,
+    read_word,
+    skip_blanks,
+)
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
-from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
+from elastic_ctr.machine_code.intrinsics import load_u64
 
-NOT_READ = -1
 SHORTEST_ROW = len("{},")
-LF = 10
 _KEPT = 256 << 10
-
-_QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _BEGIN, _END, _MINUS, _PLUS, _POINT, _ZERO, _NINE = (
-    ord(sign) for sign in '",:[]{}-+.09'
-)
-_SMALL_E, _LARGE_E, _BACKSLASH, _SPACE, _TAB, _CR = 101, 69, 92, 32, 9, 13
-_INSTANCES, _TRUE, _FALSE, _NULL = (
-    np.frombuffer(word, np.uint8) for word in (b'"instances"', b"true", b"false", b"null")
-)
-# Kinds of values. BIG: a whole number from 2^53 on, or -0.
-_TEXT, _WHOLE, _BIG, _DECIMAL, _YES, _NO, _NOTHING = range(7)
-_EXACT = np.uint64(1 << 53)
+_INSTANCES = np.frombuffer(b'"instances"', np.uint8)
 _LEAST = -(2.0**63)
-_TEN, _8, _64 = np.uint64(10), np.uint64(8), np.uint64(64)
-_ENDLESS = 1 << 20
-_LOWS, _HIGHS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-_QUOTES, _BACKSLASHES, _SPACES = (_LOWS * np.uint64(byte) for byte in (_QUOTE, _BACKSLASH, _SPACE))
+_8, _64 = np.uint64(8), np.uint64(64)
 
 
-class Columns(NamedTuple):
+class JsonColumns(NamedTuple):
     """The inputs of a row, as arrays; and the order of columns in the last rows, so that each thread needs its own."""
 
     names: Bytes  # of the columns, each with the quote after it, and eight bytes more
@@ -65,7 +71,7 @@ class CellRoom(NamedTuple):
     written: Places  # [1]
 
 
-def columns_of(inputs: Inputs, *, counts: tuple[str, ...] = (), skips: bool = False) -> Columns:
+def columns_of(inputs: InputColumns, *, counts: tuple[str, ...] = (), skips: bool = False) -> JsonColumns:
     """Return the columns of these inputs; the numbers are `counts`, then those of `inputs`."""
     numbers = (*counts, *inputs.numbers)
     of_texts = [each.column for each in inputs.texts]
@@ -74,7 +80,7 @@ def columns_of(inputs: Inputs, *, counts: tuple[str, ...] = (), skips: bool = Fa
     names = [*(name for name in given if name not in escaped), *escaped]
     uses = [[place for place, column in enumerate((*of_texts, *numbers)) if column == name] for name in names]
     encoded = [name.encode() + b'"' for name in names]
-    return Columns(
+    return JsonColumns(
         np.frombuffer(bytearray(b"".join(encoded) + bytes(8)), np.uint8),
         np.cumsum([0, *map(len, encoded)], dtype=np.int64),
         len(names) - len(escaped),
@@ -88,7 +94,7 @@ def columns_of(inputs: Inputs, *, counts: tuple[str, ...] = (), skips: bool = Fa
     )
 
 
-def new_cells(rows: int, inputs: Inputs, counts: int = 0) -> CellRoom:
+def new_cells(rows: int, inputs: InputColumns, counts: int = 0) -> CellRoom:
     texts = len(inputs.texts)
     return CellRoom(
         np.empty((rows, texts), np.int64),
@@ -101,7 +107,7 @@ def new_cells(rows: int, inputs: Inputs, counts: int = 0) -> CellRoom:
 class RowScanner:
     """Reads requests for one model in one thread; the arrays for small bodies are reused."""
 
-    def __init__(self, inputs: Inputs, max_rows: int, *, skips: bool) -> None:
+    def __init__(self, inputs: InputColumns, max_rows: int, *, skips: bool) -> None:
         self._inputs = inputs
         self._max_rows = max_rows
         self._columns = columns_of(inputs, skips=skips)
@@ -133,165 +139,19 @@ class RowScanner:
 
 
 @compiled_inline
-def _blanks(data: Any, at: Any, end: Any, line_end: Any) -> Any:
-    while at < end and (data[at] == _SPACE or data[at] == line_end or data[at] == _CR or data[at] == _TAB):
-        at += 1
-    return at
-
-
-@compiled_inline
-def _sign(data: Any, at: Any, end: Any, line_end: Any, sign: Any) -> Any:
-    """Return the offset after blanks and this sign; -1 if another sign is there, or if `at` is -1 already."""
-    if at < 0:
-        return at
-    at = _blanks(data, at, end, line_end)
-    return at + 1 if at < end and data[at] == sign else np.int64(NOT_READ)
-
-
-@compiled_inline
-def _word(data: Any, at: Any, end: Any, word: Any) -> Any:
-    """Return the offset after the word; -1 if another is there."""
-    if at + word.size > end:
-        return np.int64(NOT_READ)
-    for i in range(word.size):
-        if data[at + i] != word[i]:
-            return np.int64(NOT_READ)
-    return at + word.size
-
-
-@compiled
-def _text(data: Any, at: Any, end: Any) -> Any:
-    """Return the offset of the quote that ends the text at `at`; -1 if the text has a backslash, or is invalid."""
-    begin = at
-    base = np.uint64(data.ctypes.data)
-    above = np.uint64(0)
-    while at + 8 <= end:
-        word = load_u64(base + np.uint64(at))
-        quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
-        # Only the lowest mark is exact, and no other is used.
-        found = ((quotes - _LOWS) & ~quotes | (backslashes - _LOWS) & ~backslashes | (word - _SPACES) & ~word) & _HIGHS
-        if found != 0:
-            place = trailing_zeros(found) >> np.uint64(3)
-            above |= word & _HIGHS & ((np.uint64(1) << (place * _8)) - np.uint64(1))
-            at += np.int64(place)
-            break
-        above |= word & _HIGHS
-        at += 8
-    while at < end and data[at] != _QUOTE and data[at] != _BACKSLASH and data[at] >= _SPACE:
-        above |= np.uint64(data[at] & 0x80)
-        at += 1
-    if at >= end or data[at] != _QUOTE or (above != 0 and not is_utf8(data, begin, at)):
-        return np.int64(NOT_READ)
-    return at
-
-
-@compiled_inline
-def _number(data: Any, at: Any, end: Any) -> Any:
-    """Return (the offset after a number, its kind, its value); (-1, …) if it is none, or cannot be decided here."""
-    nothing = np.int64(NOT_READ), np.int64(_BIG), 0.0
-    negative = at < end and data[at] == _MINUS
-    if negative:
-        at += 1
-    begin = at
-    mantissa = np.uint64(0)
-    while at < end and _ZERO <= data[at] <= _NINE:
-        mantissa = mantissa * _TEN + np.uint64(data[at] - np.uint8(_ZERO))
-        at += 1
-    digits = at - begin
-    if digits == 0 or digits > MOST_DIGITS or (digits > 1 and data[begin] == _ZERO):
-        return nothing
-    if mantissa == 0:
-        digits = 0
-    power = np.int64(0)
-    kind = np.int64(_WHOLE)
-    if at < end and data[at] == _POINT:
-        at += 1
-        begin = at
-        kind = np.int64(_DECIMAL)
-        while at < end and _ZERO <= data[at] <= _NINE:
-            mantissa = mantissa * _TEN + np.uint64(data[at] - np.uint8(_ZERO))
-            if mantissa > 0 or digits > 0:
-                # Leading zeros do not count. The 20th digit may overflow the mantissa to 0.
-                digits += 1
-            at += 1
-        power = begin - at
-        if power == 0 or digits > MOST_DIGITS:
-            return nothing
-    if at < end and (data[at] == _SMALL_E or data[at] == _LARGE_E):
-        at += 1
-        kind = np.int64(_DECIMAL)
-        lower = at < end and data[at] == _MINUS
-        if at < end and (lower or data[at] == _PLUS):
-            at += 1
-        begin = at
-        shift = 0
-        while at < end and _ZERO <= data[at] <= _NINE:
-            shift = min(shift * 10 + int(data[at] - np.uint8(_ZERO)), _ENDLESS)
-            at += 1
-        if at == begin:
-            return nothing
-        power += -shift if lower else shift
-    value, known = nearest_float(mantissa, power)
-    if not known:
-        return nothing
-    if kind == _WHOLE and (mantissa >= _EXACT or (negative and mantissa == 0)):
-        kind = np.int64(_BIG)
-    return at, kind, -value if negative else value
-
-
-@compiled_inline
-def _scalar(data: Any, at: Any, end: Any) -> Any:
-    """Return (the offset after a value, its kind, begin and end of its text, its number); (-1, …) if it is not read."""
-    number = np.nan
-    if at >= end:
-        return np.int64(NOT_READ), np.int64(_NOTHING), at, at, number
-    byte = data[at]
-    if byte == _QUOTE:
-        stop = _text(data, at + 1, end)
-        return (stop + 1 if stop >= 0 else stop), np.int64(_TEXT), at + 1, stop, number
-    if byte == _MINUS or _ZERO <= byte <= _NINE:
-        stop, kind, number = _number(data, at, end)
-        # -0 is -0.0 as a float and 0 as a whole number, so `json_rows` reads it.
-        if kind == _BIG and number == 0:
-            stop = np.int64(NOT_READ)
-        return stop, kind, at, stop, number
-    if byte == _TRUE[0]:
-        stop = _word(data, at, end, _TRUE)
-        return stop, np.int64(_YES), at, stop, number
-    if byte == _FALSE[0]:
-        stop = _word(data, at, end, _FALSE)
-        return stop, np.int64(_NO), at, stop, number
-    stop = _word(data, at, end, _NULL)
-    return stop, np.int64(_NOTHING), at, at, number
-
-
-@compiled_inline
-def _next(data: Any, at: Any, end: Any, line_end: Any, close: Any) -> Any:
-    """After an element, return (the offset after the comma or closing sign, True if it closes); -1 as above."""
-    if at < 0:
-        return at, True
-    at = _blanks(data, at, end, line_end)
-    if at < end and data[at] == _COMMA:
-        return at + 1, False
-    if at < end and data[at] == close:
-        return at + 1, True
-    return np.int64(NOT_READ), True
-
-
-@compiled_inline
 def _list(data: Any, at: Any, end: Any, line_end: Any, separator: Any, cells: Any) -> Any:
     """Return (the offset after a list, begin and end of its text); -1 as above. Without a separator no text is written."""
     begin = to = cells.written[0]
-    at = _blanks(data, at + 1, end, line_end)
-    if at < end and data[at] == _CLOSE:
+    at = skip_blanks(data, at + 1, end, line_end)
+    if at < end and data[at] == CLOSE:
         return at + 1, begin, to
     closed = False
     while not closed:
-        at, kind, first, last, _ = _scalar(data, _blanks(data, at, end, line_end), end)
+        at, kind, first, last, _ = read_scalar(data, skip_blanks(data, at, end, line_end), end)
         if at < 0:
             return at, begin, to
-        if separator >= 0 and kind != _NOTHING:
-            if kind in (_BIG, _DECIMAL) or to + 1 + last - first > data.size:
+        if separator >= 0 and kind != NOTHING:
+            if kind in (BIG, DECIMAL) or to + 1 + last - first > data.size:
                 return np.int64(NOT_READ), begin, to
             if last > first and to > begin:
                 data[to] = separator
@@ -302,7 +162,7 @@ def _list(data: Any, at: Any, end: Any, line_end: Any, separator: Any, cells: An
                     return np.int64(NOT_READ), begin, to
                 data[to] = byte
                 to += 1
-        at, closed = _next(data, at, end, line_end, _CLOSE)
+        at, closed = next_element(data, at, end, line_end, CLOSE)
     if at >= 0:
         cells.written[0] = to
     return at, begin, to
@@ -343,7 +203,7 @@ def _name(data: Any, at: Any, end: Any, columns: Any, last: Any) -> Any:
             columns.guesses[last] = column
             return at + columns.ends[column + 1] - columns.ends[column], np.int64(column)
     # A name with escapes is not read, because it may be the name of a column.
-    stop = _text(data, at, end)
+    stop = end_of_text(data, at, end)
     if stop < 0 or not columns.skips:
         return np.int64(NOT_READ), np.int64(0)
     return stop + 1, np.int64(-1)
@@ -354,7 +214,7 @@ def _fill(data: Any, at: Any, end: Any, line_end: Any, columns: Any, column: Any
     """Read a column's value into its cells. Return the offset after it; -1 as above."""
     texts = columns.separators.size
     first, last = columns.starts[column], columns.starts[column + 1]
-    if at < end and data[at] == _OPEN:
+    if at < end and data[at] == OPEN:
         # A list of a column with two separators would have to be written twice, so it is not read.
         place = columns.uses[first]
         if last - first != 1 or place >= texts or columns.separators[place] < 0:
@@ -363,24 +223,24 @@ def _fill(data: Any, at: Any, end: Any, line_end: Any, columns: Any, column: Any
         cells.begins[row, place] = begin
         cells.ends[row, place] = stop
         return at
-    at, kind, begin, stop, number = _scalar(data, at, end)
+    at, kind, begin, stop, number = read_scalar(data, at, end)
     if at < 0:
         return at
     for use in range(first, last):
         place = columns.uses[use]
         if place < texts:
             # Below -2^63 parsers return float64; and a column that is read as a number, too, must have whole numbers below 2^53.
-            if kind == _DECIMAL or (kind == _BIG and (number <= _LEAST or columns.uses[last - 1] >= texts)):
+            if kind == DECIMAL or (kind == BIG and (number <= _LEAST or columns.uses[last - 1] >= texts)):
                 return np.int64(NOT_READ)
             cells.begins[row, place] = begin
             cells.ends[row, place] = stop
             continue
         place -= texts
-        if kind in (_YES, _NO):
+        if kind in (YES, NO):
             if place >= columns.counts:
                 return np.int64(NOT_READ)
-            number = 1.0 if kind == _YES else 0.0
-        elif kind == _TEXT:
+            number = 1.0 if kind == YES else 0.0
+        elif kind == TEXT:
             return np.int64(NOT_READ)
         cells.numbers[row, place] = number
     return at
@@ -389,17 +249,17 @@ def _fill(data: Any, at: Any, end: Any, line_end: Any, columns: Any, column: Any
 @compiled_inline
 def _skip(data: Any, at: Any, end: Any, line_end: Any, cells: Any) -> Any:
     """Return the offset after the value of an unknown column; -1 as above."""
-    if at < end and data[at] == _OPEN:
+    if at < end and data[at] == OPEN:
         at, _, _ = _list(data, at, end, line_end, np.int64(-1), cells)
         return at
-    at, _, _, _, _ = _scalar(data, at, end)
+    at, _, _, _, _ = read_scalar(data, at, end)
     return at
 
 
 @compiled
 def scan_row(data: Any, at: Any, end: Any, line_end: Any, columns: Any, cells: Any, row: Any) -> Any:
     """Read an object into the row's cells. Return the offset after it; -1 as above. `line_end` counts as a blank."""
-    at = _sign(data, at, end, line_end, _BEGIN)
+    at = read_sign(data, at, end, line_end, BEGIN)
     if at < 0:
         return at
     most = columns.seen.size - 1
@@ -407,19 +267,19 @@ def scan_row(data: Any, at: Any, end: Any, line_end: Any, columns: Any, cells: A
     columns.seen[most] = number
     found = np.int64(0)
     last = most
-    empty = _blanks(data, at, end, line_end)
-    closed = empty < end and data[empty] == _END
+    empty = skip_blanks(data, at, end, line_end)
+    closed = empty < end and data[empty] == END
     if closed:
         at = empty + 1
     while not closed:
-        at = _sign(data, at, end, line_end, _QUOTE)
+        at = read_sign(data, at, end, line_end, QUOTE)
         if at < 0:
             return at
         at, column = _name(data, at, end, columns, last)
-        at = _sign(data, at, end, line_end, _COLON)
+        at = read_sign(data, at, end, line_end, COLON)
         if at < 0:
             return at
-        at = _blanks(data, at, end, line_end)
+        at = skip_blanks(data, at, end, line_end)
         if column < 0:
             at = _skip(data, at, end, line_end, cells)
         else:
@@ -430,7 +290,7 @@ def scan_row(data: Any, at: Any, end: Any, line_end: Any, columns: Any, cells: A
             found += 1
             last = column
             at = _fill(data, at, end, line_end, columns, column, cells, row)
-        at, closed = _next(data, at, end, line_end, _END)
+        at, closed = next_element(data, at, end, line_end, END)
     if at >= 0 and found < most:
         texts = columns.separators.size
         for column in range(most):
@@ -451,11 +311,11 @@ def scan_instances(data: Any, begin: Any, end: Any, columns: Any, cells: Any, fi
 
     Lists are written to the data from `cells.written[0]` on, and take at most as many bytes as the body.
     """
-    at = _sign(data, begin, end, LF, _BEGIN)
+    at = read_sign(data, begin, end, LF, BEGIN)
     if at < 0:
         return at
-    at = _word(data, _blanks(data, at, end, LF), end, _INSTANCES)
-    at = _sign(data, _sign(data, at, end, LF, _COLON), end, LF, _OPEN)
+    at = read_word(data, skip_blanks(data, at, end, LF), end, _INSTANCES)
+    at = read_sign(data, read_sign(data, at, end, LF, COLON), end, LF, OPEN)
     rows = np.int64(0)
     closed = False
     while not closed:
@@ -463,9 +323,9 @@ def scan_instances(data: Any, begin: Any, end: Any, columns: Any, cells: Any, fi
             return np.int64(NOT_READ)
         at = scan_row(data, at, end, LF, columns, cells, first + rows)
         rows += 1
-        at, closed = _next(data, at, end, LF, _CLOSE)
-    at = _sign(data, at, end, LF, _END)
-    if at < 0 or _blanks(data, at, end, LF) != end:
+        at, closed = next_element(data, at, end, LF, CLOSE)
+    at = read_sign(data, at, end, LF, END)
+    if at < 0 or skip_blanks(data, at, end, LF) != end:
         return np.int64(NOT_READ)
     return rows
 
@@ -492,9 +352,9 @@ def scan_lines(
         lines[row, 0] = at
         written = cells.written[0]
         # A line end is no blank here, and no text contains one.
-        stop = scan_row(data, at, end, _SPACE, columns, cells, row)
+        stop = scan_row(data, at, end, SPACE, columns, cells, row)
         if stop >= 0:
-            stop = _blanks(data, stop, end, _SPACE)
+            stop = skip_blanks(data, stop, end, SPACE)
         codes[row] = 0
         if stop < 0 or (stop < end and data[stop] != LF) or stop - at > max_line_bytes:
             codes[row] = 1

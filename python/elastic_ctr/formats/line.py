@@ -68,7 +68,7 @@ class LineRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class LineFeatures:
     """The keys of a line, one list per slot in the order of the slot list; an empty list is a slot without features."""
 
     keys: list[list[int]]
@@ -77,7 +77,7 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance(Features):
+class Instance(LineFeatures):
     """`show` impressions of which `click` were clicked, and their features."""
 
     show: int
@@ -111,10 +111,10 @@ def parse_line(
     return Instance(*_keys(tokens[2:], slots, sparse_dim), show, click)
 
 
-def parse_features(line: bytes, slots: SlotList, sparse_dim: int | None) -> Features:
+def parse_features(line: bytes, slots: SlotList, sparse_dim: int | None) -> LineFeatures:
     """Read a line to predict, which has no show and click; an empty line has no features. Raises LineRefused."""
     features = _tokens(line, MAX_LINE_BYTES) if line.strip() else []
-    return Features(*_keys(features, slots, sparse_dim))
+    return LineFeatures(*_keys(features, slots, sparse_dim))
 
 
 def _tokens(line: bytes, max_line_bytes: int) -> list[bytes]:

@@ -247,17 +247,51 @@ def _read_line(
     return True
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _write_record(out: Bytes, to: int, block: Bytes, sparse_dim: np.uint64, chains: Chains) -> int:
+    """Write the record of a line at `to`. Return the offset after it."""
+    out[to] = _ONE
+    out[to + 1] = _SPACE
+    to = _write_number(out, to + 2, np.uint64(chains.sums[0]))
+    out[to] = _SPACE
+    out[to + 1] = _ONE
+    out[to + 2] = _SPACE
+    to = _write_number(out, to + 3, np.uint64(chains.sums[1]))
+    for slot in range(chains.counts.size):
+        out[to] = _SPACE
+        if chains.counts[slot] == 0:
+            out[to + 1] = _ONE
+            out[to + 2] = _SPACE
+            out[to + 3] = _ZERO
+            to += 4
+            continue
+        to = _write_number(out, to + 1, np.uint64(chains.counts[slot]))
+        key = chains.first[slot]
+        while key >= 0:
+            out[to] = _SPACE
+            to += 1
+            if sparse_dim == _NO_MODULUS:
+                for i in range(np.int64(chains.keys[key] >> _HALF), np.int64(chains.keys[key] & _LOW_HALF)):
+                    out[to] = block[i]
+                    to += 1
+            else:
+                to = _write_number(out, to, chains.keys[key])
+            key = chains.after[key]
+    out[to] = _LF
+    return to + 1
+
+
+class ClickLineRules(NamedTuple):
+    """How lines are read: `sparse_dim` is 0 for none, `late_clicks` as in `line.parse_line`."""
+
+    sparse_dim: np.uint64
+    max_line_bytes: int
+    late_clicks: bool
+
+
 @njit(nogil=True, cache=True)
 def convert_lines(
-    block: Bytes,
-    ends: Longs,
-    line: int,
-    sparse_dim: np.uint64,
-    slot_table: SlotTable,
-    max_line_bytes: int,
-    late_clicks: bool,
-    max_keys: int,
-    output: Output,
+    block: Bytes, ends: Longs, line: int, rules: ClickLineRules, slot_table: SlotTable, max_keys: int, output: Output
 ) -> int:
     """Convert lines until the end or until the next may not fit into the output. Return the number of the next line.
 
@@ -265,28 +299,29 @@ def convert_lines(
         block: the lines.
         ends: the offset of each line's LF, or the block's end.
         line: the line to begin with.
-        sparse_dim: 0 for none.
+        rules: how lines are read.
         slot_table: a filled table.
-        max_line_bytes: a longer line is refused.
-        late_clicks: as in `line.parse_line`.
         max_keys: more than the features of any line.
         output: the output for all lines of the block.
     """
     out, offsets, bad, sums = output.text, output.offsets, output.bad, output.sums
     slots = slot_table.starts.size - 1
-    keys = np.empty(max_keys, np.uint64)
-    after = np.empty(max_keys, np.int32)
-    first = np.empty(slots, np.int32)
-    count = np.empty(slots, np.int32)
     line_sums = np.empty(4, np.int64)
-    chains = Chains(keys, after, first, np.empty(slots, np.int32), count, line_sums)
+    chains = Chains(
+        np.empty(max_keys, np.uint64),
+        np.empty(max_keys, np.int32),
+        np.empty(slots, np.int32),
+        np.empty(slots, np.int32),
+        np.empty(slots, np.int32),
+        line_sums,
+    )
     to = sums[TEXT_BYTES]
     while line < ends.size:
         start = ends[line - 1] + 1 if line > 0 else 0
         end = ends[line]
         stop = end - 1 if end > start and block[end - 1] == _CR else end
-        if end - start > max_line_bytes or not _read_line(
-            block, start, stop, sparse_dim, slot_table, late_clicks, chains
+        if end - start > rules.max_line_bytes or not _read_line(
+            block, start, stop, rules.sparse_dim, slot_table, rules.late_clicks, chains
         ):
             bad[sums[REFUSED]] = line
             sums[REFUSED] += 1
@@ -295,36 +330,7 @@ def convert_lines(
         if out.size - to < stop - start + LINE_ROOM + SLOT_ROOM * slots:
             break
 
-        out[to] = _ONE
-        out[to + 1] = _SPACE
-        to = _write_number(out, to + 2, np.uint64(line_sums[0]))
-        out[to] = _SPACE
-        out[to + 1] = _ONE
-        out[to + 2] = _SPACE
-        to = _write_number(out, to + 3, np.uint64(line_sums[1]))
-        for slot in range(slots):
-            out[to] = _SPACE
-            if count[slot] == 0:
-                out[to + 1] = _ONE
-                out[to + 2] = _SPACE
-                out[to + 3] = _ZERO
-                to += 4
-                continue
-            to = _write_number(out, to + 1, np.uint64(count[slot]))
-            key = first[slot]
-            while key >= 0:
-                out[to] = _SPACE
-                to += 1
-                if sparse_dim == _NO_MODULUS:
-                    for i in range(np.int64(keys[key] >> _HALF), np.int64(keys[key] & _LOW_HALF)):
-                        out[to] = block[i]
-                        to += 1
-                else:
-                    to = _write_number(out, to, keys[key])
-                key = after[key]
-        out[to] = _LF
-        to += 1
-
+        to = _write_record(out, to, block, rules.sparse_dim, chains)
         offsets[sums[RECORDS]] = start
         sums[RECORDS] += 1
         sums[SHOWS] += line_sums[0]

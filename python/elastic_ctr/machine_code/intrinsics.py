@@ -110,7 +110,7 @@ load_u8, store_u8 = _load(types.uint8, _BYTE), _store(types.uint8, _BYTE)
 load_u16, store_u16 = _load(types.uint16, ir.IntType(16)), _store(types.uint16, ir.IntType(16))
 load_u32, store_u32 = _load(types.uint32, _I32), _store(types.uint32, _I32)
 load_u64, store_u64 = _load(types.uint64, _I64), _store(types.uint64, _I64)
-load_f32, store_f32 = _load(types.float32, ir.FloatType()), _store(types.float32, ir.FloatType())
+store_f32 = _store(types.float32, ir.FloatType())
 load_i32 = _load(types.int32, _I32)
 
 
@@ -148,14 +148,6 @@ def _at(builder: Any, address: Any, offset: int, kind: Any, length: int) -> Any:
     return _pointer(builder, builder.add(address, ir.Constant(_I64, offset)), ir.VectorType(kind, length))
 
 
-def _put_floats(builder: Any, target: Any, start: int, floats: Any, length: int, *, add: bool) -> None:
-    """Write a vector of f32 to its place among those at target, or add it to what is there."""
-    pointer = _at(builder, target, 4 * start, ir.FloatType(), length)
-    if add:
-        floats = builder.fadd(builder.load(pointer, align=1), floats)
-    builder.store(floats, pointer, align=1)
-
-
 def _floats_of_halves(builder: Any, halves: Any, length: int) -> Any:
     """Convert a vector of IEEE halves (u16) to f32, by integer arithmetic: not every processor has an instruction for it."""
 
@@ -178,27 +170,25 @@ def _floats_of_halves(builder: Any, halves: Any, length: int) -> Any:
     return builder.bitcast(builder.or_(found, sign), floats)
 
 
-def _rows_of(read: Callable[[Any, Any, int], Iterator[tuple[int, Any, int]]]) -> tuple[Any, Any]:
-    """Return (copy, add) of a row: copy(target u64, source u64, count) writes f32[count], add adds to the f32[count] at target.
-    count is a compile-time constant. `read` yields (start, vector of f32, its length).
+def _copy_of(read: Callable[[Any, Any, int], Iterator[tuple[int, Any, int]]]) -> Any:
+    """Return copy(target u64, source u64, count), which writes a row of f32[count]; count is a compile-time constant.
+
+    `read` yields (start, vector of f32, its length).
     """
 
-    def typed(add: bool) -> Any:
-        def put(typing: Any, target: Any, source: Any, count: Any) -> Any:
-            if not isinstance(count, types.IntegerLiteral):
-                return None
-            numbers = count.literal_value
+    def copy(typing: Any, target: Any, source: Any, count: Any) -> Any:
+        if not isinstance(count, types.IntegerLiteral):
+            return None
+        numbers = count.literal_value
 
-            def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                for start, floats, length in read(builder, args[1], numbers):
-                    _put_floats(builder, args[0], start, floats, length, add=add)
-                return context.get_dummy_value()
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            for start, floats, length in read(builder, args[1], numbers):
+                builder.store(floats, _at(builder, args[0], 4 * start, ir.FloatType(), length), align=1)
+            return context.get_dummy_value()
 
-            return types.void(types.uint64, types.uint64, count), emit
+        return types.void(types.uint64, types.uint64, count), emit
 
-        return intrinsic(put)
-
-    return typed(add=False), typed(add=True)
+    return intrinsic(copy)
 
 
 def _read_halves(builder: Any, source: Any, count: int) -> Iterator[tuple[int, Any, int]]:
@@ -221,8 +211,8 @@ def _read_scaled(builder: Any, source: Any, count: int) -> Iterator[tuple[int, A
         yield 1 + start, builder.fmul(builder.sitofp(steps, floats), scales), length
 
 
-copy_halves, add_halves = _rows_of(_read_halves)
-copy_scaled, add_scaled = _rows_of(_read_scaled)
+copy_halves = _copy_of(_read_halves)
+copy_scaled = _copy_of(_read_scaled)
 
 
 def _call(builder: Any, name: str, parameters: list[Any], arguments: list[Any]) -> None:

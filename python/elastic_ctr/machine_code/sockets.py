@@ -199,7 +199,7 @@ def busy_poll(s: Any, milliseconds: Any, polling: Any, longest: Any) -> Any:
 @compiled
 def accept(s: Any) -> Any:
     """Accept a connection, watch it and let it wait for a hello. Return its descriptor, NOTHING or EXHAUSTED. If the
-    descriptor is above the last row, the caller must `replace` another connection by it or `turn_away` it.
+    descriptor is above the last row, the caller must `replace` another connection by it or `reject` it.
     """
     fd = np.int64(_accept4(np.int32(s.listener), _0, _0, _NON_BLOCKING))
     if fd < 0:
@@ -213,7 +213,7 @@ def accept(s: Any) -> Any:
 
 
 @compiled
-def turn_away(fd: Any) -> None:
+def reject(fd: Any) -> None:
     _close(np.int32(fd))
 
 
@@ -235,7 +235,7 @@ def close(s: Any, fd: Any) -> None:
 
 
 @compiled
-def let_go(s: Any, fd: Any) -> None:
+def detach(s: Any, fd: Any) -> None:
     """Stop watching the connection and clear its row; its descriptor stays open for another owner."""
     watch(s, fd, REMOVE, 0)
     _forget(s, fd)
@@ -253,7 +253,7 @@ def _forget(s: Any, fd: Any) -> None:
 
 
 @compiled
-def give_back(s: Any, fd: Any) -> None:
+def release_memory(s: Any, fd: Any) -> None:
     """Release the pages that a large frame took, once the input buffer no longer has it."""
     small = np.uint64(LARGE)
     _madvise(input_of(s, fd) + small, np.uint64(s.input_bytes) - small, _MADV_DONTNEED)
@@ -306,7 +306,7 @@ def skipped(row: Any, left: Any) -> Any:
 
 
 @compiled
-def taken(s: Any, fd: Any, size: Any) -> None:
+def consume(s: Any, fd: Any, size: Any) -> None:
     """Drop the first `size` bytes of the input; all of it if the connection is closing."""
     row = s.connections[fd]
     have = row[INPUT]

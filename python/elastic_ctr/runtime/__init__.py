@@ -1,1 +1,1 @@
-"""Logging, lifecycle, health and metrics of every role."""
+"""Logging, lifecycle, health, metrics and status documents of every role."""

@@ -6,34 +6,28 @@ Errors are JSON `{"error": sentence}`. `runtime.access` checks tokens. The size 
 import asyncio
 import contextlib
 import logging
-import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
-import h11
 import uvicorn
-from h11._receivebuffer import ReceiveBuffer
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import Self
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from elastic_ctr.runtime.documents import MOST_VALUES, DocumentDamaged, read_document
+from elastic_ctr.runtime.http_connection import HttpConnection
 from elastic_ctr.runtime.lifecycle import listen
 from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.runtime.status.status_document import StatusDocument
 
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 4 << 20
-# Time from a new connection, or from an answer, to the end of the next request head.
-HEAD_SECONDS = 75
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -70,7 +64,7 @@ def application(
     routes: list[Route],
     *,
     ready: Callable[[], tuple[bool, str]] = lambda: (True, "ready"),
-    status: Callable[[], dict[str, Any]] = dict,
+    status: Callable[[], StatusDocument | dict[str, Any]] = dict,
     metrics: Metrics | None = None,
 ) -> Starlette:
     """Return the application of a role: its own routes, and /healthz, /readyz, /status, /metrics."""
@@ -83,7 +77,8 @@ def application(
         return PlainTextResponse(f"{why}\n", status_code=200 if is_ready else 503)
 
     async def show(request: Request) -> Response:  # noqa: ARG001
-        return JSONResponse(status())
+        found = status()
+        return JSONResponse(found if isinstance(found, dict) else found.to_dict())
 
     async def measure(request: Request) -> Response:
         assert metrics is not None
@@ -95,22 +90,8 @@ def application(
         shared.append(Route("/metrics", measure))
     return Starlette(
         routes=[*routes, *shared],
-        middleware=[Middleware(_one_framing)],
         exception_handlers={HTTPException: _refusal, Exception: _failure},
     )
-
-
-def _one_framing(app: ASGIApp) -> ASGIApp:
-    """Refuse a request with both framings and close its connection (RFC 9112, 6.3); h11 alone would accept it and use one of them."""
-
-    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
-        answer = app
-        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope.get("headers", ())}:
-            sentence = "Content-Length stands beside Transfer-Encoding; send one of them"
-            answer = JSONResponse({"error": sentence}, 400, {"connection": "close"})
-        await answer(scope, receive, send)
-
-    return checked
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
@@ -127,69 +108,6 @@ async def _failure(request: Request, error: Exception) -> Response:
     )
 
 
-_BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
-
-
-class _Input(ReceiveBuffer):
-    """A connection's input buffer that rejects a bare CR or LF in the lines between the chunks of a body and in its trailers.
-
-    h11 accepts them there. A proxy in front of it may split the lines differently and see another end of the request (smuggling).
-    """
-
-    def __init__(self, connection: h11.Connection) -> None:
-        super().__init__()
-        self._connection = connection
-
-    def maybe_extract_next_line(self) -> bytearray | None:
-        line = super().maybe_extract_next_line()
-        if line is not None and _BARE.search(line):
-            raise h11.LocalProtocolError("a chunk of the body begins with a line that has a CR or LF by itself")
-        return line
-
-    def maybe_extract_lines(self) -> list[bytearray] | None:
-        # h11 reads the lines of a head here, too. A bare LF ends a line there, as RFC 9112 allows.
-        if getattr(self._connection._reader, "_reading_trailer", False):  # noqa: SLF001 (h11 has no other word for it)
-            end = 0 if self._data.startswith(b"\r\n") else self._data.find(b"\r\n\r\n")
-            # The last byte may be a CR whose LF has not arrived.
-            if _BARE.search(self._data[:-1] if end < 0 else self._data[: end + 2]):
-                raise h11.LocalProtocolError("a trailer of the body has a CR or LF by itself")
-        return super().maybe_extract_lines()
-
-
-class _Connection(H11Protocol):
-    """Closes a connection on which no whole request head arrives in time. uvicorn alone waits for ever for the first one."""
-
-    _head_due: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.conn._receive_buffer = _Input(self.conn)  # noqa: SLF001 (before anything has come)
-        self._expect_head()
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Ignore an Upgrade header without a warning (RFC 9110, 7.8); Java's HttpClient sends one with each request."""
-
-    def handle_events(self) -> None:
-        super().handle_events()
-        if self.conn.their_state is h11.IDLE:
-            self._expect_head()
-        else:
-            self._forget_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._forget_head()
-        super().connection_lost(exc)
-
-    def _expect_head(self) -> None:
-        if self._head_due is None:
-            self._head_due = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
-
-    def _forget_head(self) -> None:
-        if self._head_due is not None:
-            self._head_due.cancel()
-            self._head_due = None
-
-
 class _Server(uvicorn.Server):
     """A server on `port`; for port 0 the attribute has the port that was chosen. Raises PortInUse when made."""
 
@@ -203,10 +121,10 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                timeout_keep_alive=HEAD_SECONDS,
+                timeout_keep_alive=int(HttpConnection.limits.idle_seconds) + 1,
                 timeout_graceful_shutdown=2,
                 loop="none",
-                http=_Connection,
+                http=HttpConnection,
                 ws="none",
             )
         )

@@ -1,21 +1,15 @@
-"""Start and stop of a process: signals, sockets, and children that never outlive their parent."""
+"""Start and stop of a process: signals and sockets."""
 
 import asyncio
 import ctypes
 import errno
-import os
 import resource
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
-
-_PR_SET_PDEATHSIG = 1
 # More than the size of `struct sigaction` on any Linux; the bytes are only saved and restored.
 _SIGACTION_BYTES = 512
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -78,42 +72,6 @@ def stop_on_signal_async() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(each)
 
 
-@contextmanager
-def children_without_interrupts() -> Iterator[None]:
-    """Processes started in this context never see SIGINT: Ctrl-C reaches the whole terminal, and the parent ends its children.
-
-    A handler in the child would come too late: until the child sets it, SIGINT prints a traceback. A child inherits the blocked
-    signal, and this process handles it afterwards, also where another of its threads received it: an interrupt in the middle of a start
-    would leave a child without its orders. Create a multiprocessing pool before this context: the start of its resource tracker
-    unblocks SIGINT.
-    """
-    missed: list[int] = []
-    handles = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, _: missed.append(number)) if handles else None
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        if handles:
-            signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if missed:
-            signal.raise_signal(signal.SIGINT)
-
-
-def end_pool(pool: "ProcessPoolExecutor") -> None:
-    """Terminate the processes of a pool at once, even in the middle of a job. The pool cannot be used afterwards."""
-    answers: Any = pool._result_queue  # noqa: SLF001
-    # `_processes` is None once the pool has noticed the end of one of them.
-    processes = list((pool._processes or {}).values())  # noqa: SLF001
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in processes:
-        process.terminate()
-    # A process may end in the middle of an answer. The pool's thread then waits for the rest while any writer of the pipe is open,
-    # and the interpreter joins that thread when it exits.
-    answers._writer.close()  # noqa: SLF001
-
-
 async def wait_event(event: asyncio.Event, seconds: float) -> bool:
     """True if the event was set within `seconds`.
 
@@ -141,38 +99,6 @@ def preserve_sigterm_handler() -> Iterator[None]:
         yield
     finally:
         libc.sigaction(signal.SIGTERM, before, None)
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; `parent` is the pid that the child expects.
-
-    The kernel watches the thread that started the child: start children from a thread that lives as long as they may.
-    Raises SystemExit when the parent is gone already.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"this process cannot be bound to its parent: {os.strerror(code)}")
-    # If the parent ended before the call above, no signal would ever come.
-    if os.getppid() != parent:
-        raise SystemExit(f"the parent process {parent} has ended; this process ends too")
-
-
-def dies_with_this_process() -> Callable[[], None]:
-    """Return a `preexec_fn` that has the kernel kill the child when this process ends, from before the child's program begins.
-
-    A child that calls `die_with_parent` itself is orphaned if the parent is killed while the child still imports its modules.
-    The rule for the starting thread is the same as there.
-    """
-    parent = os.getpid()
-    # PyDLL keeps the GIL: between fork and exec no other thread exists that could give it back.
-    prctl = ctypes.PyDLL(None).prctl
-
-    def bind_child() -> None:
-        if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
-            os._exit(1)
-
-    return bind_child
 
 
 def bind(host: str, port: int, *, share: bool = False) -> socket.socket:

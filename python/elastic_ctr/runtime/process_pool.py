@@ -14,10 +14,12 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from elastic_ctr.runtime.child_process import python_module, start_child
+from elastic_ctr.runtime.growing_pause import growing_pause
 
 _log = logging.getLogger(__name__)
 
@@ -117,10 +119,10 @@ async def start(
     """
     ours, theirs = socket.socketpair()
     given = {"parent": os.getpid(), "control": theirs.fileno(), **arguments}
-    command = [sys.executable, "-m", module, *(f"--{name}={value}" for name, value in given.items())]
+    command = python_module(module, *(f"--{name}={value}" for name, value in given.items()))
     with theirs:
         try:
-            process = subprocess.Popen(command, pass_fds=(theirs.fileno(), *descriptors), stdin=subprocess.DEVNULL)
+            process = start_child(command, binds_itself=True, descriptors=(theirs.fileno(), *descriptors))
         except OSError:
             ours.close()
             raise
@@ -250,15 +252,16 @@ class ProcessPool(Generic[AnyWorker]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _keep(self, index: int) -> None:
-        pause = _FIRST_PAUSE
+        failures = 0
         while True:
             try:
                 worker = await self._spawn(index)
             except OSError as failed:
                 # No process, memory or disk is available now; a later try may succeed.
+                failures += 1
+                pause = growing_pause(failures, _FIRST_PAUSE, _LONGEST_PAUSE)
                 _log.warning("worker %d cannot be started: %s; trying again in %.1f s", index, failed, pause)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             self.running[index] = worker
             began = asyncio.get_running_loop().time()
@@ -271,12 +274,12 @@ class ProcessPool(Generic[AnyWorker]):
                 code = await worker.end()
             if code == CANNOT_WORK:
                 raise CannotWork(f"{worker} cannot work on this machine, and none will: the log says why")
-            if asyncio.get_running_loop().time() - began > _STEADY_SECONDS:
-                pause = _FIRST_PAUSE
+            steady = asyncio.get_running_loop().time() - began > _STEADY_SECONDS
+            failures = 1 if steady else failures + 1
+            pause = growing_pause(failures, _FIRST_PAUSE, _LONGEST_PAUSE)
             _log.warning("%s ended with code %d; another is started in %.1f s", worker, code, pause)
             self._restarts[index] += 1
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _watch(self) -> None:
         """Kill hung workers; their keepers then start others."""

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
@@ -21,10 +20,11 @@ from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.http import HttpServer, application
 from elastic_ctr.runtime.lifecycle import reserve, stop_on_signal_async, wait_event
 from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.runtime.status.serving_status import ServingStatus, TransferConnection, WorkerStatus
 from elastic_ctr.serving.click_freshness import ClickFreshness
 from elastic_ctr.serving.rollout import Rollout, send_document
 from elastic_ctr.serving.worker_counters import HISTOGRAMS, Histogram
-from elastic_ctr.serving.worker_pool import Worker, WorkerPool
+from elastic_ctr.serving.worker_pool import ServingWorker, WorkerPool
 from elastic_ctr.store import Store
 from elastic_ctr.store.versions.manifest import freshness_seconds
 
@@ -84,13 +84,13 @@ class ServingProcess:
             # Every task but `stop` ends only by an error, which is raised here.
             task.result()
 
-    def _on_not_held(self, worker: Worker) -> None:
+    def _on_not_held(self, worker: ServingWorker) -> None:
         """Send a worker the newest document, because cube has unloaded its version."""
         task = asyncio.create_task(self._refresh(worker))
         self._refreshing.add(task)
         task.add_done_callback(self._refreshing.discard)
 
-    async def _refresh(self, worker: Worker) -> None:
+    async def _refresh(self, worker: ServingWorker) -> None:
         """Send a worker the newest document, even if it is unchanged."""
         await self.release_client.refresh()
         if self.rollout.document is not None:
@@ -115,39 +115,37 @@ class ServingProcess:
             document=rollout.document,
         )
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ServingStatus:
         rollout, counted = self.rollout, self.workers.counted()
         document, host, serving = rollout.document, self.config.host, self.config.serving
         ready, why = rollout.ready()
         seconds = counted.histograms["request_seconds"]
-        return {
-            "ready": ready,
-            "stage": why,
-            "version": rollout.serving,
-            "live": None if document is None else document.live,
-            "candidate": None if document is None else document.candidate,
-            "canary": rollout.canary,
-            "eventTimeMax": self.event_time_max(),
-            "freshnessSeconds": self.freshness_seconds(),
-            # Quantiles over a stream's records of the last five minutes.
-            "clickFreshness": self.click_freshness.recent(time.time()),
-            "validated": {str(version): difference for version, difference in sorted(rollout.validated.items())},
-            "refused": {str(version): why for version, why in sorted(rollout.refused.items())},
-            "lastRefusal": rollout.last_refusal,
-            "transfer": {"url": self.release_client.url, "error": self.release_client.error},
-            "requests": sum(counted.requests.values()),
-            "rows": counted.totals["rows"],
-            # These are upper bounds of the histogram's buckets.
-            "p50Seconds": seconds.quantile(0.5),
-            "p99Seconds": seconds.quantile(0.99),
-            "workers": [
-                {"pid": each.process.pid, "version": each.pinned, "listening": each.answering}
+        return ServingStatus(
+            ready=ready,
+            stage=why,
+            version=rollout.serving,
+            live=None if document is None else document.live,
+            candidate=None if document is None else document.candidate,
+            canary=rollout.canary,
+            event_time_max=self.event_time_max(),
+            freshness_seconds=self.freshness_seconds(),
+            click_freshness=self.click_freshness.recent(time.time()),
+            validated=dict(sorted(rollout.validated.items())),
+            refused=dict(sorted(rollout.refused.items())),
+            last_refusal=rollout.last_refusal,
+            transfer=TransferConnection(url=self.release_client.url, error=self.release_client.error),
+            requests=sum(counted.requests.values()),
+            rows=counted.totals["rows"],
+            p50_seconds=seconds.quantile(0.5),
+            p99_seconds=seconds.quantile(0.99),
+            workers=tuple(
+                WorkerStatus(pid=each.process.pid, version=each.pinned, listening=each.answering)
                 for each in self.workers.in_order()
-            ],
-            "workerRestarts": self.workers.restarts,
-            "address": f"{host}:{serving.port}",
-            "grpcAddress": f"{host}:{serving.grpc_port}" if serving.grpc_port else None,
-        }
+            ),
+            worker_restarts=self.workers.restarts,
+            address=f"{host}:{serving.port}",
+            grpc_address=f"{host}:{serving.grpc_port}" if serving.grpc_port else None,
+        )
 
     def event_time_max(self) -> int | None:
         manifest = self.rollout.manifests.get(self.rollout.serving or 0)

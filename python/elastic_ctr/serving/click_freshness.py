@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 
+from elastic_ctr.runtime.status.serving_status import FreshnessQuantiles
 from elastic_ctr.serving.worker_counters import Histogram
 from elastic_ctr.store.versions.manifest import VersionManifest
 
@@ -48,7 +48,7 @@ class ClickFreshness:
                 self.histogram.observe(age, times)
                 self._recent.append((now, age, times))
 
-    def recent(self, now: float) -> dict[str, Any] | None:
+    def recent(self, now: float) -> FreshnessQuantiles | None:
         """Return quantiles in seconds over the records of the last five minutes; None without records."""
         self._forget(now)
         if not self._recent:
@@ -56,9 +56,13 @@ class ClickFreshness:
         _, ages, times = (np.array(column) for column in zip(*self._recent, strict=True))
         order = np.argsort(ages)
         seen = np.cumsum(times[order])
-        places = {name: share * seen[-1] for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))}
-        found = {name: round(float(ages[order][np.searchsorted(seen, place)]), 3) for name, place in places.items()}
-        return {**found, "records": int(seen[-1])}
+
+        def quantile(share: float) -> float:
+            return round(float(ages[order][np.searchsorted(seen, share * seen[-1])]), 3)
+
+        return FreshnessQuantiles(
+            p50=quantile(0.5), p90=quantile(0.9), p99=quantile(0.99), max=quantile(1.0), records=int(seen[-1])
+        )
 
     def _forget(self, now: float) -> None:
         """Drop records older than five minutes. Each version calls this, because `recent` may never be called."""

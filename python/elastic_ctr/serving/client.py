@@ -31,7 +31,7 @@ from elastic_ctr.serving.client_connections import (
     Address,
     AnswerBroken,
     AsyncConnection,
-    Connection,
+    ClientConnection,
     Response,
     request_bytes,
 )
@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-C = TypeVar("C", Connection, AsyncConnection)
+C = TypeVar("C", ClientConnection, AsyncConnection)
 _JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 
 
@@ -140,7 +140,7 @@ def _prediction_of(response: Response) -> Prediction:
     return prediction_of(response.body, int(length) if length.isdecimal() else len(response.body))
 
 
-class ServingClient(_Asker[Connection]):
+class ServingClient(_Asker[ClientConnection]):
     """A blocking client, with one connection to each address. Not for several threads at once."""
 
     def __enter__(self) -> Self:
@@ -231,7 +231,7 @@ class ServingClient(_Asker[Connection]):
             if attempt.pause:
                 time.sleep(attempt.pause)
             idle = self._idle[attempt.address]
-            connection = idle.pop() if idle else Connection(attempt.address)
+            connection = idle.pop() if idle else ClientConnection(attempt.address)
             reused = connection.is_open
             try:
                 request = request_bytes(method, attempt.address, path, body, headers or {})

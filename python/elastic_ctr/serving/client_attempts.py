@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from elastic_ctr.runtime.growing_pause import growing_pause
 from elastic_ctr.serving.client_connections import Address, Response
 from elastic_ctr.serving.client_messages import sentence_of
 
@@ -64,7 +65,7 @@ class Addresses:
 
     def failed(self, address: Address, now: float) -> None:
         times = self._failures[address] = self._failures.get(address, 0) + 1
-        self._rests_until[address] = now + min(_FIRST_REST * 2 ** min(times - 1, 10), _LONGEST_REST)
+        self._rests_until[address] = now + growing_pause(times, _FIRST_REST, _LONGEST_REST)
 
     def answered(self, address: Address) -> None:
         self._failures.pop(address, None)
@@ -129,8 +130,7 @@ class Question:
         self._retries_left -= 1
         self._addresses.tokens -= 1
         rounds = len(self._tried) // len(self._addresses.all)
-        if rounds:
-            # Every address was tried: pause, for a random time so that clients do not retry together.
-            longest = min(_FIRST_PAUSE * 2 ** min(rounds - 1, 10), _LONGEST_PAUSE)
-            self._pause = longest * random.uniform(0.5, 1)  # noqa: S311 (no secret)
+        # Pause once every address was tried, for a random time so that clients do not retry together.
+        longest = growing_pause(rounds, _FIRST_PAUSE, _LONGEST_PAUSE)
+        self._pause = longest * random.uniform(0.5, 1)  # noqa: S311 (no secret)
         return self._clock() + self._pause < self._until

@@ -129,7 +129,7 @@ def _head(data: bytes) -> tuple[int, dict[str, str], bool]:
     return int(rest[:3]), headers, "close" not in connection and (protocol == "HTTP/1.1" or "keep-alive" in connection)
 
 
-class Connection:
+class ClientConnection:
     """A blocking connection, which is opened at the first request and again after a loss."""
 
     def __init__(self, address: Address) -> None:
@@ -182,7 +182,7 @@ class AsyncConnection:
             self._streams = None
 
     async def exchange(self, request: bytes, until: float) -> Response:
-        """As `Connection.exchange`."""
+        """As `ClientConnection.exchange`."""
         try:
             response = await asyncio.wait_for(self._exchange(request), _left(until))
         except asyncio.TimeoutError:

@@ -19,7 +19,7 @@ from typing import Any
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.process_pool import WorkerHung, WorkerLost
-from elastic_ctr.serving.worker_pool import Worker, WorkerPool
+from elastic_ctr.serving.worker_pool import ServingWorker, WorkerPool
 from elastic_ctr.serving.worker_process import MANIFEST_FILE
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.store.versions import layout
@@ -83,7 +83,7 @@ class Rollout:
         self._document_came.set()
         self.changed.set()
 
-    def started(self, worker: Worker) -> None:
+    def started(self, worker: ServingWorker) -> None:
         if self.document is not None:
             send_document(worker, self.document)
         worker.send("stage", stage=self.stage)
@@ -269,7 +269,7 @@ class Rollout:
 
     # -- workers, each with its own task, so that a hung worker delays no other
 
-    async def _update(self, worker: Worker) -> None:
+    async def _update(self, worker: ServingWorker) -> None:
         """Order a worker step by step until it has loaded the wanted versions, answers with the best one, and listens."""
         obeyed = False
         with contextlib.suppress(WorkerLost):
@@ -280,7 +280,7 @@ class Rollout:
             # The loaded version may be superseded by now.
             asyncio.get_running_loop().call_soon(self.changed.set)
 
-    async def _step(self, worker: Worker) -> bool:
+    async def _step(self, worker: ServingWorker) -> bool:
         """Send the next order. Return True if the worker carried it out, False also if there is none. Raises WorkerLost."""
         document = self.document
         assert document is not None
@@ -308,14 +308,14 @@ class Rollout:
             return True
         return False
 
-    async def _load(self, worker: Worker, version: int) -> bool:
+    async def _load(self, worker: ServingWorker, version: int) -> bool:
         worker.kept.add(version)
         outcome = await worker.send("load", version=version, folder=str(self._folder(version)))
         if obeyed := self._check_answer(outcome, worker):
             worker.loaded.add(version)
         return obeyed
 
-    def _check_answer(self, outcome: dict[str, Any], worker: Worker) -> bool:
+    def _check_answer(self, outcome: dict[str, Any], worker: ServingWorker) -> bool:
         """True if the worker carried out the order; otherwise schedule it again after a pause."""
         if "error" in outcome:
             self._set_stage(f"worker {worker.index}: {outcome['error']}")
@@ -370,5 +370,5 @@ class Rollout:
                 worker.send("stage", stage=stage)
 
 
-def send_document(worker: Worker, document: ReleaseDocument) -> None:
+def send_document(worker: ServingWorker, document: ReleaseDocument) -> None:
     worker.send("document", document=document.model_dump(mode="json", by_alias=True))

@@ -16,11 +16,12 @@ import orjson
 
 from elastic_ctr.formats.json_scan import RowScanner
 from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.runtime.http_connection import JSON_TYPE
 from elastic_ctr.serving.batching.batcher import Batcher, Done, Parse
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, Reply, Request
+from elastic_ctr.serving.frontends.fallback_http import Reply, Request
 from elastic_ctr.serving.protocols import elasticctr_json, open_inference, rows_json
 from elastic_ctr.serving.protocols.elasticctr_json import Scanner
 from elastic_ctr.serving.protocols.explain import Explanation

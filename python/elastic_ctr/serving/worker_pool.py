@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 _CHECKER_NICE = 5
 
 
-class Worker(process_pool.Worker):
+class ServingWorker(process_pool.Worker):
     """One process and its state: its `loaded` versions, those it may keep, the pinned one, the flag `listening`, and the candidate that
     answers its share.
 
     `updating` is the task that orders it. `on_not_held` is called when cube has unloaded the pinned version.
     """
 
-    def __init__(self, index: int, child: process_pool.Child, on_not_held: Callable[[Worker], None]) -> None:
+    def __init__(self, index: int, child: process_pool.Child, on_not_held: Callable[[ServingWorker], None]) -> None:
         super().__init__(index, child)
         self.loaded: set[int] = set()
         self.kept: set[int] = set()
@@ -54,17 +54,17 @@ class Worker(process_pool.Worker):
             self._on_not_held(self)
 
 
-class WorkerPool(ProcessPool[Worker]):
+class WorkerPool(ProcessPool[ServingWorker]):
     """All workers, and `checker`: one more process, which has no port and checks versions; its index comes after theirs.
 
     The owner sets `on_start`, which is called for each new worker. `on_not_held` is called when cube has unloaded a worker's version.
     """
 
-    def __init__(self, config: ServingFile, on_not_held: Callable[[Worker], None]) -> None:
+    def __init__(self, config: ServingFile, on_not_held: Callable[[ServingWorker], None]) -> None:
         super().__init__(config.serving.workers + 1, self._start_worker, self._use_worker)
         self._checker_index = config.serving.workers
         self._config = config
-        self.on_start: Callable[[Worker], None] = lambda _: None
+        self.on_start: Callable[[ServingWorker], None] = lambda _: None
         self._on_not_held = on_not_held
         # The counts of workers that have ended, so that sums over workers never fall.
         self._ended_counts = Counters()
@@ -76,7 +76,7 @@ class WorkerPool(ProcessPool[Worker]):
         return self._restarts.total() - self._restarts[self._checker_index]
 
     @property
-    def checker(self) -> Worker | None:
+    def checker(self) -> ServingWorker | None:
         return self.running.get(self._checker_index)
 
     async def finish(self, grace_seconds: float) -> None:
@@ -88,10 +88,10 @@ class WorkerPool(ProcessPool[Worker]):
             await asyncio.wait([worker.ended for worker in self.all()], timeout=grace_seconds + 5)
         await self.stop()
 
-    def in_order(self) -> list[Worker]:
+    def in_order(self) -> list[ServingWorker]:
         return [worker for worker in self.all() if worker.index != self._checker_index]
 
-    def all(self) -> list[Worker]:
+    def all(self) -> list[ServingWorker]:
         """Return all workers, and the checker as the last."""
         return [self.running[index] for index in sorted(self.running)]
 
@@ -103,7 +103,7 @@ class WorkerPool(ProcessPool[Worker]):
             sums.add(worker.counts)
         return sums
 
-    async def _use_worker(self, worker: Worker) -> None:
+    async def _use_worker(self, worker: ServingWorker) -> None:
         self.on_start(worker)
         await asyncio.wait([worker.ended])
         if self._stopping:
@@ -112,7 +112,7 @@ class WorkerPool(ProcessPool[Worker]):
         if worker is not self.checker:
             self._ended_counts.add(worker.counts)
 
-    async def _start_worker(self, index: int) -> Worker:
+    async def _start_worker(self, index: int) -> ServingWorker:
         folder = Path(self._config.serving.scratch_dir) / f"worker-{index}"
         folder.mkdir(parents=True, exist_ok=True)
         nice = _CHECKER_NICE if index == self._checker_index else 0
@@ -123,6 +123,6 @@ class WorkerPool(ProcessPool[Worker]):
             "config": self._config.model_dump_json(by_alias=True),
         }
         child = await process_pool.start("elastic_ctr.serving.worker_process", arguments, line_limit=16 << 20)
-        worker = Worker(index, child, self._on_not_held)
+        worker = ServingWorker(index, child, self._on_not_held)
         log.info("%s started", worker)
         return worker

@@ -34,8 +34,9 @@ from elastic_ctr.formats.json_rows import row_of
 from elastic_ctr.formats.line import LineRefused, parse_features
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime import logging as runtime_logging
+from elastic_ctr.runtime.child_process import die_with_parent
 from elastic_ctr.runtime.inline_executor import InlineExecutor
-from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit, wait_event
+from elastic_ctr.runtime.lifecycle import bind, raise_fd_limit, wait_event
 from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.canary import CanaryRule
@@ -44,7 +45,7 @@ from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import NOT_AVERAGED
 from elastic_ctr.serving.batching.schema import Schema, schema_of
 from elastic_ctr.serving.batching.spare_networks import SpareNetworks
-from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
+from elastic_ctr.serving.frontends.fallback_http import HttpFrontend, Limits
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
 from elastic_ctr.store.versions import layout
@@ -67,7 +68,7 @@ Message = dict[str, Any]
 Doubles = npt.NDArray[np.float64]
 
 
-class Worker:
+class WorkerProcess:
     """Owns the batches, the frontends and the cube clients of this process."""
 
     def __init__(self, config: ServingFile, writer: asyncio.StreamWriter) -> None:
@@ -404,7 +405,7 @@ def _freeze_gc() -> None:
 async def _main(control: int, config: ServingFile) -> None:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=16 << 20)
     try:
-        await Worker(config, writer).run(reader)
+        await WorkerProcess(config, writer).run(reader)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the parent has ended, so this process ends, too
 

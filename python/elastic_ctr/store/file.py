@@ -10,7 +10,7 @@ from stat import S_ISREG
 from typing import BinaryIO
 from urllib.parse import quote
 
-from elastic_ctr.store.interface import AlreadyPublished, Backend, Body, NotInStore, Stat, StoreError, StoreUnavailable
+from elastic_ctr.store.backend import AlreadyPublished, Backend, Body, NotInStore, Stat, StoreError, StoreUnavailable
 from elastic_ctr.store.retry import RetryPolicy
 from elastic_ctr.store.store import Store
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import stamina
 import stamina.instrumentation
 
-from elastic_ctr.store.interface import StoreUnavailable
+from elastic_ctr.store.backend import StoreUnavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

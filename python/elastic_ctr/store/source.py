@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from elastic_ctr.store.backend import NotInStore, StoreError, relative
 from elastic_ctr.store.file import LocalFiles
-from elastic_ctr.store.interface import NotInStore, StoreError, relative
 from elastic_ctr.store.retry import RetryPolicy
 from elastic_ctr.store.store import Reading, Tree
 

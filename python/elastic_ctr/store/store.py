@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import BinaryIO
 
-from elastic_ctr.store.interface import (
+from elastic_ctr.store.backend import (
     AlreadyPublished,
     Backend,
     FileTooLarge,

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
-from elastic_ctr.store.interface import (
+from elastic_ctr.store.backend import (
     AlreadyPublished,
     Backend,
     Body,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.config.data import Data, Source, split_end, split_name, split_time
+from elastic_ctr.config.data import Data, DataSource, split_end, split_name, split_time
 
 INTERVALS = [minutes for minutes in range(1, 1441) if 1440 % minutes == 0]
 
@@ -40,7 +40,7 @@ def test_folders_of_whole_hours_have_no_minutes(split: str, interval: int, name:
 
 
 def test_start_and_end_may_be_the_same_split() -> None:
-    data = Data(source=Source(url="file:///x"), start="20200401/00", end="20200401/0000", slots=("a",))
+    data = Data(source=DataSource(url="file:///x"), start="20200401/00", end="20200401/0000", slots=("a",))
 
     assert data.slots == ("a",)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from elastic_ctr.config.data import Source
+from elastic_ctr.config.data import DataSource
 from elastic_ctr.config.kafka import Kafka
 from elastic_ctr.config.values_file import sentences
 
@@ -16,8 +16,8 @@ LOGIN = {"usernameFile": "/secret/username", "passwordFile": "/secret/password"}
 
 def refused(given: dict[str, Any], url: str = URL) -> str:
     with pytest.raises(ValidationError) as wrong:
-        Source.model_validate({"url": url, "kafka": given})
-    return "\n".join(sentences(wrong.value, Source))
+        DataSource.model_validate({"url": url, "kafka": given})
+    return "\n".join(sentences(wrong.value, DataSource))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_kafka_is_for_brokers_alone() -> None:
     assert refused({"tls": True}, "file:///logs?follow").startswith(
         "kafka is of brokers, and file:///logs?follow is no"
     )
-    assert Source.model_validate({"url": "file:///logs?follow", "kafka": {"tls": False}}).kafka == Kafka()
+    assert DataSource.model_validate({"url": "file:///logs?follow", "kafka": {"tls": False}}).kafka == Kafka()
 
 
 @pytest.mark.parametrize(

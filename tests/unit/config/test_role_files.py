@@ -9,10 +9,10 @@ from elastic_ctr.config.helm_yaml import Loader
 from elastic_ctr.config.load import ConfigRefused, dump, load
 from elastic_ctr.config.role_files import IntakeFile, RoleFile, ScoringFile, TrainerFile
 from elastic_ctr.config.section import EXACT
-from elastic_ctr.operate.local.plan import Places, Role, roles
+from elastic_ctr.operate.local.plan import Role, RunPlaces, roles
 
 CLICKS_BY_HTTP = f"data: {{{INTAKE}}}\nintake: {{enabled: true}}"
-ROLES = list(roles(Places(Path("/run/local"), values(CLICKS_BY_HTTP))))
+ROLES = list(roles(RunPlaces(Path("/run/local"), values(CLICKS_BY_HTTP))))
 
 
 @pytest.mark.parametrize("role", ROLES, ids=[role.name for role in ROLES])
@@ -76,7 +76,7 @@ def test_large_integers_are_written_whole(tmp_path: Path) -> None:
 
 def test_only_transfer_knows_shards_and_replicas() -> None:
     given = values(f"{CLICKS_BY_HTTP}\ncube: {{replicasPerShard: 2, config: {{shards: 3}}}}")
-    more = list(roles(Places(Path("/run/local"), given)))
+    more = list(roles(RunPlaces(Path("/run/local"), given)))
     before = {role.name: dump(role.file) for role in ROLES}
 
     # A pod that exists in both has the same ports on one machine only while it is the first of all.

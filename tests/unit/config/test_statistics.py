@@ -9,7 +9,7 @@ from elastic_ctr.config.role_files import MasterFile, TrainerFile
 from elastic_ctr.config.statistics import absent_vocabularies, numbers_read_otherwise, short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.operate.local.plan import Places, roles
+from elastic_ctr.operate.local.plan import RunPlaces, roles
 
 EMPTY = {
     "rows": 0,
@@ -114,7 +114,7 @@ def test_a_vocabulary_with_fewer_values_than_its_top_is_reported_where_the_colum
 
 def test_they_stand_in_the_masters_file_alone(tmp_path: Path) -> None:
     text = OF_PRICE.to_json()
-    found = {role.command: role.file for role in roles(Places(tmp_path, values(text)))}
+    found = {role.command: role.file for role in roles(RunPlaces(tmp_path, values(text)))}
 
     master = found["master"]
     assert isinstance(master, MasterFile)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay
+from elastic_ctr.cube.builder.part import PartIdentity, build_full, build_overlay
 from elastic_ctr.cube.dictionary.format import Keys, Values
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.formats.value_kind import ValueKind
@@ -54,7 +54,7 @@ def write_parts(
         full = build_full(
             [(own, values_for(own, dim, version))],
             folder / f"part-{partition:05d}.dict",
-            Identity(version, partition, partitions, dim, values=values),
+            PartIdentity(version, partition, partitions, dim, values=values),
         )
         newer = version + 1 if overlay_version is None else overlay_version
         overlays = [
@@ -62,7 +62,7 @@ def write_parts(
                 [],
                 [(above, values_for(above, dim, number))],
                 folder / f"overlay-{number}-{partition:05d}.dict",
-                Identity(number, partition, partitions, dim, version, values),
+                PartIdentity(number, partition, partitions, dim, version, values),
                 [] if gone is None else [of_partition(gone, partition, partitions)],
             ).path
             for number, changed, gone in ((newer, overlay_keys, deletions), (newer + 1, recent_keys, recent_deletions))

@@ -8,7 +8,7 @@ from typing_extensions import Self
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.format import Keys
-from elastic_ctr.cube.wire import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Reply
+from elastic_ctr.cube.wire import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head, Hello, LookupReply, MessageKind
 
 
 class HungUp(ConnectionError):
@@ -56,19 +56,19 @@ class Peer:
             data += chunk
         return bytes(data)
 
-    def request(self, version: int, keys: Keys, *, number: int = 1, kind: Kind = Kind.LOOKUP) -> None:
+    def request(self, version: int, keys: Keys, *, number: int = 1, kind: MessageKind = MessageKind.LOOKUP) -> None:
         self.send(wire.pack_request(kind, number, version, keys))
 
-    def reply(self, dim: int) -> Reply:
+    def reply(self, dim: int) -> LookupReply:
         head = self.receive(HEAD_BYTES)
         return wire.unpack_reply(head + self.receive(Head.unpack(head).length - AFTER_LENGTH), dim)
 
-    def ask(self, version: int, keys: Keys, dim: int) -> Reply:
+    def ask(self, version: int, keys: Keys, dim: int) -> LookupReply:
         self.request(version, keys)
         return self.reply(dim)
 
-    def keep_alive(self, version: int) -> Reply:
-        self.request(version, np.zeros(0, np.uint64), kind=Kind.KEEP_ALIVE)
+    def keep_alive(self, version: int) -> LookupReply:
+        self.request(version, np.zeros(0, np.uint64), kind=MessageKind.KEEP_ALIVE)
         return self.reply(1)
 
     def rest(self) -> bytes:

@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from cube_oracles import pack_refusal, pack_reply, unpack_request
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.wire import HELLO_BYTES, Hello, Kind, Status, WireError
+from elastic_ctr.cube.wire import HELLO_BYTES, Hello, MessageKind, Status, WireError
 
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 
@@ -24,9 +24,9 @@ def test_a_hello_of_another_door_is_refused() -> None:
         Hello.unpack(b"ECTP" + bytes(12))
 
 
-@given(st.sampled_from(Kind), u64, u64, hnp.arrays(np.uint64, st.integers(0, 40)))
+@given(st.sampled_from(MessageKind), u64, u64, hnp.arrays(np.uint64, st.integers(0, 40)))
 def test_a_request_comes_back_as_it_was(
-    kind: Kind, request_id: int, version: int, keys: np.ndarray[tuple[int], np.dtype[np.uint64]]
+    kind: MessageKind, request_id: int, version: int, keys: np.ndarray[tuple[int], np.dtype[np.uint64]]
 ) -> None:
     frame = wire.pack_request(kind, request_id, version, keys)
 
@@ -54,7 +54,7 @@ def test_a_reply_comes_back_as_it_was(
 
 
 def test_the_layout_of_a_request_is_the_documented_one() -> None:
-    frame = wire.pack_request(Kind.LOOKUP, 0x0102030405060708, 9, np.array([2**64 - 2], np.uint64))
+    frame = wire.pack_request(MessageKind.LOOKUP, 0x0102030405060708, 9, np.array([2**64 - 2], np.uint64))
 
     assert frame.hex() == "20000000010000000100000008070605040302010900000000000000feffffffffffffff"
 
@@ -121,4 +121,4 @@ def test_an_unknown_status_is_refused() -> None:
 
 def test_keys_of_another_type_are_refused_when_packed() -> None:
     with pytest.raises(ValueError, match="uint64"):
-        wire.pack_request(Kind.LOOKUP, 1, 2, np.array([1], np.int64))
+        wire.pack_request(MessageKind.LOOKUP, 1, 2, np.array([1], np.int64))

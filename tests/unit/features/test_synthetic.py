@@ -9,9 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.features.synthetic import PRESETS, Preset, Truth, distinct_words, parts, probability_text
-from elastic_ctr.features.synthetic_numbers import COUNTS, NUMBERS, NumbersTruth
-from elastic_ctr.features.synthetic_sequence import LONGEST, SequenceTruth
+from elastic_ctr.features.synthetic import (
+    COUNTS,
+    LONGEST,
+    NUMBERS,
+    PRESETS,
+    NumbersTruth,
+    Preset,
+    SequenceTruth,
+    Truth,
+    distinct_words,
+    parts,
+    probability_text,
+)
 from elastic_ctr.formats.line import parse_line
 from elastic_ctr.training.model.evaluation import weighted_auc
 

@@ -12,12 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elastic_ctr.formats.cells import Cells, cells_of
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.json_rows import CellRefused, row_of, unknown_column
 from elastic_ctr.formats.json_scan import RowScanner
 
 # "both" is text and number; "title" is read with two separators; the last two have names that JSON writes otherwise.
-INPUTS = Inputs(
+INPUTS = InputColumns(
     (
         *(
             TextInput("user", ""),

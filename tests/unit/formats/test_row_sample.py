@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 
-from elastic_ctr.formats.cells import Cells, cells_of
-from elastic_ctr.formats.inputs import Inputs, TextInput
-from elastic_ctr.formats.row_sample import RowSample
+from elastic_ctr.formats.cells import Cells, RowSample, cells_of
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 
-INPUTS = Inputs((TextInput("tag", ""), TextInput("word", "")), ("price",))
+INPUTS = InputColumns((TextInput("tag", ""), TextInput("word", "")), ("price",))
 
 
 def cells(first: int, end: int) -> Cells:

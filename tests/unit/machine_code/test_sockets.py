@@ -99,7 +99,7 @@ def test_a_descriptor_without_a_row_is_the_callers_to_turn_away() -> None:
             assert fd >= len(made.connections)
             assert sockets.accept(made) == NOTHING
 
-            sockets.turn_away(fd)
+            sockets.reject(fd)
 
             assert peer.recv(1) == b""
 
@@ -143,7 +143,7 @@ def test_bytes_to_be_passed_over_are_counted_down(door: Door) -> None:
 def test_taken_bytes_make_room_for_the_rest_of_the_input(door: Door, size: int, rest: bytes) -> None:
     door.say(b"abcdef")
 
-    sockets.taken(door.sockets, door.fd, size)
+    sockets.consume(door.sockets, door.fd, size)
 
     assert door.row[INPUT] == len(rest)
     assert door.input(end=len(rest)).tobytes() == rest
@@ -153,7 +153,7 @@ def test_of_a_connection_that_ends_everything_is_taken(door: Door) -> None:
     door.say(b"abcdef")
     door.row[CLOSING] = 1
 
-    sockets.taken(door.sockets, door.fd, 2)
+    sockets.consume(door.sockets, door.fd, 2)
 
     assert door.row[INPUT] == 0
 
@@ -197,7 +197,7 @@ def test_pages_of_a_large_frame_go_back_and_the_small_ones_stay(door: Door) -> N
         door.say(bytes([7]) * LARGE)
     assert door.row[LARGE_INPUT] == 1
 
-    sockets.give_back(door.sockets, door.fd)
+    sockets.release_memory(door.sockets, door.fd)
 
     assert door.row[LARGE_INPUT] == 0
     assert (door.input(end=LARGE) == 7).all()

@@ -10,18 +10,12 @@ from elastic_ctr.runtime.access import Access
 from elastic_ctr.runtime.audit import AuditLine, AuditLog, lines_below
 from elastic_ctr.runtime.auth import Right, Token, TokenFile, Tokens, bearer
 from elastic_ctr.runtime.http import RequestRefused
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from waiting import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from credentials import access, tokens
-from elastic_ctr.runtime import http
 from elastic_ctr.runtime.auth import Right, bearer
 from elastic_ctr.runtime.http import (
     HttpServer,
@@ -22,6 +21,7 @@ from elastic_ctr.runtime.http import (
     read_record,
     serving,
 )
+from elastic_ctr.runtime.http_connection import ConnectionLimits, HttpConnection
 from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store.versions.manifest import Record
@@ -139,7 +139,7 @@ def test_errors_are_sentences_and_tell_no_secrets(door: httpx.Client) -> None:
 async def test_a_connection_whose_next_request_does_not_come_is_ended(
     monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(http, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(HttpConnection, "limits", ConnectionLimits(head_seconds=0.3, idle_seconds=0.3))
     async with serving(application([]), "127.0.0.1", 0) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(sent)

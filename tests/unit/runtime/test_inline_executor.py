@@ -1,19 +1,11 @@
 """A thread that is idle when all it was given is over, and not a moment before."""
 
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
 from elastic_ctr.runtime.inline_executor import InlineExecutor
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+from waiting import until
 
 
 def idle(thread: InlineExecutor) -> bool:

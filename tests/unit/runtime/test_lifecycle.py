@@ -6,38 +6,14 @@ import subprocess
 import sys
 import threading
 
-import psutil
 import pytest
 
-from elastic_ctr.runtime.lifecycle import (
-    PortInUse,
-    bind,
-    children_without_interrupts,
-    die_with_parent,
-    listen,
-    reserve,
-    stop_on_signal,
-    stop_on_signal_async,
-)
-
-_PARENT = """
-import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", '''
-import sys, time
-from elastic_ctr.runtime.lifecycle import die_with_parent
-die_with_parent(int(sys.argv[1]))
-print("bound", flush=True)
-time.sleep(600)
-''', str(os.getpid())])
-print(child.pid, flush=True)
-time.sleep(600)
-"""
-
+from elastic_ctr.runtime.lifecycle import PortInUse, bind, listen, reserve, stop_on_signal, stop_on_signal_async
 
 # The import is in a thread, as serving has it.
 _TAKEN = """
 import os, signal, threading, time
-from elastic_ctr.runtime.lifecycle import stop_on_signal, preserve_sigterm_handler
+from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler, stop_on_signal
 
 def take():
     with preserve_sigterm_handler():
@@ -52,75 +28,6 @@ with stop_on_signal() as stop:
 print("told", flush=True)
 os._exit(0)
 """
-
-
-def test_a_child_started_without_interrupts_blocks_sigint_and_the_parent_gets_its_own_afterwards() -> None:
-    reached: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: reached.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    show_mask = "print(next(line for line in open('/proc/self/status') if line.startswith('SigBlk')))"
-    try:
-        with children_without_interrupts():
-            blocked = subprocess.run(
-                [sys.executable, "-c", show_mask], capture_output=True, text=True, check=True
-            ).stdout
-            # To this thread: another one of the process, if it has any, may take what is sent to the process.
-            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-            within = list(reached)
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-    assert int(blocked.split()[1], 16) & 1 << (signal.SIGINT - 1)
-    assert (within, reached) == ([], [signal.SIGINT])
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
-
-
-_INTERRUPTED_ELSEWHERE = """
-import os, signal, threading, time
-from elastic_ctr.runtime.lifecycle import children_without_interrupts
-
-threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
-started = []
-try:
-    with children_without_interrupts():
-        # The other thread receives it.
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.2)
-        started.append("whole")
-except KeyboardInterrupt:
-    print(started)
-"""
-
-
-def test_an_interrupt_that_another_thread_receives_waits_until_the_children_are_started() -> None:
-    done = subprocess.run([sys.executable, "-c", _INTERRUPTED_ELSEWHERE], capture_output=True, text=True, check=True)
-
-    assert done.stdout == "['whole']\n"
-
-
-_INTERRUPTED_POOL = """
-import multiprocessing, os, struct, time
-from concurrent.futures import ProcessPoolExecutor
-from elastic_ctr.runtime.lifecycle import end_pool
-
-if __name__ == "__main__":
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-    assert pool.submit(os.getpid).result() != os.getpid()
-    pool.submit(time.sleep, 600)
-    # As a process leaves it that ends in the middle of an answer: the length, and some bytes of it.
-    os.write(pool._result_queue._writer.fileno(), struct.pack("!i", 1000) + b"some")
-    time.sleep(0.5)
-    end_pool(pool)
-    print("ended", flush=True)
-"""
-
-
-def test_a_pool_that_ends_in_the_middle_of_an_answer_lets_its_process_exit() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED_POOL], capture_output=True, text=True, check=False, timeout=60
-    )
-
-    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -205,30 +112,6 @@ async def test_a_signal_stops_an_event_loops_role() -> None:
         await asyncio.wait_for(stop.wait(), 10)
 
     assert stop.is_set()
-
-
-def test_a_child_ends_with_its_parent_however_that_ended() -> None:
-    with subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        lines = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
-        lines.discard(b"bound")
-        child = psutil.Process(int(lines.pop()))
-
-        parent.kill()
-        parent.wait()
-
-        psutil.wait_procs([child], timeout=30)
-        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-
-
-def test_a_child_of_another_parent_than_it_expects_ends_at_once() -> None:
-    code = "from elastic_ctr.runtime.lifecycle import die_with_parent; die_with_parent(1)"
-
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-
-    assert ended.returncode == 1
-    assert b"the parent process 1 has ended" in ended.stderr
-    assert die_with_parent.__doc__
 
 
 def test_a_port_in_use_is_named_with_the_way_out() -> None:

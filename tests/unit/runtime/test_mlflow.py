@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from elastic_ctr.runtime.mlflow import TrackingServer, TrackingUnavailable
+from elastic_ctr.runtime.status.master_status import PassStatus, TrainingStatus
 from elastic_ctr.training.master.tracking import Tracking, numbers_of, settings_of
-from elastic_ctr.training.trainer.host_metrics import HostMetrics
+from elastic_ctr.training.trainer.supervisor import HostMetrics
 from runtime.tracking_server import Server
 
 PASS = {
@@ -32,9 +33,11 @@ def server() -> Iterator[Server]:
     made.close()
 
 
-def status_of(passes: list[dict[str, Any]], *, finished: bool = False, state: str = "waiting") -> dict[str, Any]:
-    current = None if finished else {"state": state}
-    return {"passes": passes, "curves": curves_of(passes), "finished": finished, "current": current}
+def status_of(passes: list[dict[str, Any]], *, finished: bool = False, state: str = "waiting") -> TrainingStatus:
+    current = None if finished else {"pass": "20200401/01", "state": state}
+    return TrainingStatus.model_validate(
+        {"passes": passes, "curves": curves_of(passes), "finished": finished, "current": current, "ledger": {}}
+    )
 
 
 def curves_of(passes: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -180,7 +183,7 @@ def test_a_host_waits_for_the_masters_run_and_then_tells_its_load(server: Server
 def test_a_stopped_tracking_logs_what_is_left_and_reads_nothing_afterwards(server: Server) -> None:
     closed = False
 
-    def status() -> dict[str, Any]:
+    def status() -> TrainingStatus:
         assert not closed
         return status_of([PASS])
 
@@ -237,7 +240,7 @@ def test_a_run_whose_artifacts_are_elsewhere_has_numbers_and_no_pictures(
 
 
 def test_numbers_and_settings_are_flat() -> None:
-    assert numbers_of(PASS)["auc/after"] == 0.6
-    assert numbers_of(PASS)["logloss/before"] == 0.5
-    assert "auc/before" not in numbers_of(PASS)
+    assert numbers_of(PassStatus.model_validate(PASS))["auc/after"] == 0.6
+    assert numbers_of(PassStatus.model_validate(PASS))["logloss/before"] == 0.5
+    assert "auc/before" not in numbers_of(PassStatus.model_validate(PASS))
     assert settings_of({"a": {"b": {"c": 1}}, "d": None}) == {"a.b.c": 1, "d": None}

@@ -16,7 +16,7 @@ from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.frontends.asyncio_http import Connection, HttpFrontend, Limits
+from elastic_ctr.serving.frontends.fallback_http import HttpFrontend, Limits
 from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend, NativeLimits
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
@@ -107,13 +107,10 @@ class _Behind:
 
 
 class ListeningHttpFrontend(HttpFrontend):
-    """The asyncio frontend on a socket of its own; in a worker it adopts the connections of the native one."""
+    """The fallback frontend on a socket of its own; in a worker it adopts the connections of the native one."""
 
     async def listen(self, socket: socket.socket) -> None:
-        self.server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self), sock=socket, backlog=2048
-        )
-        self.check_deadlines()
+        self.server = await asyncio.get_running_loop().create_server(self.new_connection, sock=socket, backlog=2048)
 
     def begin_drain(self, grace_seconds: float) -> None:
         self.server.close()

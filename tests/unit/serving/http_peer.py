@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.serving.client import JSON_LENGTH, tensor_request
-from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend
+from elastic_ctr.serving.frontends.fallback_http import HttpFrontend
 from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend
 from elastic_ctr.serving.routes import SOURCE_PATH
 from serving.frontends import SLOTS, Standing
@@ -82,7 +82,7 @@ async def said(it: Frontends, pieces: list[bytes]) -> bytes:
         except ConnectionError:
             return b"?"
     # To who says no more in any case it need not be said.
-    return re.sub(rb"date: [^\r]*\r\n", b"", answers.replace(b"connection: close\r\n", b""))
+    return re.sub(rb"(?i:date: [^\r]*|connection: close)\r\n", b"", answers)
 
 
 async def until(condition: Callable[[], Any]) -> None:

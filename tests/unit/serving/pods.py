@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.serving.rollout import Rollout
-from elastic_ctr.serving.worker_pool import Worker, WorkerPool
+from elastic_ctr.serving.worker_pool import ServingWorker, WorkerPool
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import VersionManifest, publish
@@ -146,7 +146,7 @@ class Pod:
 
     def start_anew(self, index: int) -> Scripted:
         self.running[index] = Scripted(index, self.log)
-        self.rollout.started(cast("Worker", self.running[index]))
+        self.rollout.started(cast("ServingWorker", self.running[index]))
         return self.running[index]
 
     def did(self, do: str) -> list[tuple[Any, ...]]:

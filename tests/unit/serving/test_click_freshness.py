@@ -2,6 +2,7 @@
 
 import pytest
 
+from elastic_ctr.runtime.status.serving_status import FreshnessQuantiles
 from elastic_ctr.serving.click_freshness import RECENT_SECONDS, ClickFreshness
 from elastic_ctr.store.versions.manifest import Arrival, VersionManifest
 
@@ -32,14 +33,14 @@ def test_a_record_is_as_fresh_as_the_first_version_that_knows_it(clicks: ClickFr
     clicks.answers(version((5, 90.0, 99.0, 10), (6, 100.0, 102.0, 40)), 103.0)
 
     # 40 records came evenly from 3 s to 1 s before.
-    assert clicks.recent(103.0) == {"p50": 1.75, "p90": 2.75, "p99": 2.75, "max": 2.75, "records": 40}
+    assert clicks.recent(103.0) == FreshnessQuantiles(p50=1.75, p90=2.75, p99=2.75, max=2.75, records=40)
     assert clicks.histogram.sum == pytest.approx(40 * 2.0)
 
 
 def test_records_of_a_version_that_this_pod_skipped_are_in_the_next_one(clicks: ClickFreshness) -> None:
     clicks.answers(version((6, 100.0, 100.0, 3), (7, 101.0, 101.0, 1)), 102.0)
 
-    assert clicks.recent(102.0) == {"p50": 2.0, "p90": 2.0, "p99": 2.0, "max": 2.0, "records": 4}
+    assert clicks.recent(102.0) == FreshnessQuantiles(p50=2.0, p90=2.0, p99=2.0, max=2.0, records=4)
 
 
 def test_after_a_rollback_and_after_passes_that_are_trained_again_nothing_is_counted_twice(
@@ -66,7 +67,7 @@ def test_only_the_last_minutes_are_recent_and_all_are_in_the_histogram(clicks: C
     recent = clicks.recent(105.0 + RECENT_SECONDS)
 
     assert recent is not None
-    assert recent["records"] == 2
+    assert recent.records == 2
     assert sum(clicks.histogram.counts) == 6
 
 
@@ -81,4 +82,4 @@ def test_kept_figures_are_bounded_though_they_are_never_read(clicks: ClickFreshn
 def test_a_clock_ahead_of_this_one_makes_no_negative_age(clicks: ClickFreshness) -> None:
     clicks.answers(version((6, 200.0, 210.0, 4)), 101.0)
 
-    assert clicks.recent(101.0) == {"p50": 0.0, "p90": 0.0, "p99": 0.0, "max": 0.0, "records": 4}
+    assert clicks.recent(101.0) == FreshnessQuantiles(p50=0.0, p90=0.0, p99=0.0, max=0.0, records=4)

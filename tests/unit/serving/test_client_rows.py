@@ -25,6 +25,7 @@ from elastic_ctr.serving.client_connections import AnswerBroken, Response, Respo
 from elastic_ctr.serving.client_messages import rows_request
 from serving.frontends import HTTP_KINDS, http_standing
 from serving.test_native_rows import standing
+from waiting import Clock
 
 ROWS: list[dict[str, Any]] = [
     {"user": "u7", "price": 12.5, "tags": ["sport", "news"]},
@@ -315,14 +316,6 @@ def test_an_address_is_host_and_port() -> None:
 
 
 # -- what is asked next
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_while_all_servers_are_in_trouble_at_most_a_tenth_is_asked_again() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.serving.frontends.asyncio_http import Limits
+from elastic_ctr.serving.frontends.fallback_http import Limits
 from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend
 from serving.frontends import HTTP_KINDS, http_standing
 from serving.http_peer import EVERYDAY, head, mine, moved, peer, probabilities, request, until

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import instances_of
-from elastic_ctr.serving.frontends.asyncio_http import Limits
+from elastic_ctr.serving.frontends.fallback_http import Limits
 from elastic_ctr.serving.frontends.native_http import NativeLimits
 from elastic_ctr.serving.routes import SOURCE_PATH
 from serving.frontends import HTTP_KINDS, SLOTS, http_standing

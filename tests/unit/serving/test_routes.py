@@ -14,12 +14,13 @@ import pytest
 from elastic_ctr.cube.client.reader import CubeUnavailable
 from elastic_ctr.formats.keys import Keys
 from elastic_ctr.formats.slots import SlotList
+from elastic_ctr.runtime.http_connection import JSON_TYPE
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, Request
+from elastic_ctr.serving.frontends.fallback_http import Request
 from elastic_ctr.serving.routes import SOURCE_PATH, Routes
 from elastic_ctr.serving.worker_counters import Counters
 

@@ -18,10 +18,10 @@ from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.transforms.transformer import Transformed, Transformer
 from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.inputs import USUAL_WORDS
 from elastic_ctr.formats.json_rows import row_of
-from elastic_ctr.formats.missing_words import USUAL_WORDS
 from elastic_ctr.formats.readers.batches import Format, Kind, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema

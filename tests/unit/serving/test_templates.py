@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.serving.frontends.http_syntax import RequestHead, read_head
+from elastic_ctr.runtime.http_connection import read_head
+from elastic_ctr.serving.frontends.fallback_http import Limits, RequestHead, request_head
 from elastic_ctr.serving.frontends.templates import (
     END,
     LENGTH,
@@ -31,7 +32,7 @@ EVERYDAY = b"POST /a/b HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\nAccept: */*\
 def test_an_everyday_head_is_known_by_what_stands_around_its_length_and_its_values() -> None:
     head = EVERYDAY.replace(b"Accept", b"Connection: keep-alive\r\nAccept")
 
-    assert head_template(head, PATHS, 100) == Template(
+    assert head_template(head, PATHS, Limits()) == Template(
         (
             b"POST /a/b HTTP/1.1\r\nHost: a\r\nContent-Length: ",
             b"\r\nConnection: keep-alive\r\nAccept:",
@@ -74,15 +75,17 @@ def test_an_everyday_head_is_known_by_what_stands_around_its_length_and_its_valu
     ],
 )
 def test_an_unusual_head_has_no_template(head: bytes) -> None:
-    assert head_template(head, PATHS, 100) is None
+    assert head_template(head, PATHS, Limits()) is None
 
 
 def read(head: bytes) -> RequestHead:
-    return read_head(head, 100)
+    event = read_head(head, Limits())
+    assert event is not None
+    return request_head(event.method.decode(), event.target, event.headers)
 
 
 def heads_of_100() -> Templates:
-    return Templates(lambda head: head_template(head, PATHS, 100))
+    return Templates(lambda head: head_template(head, PATHS, Limits()))
 
 
 def known(head: bytes, heads: Templates) -> tuple[int, int]:
@@ -111,7 +114,7 @@ def test_a_head_with_other_values_in_its_holes_is_parsed_alike_and_known_to_mach
     place, by = change
     head = EVERYDAY[:place] + by + EVERYDAY[place + 1 :]
     heads = heads_of_100()
-    form = head_template(head, PATHS, 100)
+    form = head_template(head, PATHS, Limits())
     if form is None:
         assert heads.learn(head) == LearnResult.NOT
         return
@@ -119,7 +122,7 @@ def test_a_head_with_other_values_in_its_holes_is_parsed_alike_and_known_to_mach
     another = b"".join(piece + next(fillings[hole]) for piece, hole in zip(form.pieces, form.holes, strict=True))
 
     assert read(another) == read(head)._replace(length=length)
-    assert head_template(another, PATHS, 100) == form
+    assert head_template(another, PATHS, Limits()) == form
     # Were one not known that was learned, the door would look at it for ever.
     assert heads.learn(head) == LearnResult.NEW
     assert known(head, heads) == (len(head), read(head).length)
@@ -139,7 +142,7 @@ def test_a_head_that_machine_code_knows_is_read_alike_by_the_parser(made: list[t
 
     assert known(other[: min(cut, size - 1)], heads) == (-1, 0), "it is not whole"
     if size >= 0:
-        assert head_template(other[:size], PATHS, 100) == head_template(EVERYDAY, PATHS, 100)
+        assert head_template(other[:size], PATHS, Limits()) == head_template(EVERYDAY, PATHS, Limits())
         assert read(other[:size]) == read(EVERYDAY)._replace(length=length)
 
 

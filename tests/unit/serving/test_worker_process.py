@@ -22,7 +22,7 @@ from elastic_ctr.serving.batching.instances import instances_of
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.batching.spare_networks import SpareNetworks
-from elastic_ctr.serving.worker_process import Worker
+from elastic_ctr.serving.worker_process import WorkerProcess
 from elastic_ctr.store.versions.manifest import VersionManifest
 from fuzz.model import Sum
 from serving.frontends import Table
@@ -76,7 +76,7 @@ class Parent:
 
 
 @asynccontextmanager
-async def started(gate: threading.Event, taken: int | None = None) -> AsyncIterator[tuple[Worker, Parent]]:
+async def started(gate: threading.Event, taken: int | None = None) -> AsyncIterator[tuple[WorkerProcess, Parent]]:
     with bind("127.0.0.1", 0, share=True) as reserved:
         port = taken or reserved.getsockname()[1]
         config = ServingFile(
@@ -88,7 +88,7 @@ async def started(gate: threading.Event, taken: int | None = None) -> AsyncItera
         )
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs)
-        it = Worker(config, writer)
+        it = WorkerProcess(config, writer)
         running = asyncio.create_task(it.run(reader))
         parent = Parent(*await asyncio.open_connection(sock=ours), port)
         try:
@@ -202,7 +202,7 @@ async def test_a_version_is_checked_by_its_samples_and_let_go_and_loaded_without
     table = Table()
     monkeypatch.setattr(SpareNetworks, "load", lambda *_: Sum())
     monkeypatch.setattr(SpareNetworks, "put", lambda *_: None)
-    monkeypatch.setattr(Worker, "_client", lambda *_: table)
+    monkeypatch.setattr(WorkerProcess, "_client", lambda *_: table)
     order = {"version": 1, "folder": str(tmp_path)}
     async with started(gate) as (it, parent):
         put_version(tmp_path, 11.0)

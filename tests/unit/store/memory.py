@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from elastic_ctr.store import AlreadyPublished, NotInStore, StoreUnavailable
-from elastic_ctr.store.interface import Backend, Body, Stat
+from elastic_ctr.store.backend import Backend, Body, Stat
 
 Fault = Callable[[str], str | None]
 """Asked before each call, with its name: None, "refused" (nothing was done) or "unheard" (done, but nobody heard)."""

@@ -95,7 +95,7 @@ spec:
       volumeMounts:
         {{- include "elastic-ctr.volumeMounts" (dict "block" $block "role" "trainer") | nindent 8 }}
         - name: scratch
-          mountPath: {{ $block.config.scratchDir | quote }}
+          mountPath: /var/lib/elastic-ctr/trainer
         {{- include "elastic-ctr.training.tlsMount" $root | nindent 8 }}
         {{- if $logs }}
         {{- include "elastic-ctr.dataVolumeMount" $root | nindent 8 }}
@@ -148,7 +148,7 @@ spec:
       volumeMounts:
         {{- include "elastic-ctr.volumeMounts" (dict "block" $block "role" "pserver") | nindent 8 }}
         - name: scratch
-          mountPath: {{ $block.config.scratchDir | quote }}
+          mountPath: /var/lib/elastic-ctr/pserver
         {{- include "elastic-ctr.training.tlsMount" $root | nindent 8 }}
   volumes:
     {{- include "elastic-ctr.volumes" (dict "root" $root "block" $block "configmap" .training "roles" (list "pserver")) | nindent 4 }}

@@ -21,6 +21,7 @@ from elastic_ctr.cube.placement import assigned_partitions, served_without, shar
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
 from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.auth import Tokens
+from elastic_ctr.runtime.growing_pause import growing_pause
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDamaged
@@ -356,7 +357,7 @@ class CubeAgent:
     def _failed(self, version: int, sentence: str, *, damaged: bool = False) -> None:
         failures = self._failures.get(version, 0) + 1
         self._failures[version] = failures
-        self._not_before[version] = time.monotonic() + min(_LONGEST_BACK_OFF, 0.25 * 2**failures)
+        self._not_before[version] = time.monotonic() + growing_pause(failures, 0.5, _LONGEST_BACK_OFF)
         self._set_error(str(version), sentence)
         if damaged:
             self._damaged[version] = self._damaged.get(version, 0) + 1

@@ -27,7 +27,7 @@ from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.cube.builder.folding import Folding
 from elastic_ctr.cube.builder.job import (
     BuildFailed,
-    Outcome,
+    BuildOutcome,
     Plan,
     Step,
     Task,
@@ -43,9 +43,9 @@ from elastic_ctr.cube.release import BuildOrder, BuildProgress
 from elastic_ctr.runtime.access import Access
 from elastic_ctr.runtime.audit import AuditLog
 from elastic_ctr.runtime.auth import Right, Tokens
-from elastic_ctr.runtime.background_process import background_pool
+from elastic_ctr.runtime.child_process import background_pool, children_without_interrupts, die_with_parent
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record
-from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent, stop_on_signal
+from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store import NotInStore, StoreError, open_store
@@ -128,7 +128,7 @@ class CubeBuilder:
         self._tell(stage="mending")
         with background_pool() as pool, children_without_interrupts():
 
-            def build(plan: Plan, step: Step, partition: int) -> Outcome:
+            def build(plan: Plan, step: Step, partition: int) -> BuildOutcome:
                 return pool.submit(
                     run_task, Task(self._config.store, plan, step, partition, scratch, self._tokens)
                 ).result()
@@ -202,7 +202,7 @@ class CubeBuilder:
             for future in futures:
                 future.cancel()
 
-    def _note_outcome(self, outcome: Outcome) -> None:
+    def _note_outcome(self, outcome: BuildOutcome) -> None:
         if outcome.failed is not None:
             raise BuildFailed(outcome.failed, final=outcome.final)
         seconds = dict(self.progress.seconds_by_stage)

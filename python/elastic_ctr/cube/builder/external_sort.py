@@ -184,7 +184,7 @@ _KEY_BYTES, _DELETED_BYTES = 8, 4  # a spilled row has the key before the values
 _EMPTY_MIXED = mix_array(np.full(1, EMPTY_KEY, np.uint64))[0]
 
 
-class Block(NamedTuple):
+class SortedBlock(NamedTuple):
     """Records: keys u64[n], values u8[n, value_bytes], deleted bool[n] (the values of a deleted key mean nothing)."""
 
     keys: Keys
@@ -210,7 +210,7 @@ class ExternalSorter:
         # The record, its contiguous copy, the hash, the order and the flags are in memory at the same time.
         self._limit = max(1, memory_bytes // (2 * (8 + value_bytes) + 34))
         self._keep_deleted = keep_deleted
-        self._held: list[Block] = []
+        self._held: list[SortedBlock] = []
         self._held_keys = 0
         self._folder = folder
         self._spilled = False
@@ -220,11 +220,11 @@ class ExternalSorter:
         self.deletions = 0
         self.empty_key: tuple[Stored, bool] | None = None
 
-    def collect(self, blocks: Iterable[Block]) -> None:
+    def collect(self, blocks: Iterable[SortedBlock]) -> None:
         """Take all blocks, of which later ones win, and sort them in memory or by group file."""
         for block in blocks:
             # Rows are copied by address, so they must be contiguous.
-            self._held.append(Block(*map(np.ascontiguousarray, block)))
+            self._held.append(SortedBlock(*map(np.ascontiguousarray, block)))
             self._held_keys += block.keys.size
             if self._held_keys > self._limit:
                 self._spill_held()
@@ -261,7 +261,7 @@ class ExternalSorter:
                 self._file(group, what).unlink()
             yield Sorted(mixed, origin, block.values, block.deleted)
 
-    def _settled(self, block: Block) -> tuple[Keys, Origins]:
+    def _settled(self, block: SortedBlock) -> tuple[Keys, Origins]:
         """Return (mixed, origin) of each key's last record, without the all-ones key and deletions that are not kept."""
         mixed, origin = by_hash(block.keys)
         at = int(np.searchsorted(mixed, _EMPTY_MIXED))
@@ -296,16 +296,16 @@ class ExternalSorter:
                 start = end
         self._held, self._held_keys = [], 0
 
-    def _read(self, group: int) -> Block:
+    def _read(self, group: int) -> SortedBlock:
         rows = np.fromfile(self._file(group, "rows"), np.uint8).reshape(-1, self._row_bytes)
         keys = np.ascontiguousarray(rows[:, :_KEY_BYTES]).view(np.uint64).reshape(-1)
-        return Block(keys, rows[:, _KEY_BYTES:-_DELETED_BYTES], rows[:, -_DELETED_BYTES] != 0)
+        return SortedBlock(keys, rows[:, _KEY_BYTES:-_DELETED_BYTES], rows[:, -_DELETED_BYTES] != 0)
 
 
-def _joined(blocks: list[Block], value_bytes: int) -> Block:
+def _joined(blocks: list[SortedBlock], value_bytes: int) -> SortedBlock:
     if len(blocks) == 1:
         return blocks[0]
-    nothing = Block(np.zeros(0, np.uint64), np.zeros((0, value_bytes), np.uint8), np.zeros(0, np.bool_))
+    nothing = SortedBlock(np.zeros(0, np.uint64), np.zeros((0, value_bytes), np.uint8), np.zeros(0, np.bool_))
     keys, values, deleted = zip(*(blocks or [nothing]), strict=True)
     # If each array has one row, numpy may concatenate them in column order; the rows must be contiguous.
-    return Block(np.concatenate(keys), np.ascontiguousarray(np.concatenate(values)), np.concatenate(deleted))
+    return SortedBlock(np.concatenate(keys), np.ascontiguousarray(np.concatenate(values)), np.concatenate(deleted))

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder.input import read_blocks
-from elastic_ctr.cube.builder.part import MEMORY_BYTES, Identity, PartFile, build_full, build_overlay, merge_full
+from elastic_ctr.cube.builder.part import MEMORY_BYTES, PartFile, PartIdentity, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, Keys, Values
 from elastic_ctr.cube.placement import unbuilt_chain
 from elastic_ctr.formats.keys import partitions_of
@@ -244,7 +244,7 @@ class Task(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class BuildOutcome:
     """The result of a task: `entry` is the finished part, in scratch until it is published, `failed` the reason of a failure."""
 
     partition: int
@@ -254,9 +254,9 @@ class Outcome:
     seconds: dict[Stage, float] = field(default_factory=dict)
 
 
-def run_task(task: Task) -> Outcome:
+def run_task(task: Task) -> BuildOutcome:
     """Run one step of one partition. Errors are returned, not raised, because not all of them can be pickled."""
-    outcome = Outcome(task.partition)
+    outcome = BuildOutcome(task.partition)
     try:
         patience = RetryPolicy(_PATIENCE_SECONDS)
         opened = open_store(task.store.url, user=task.store.user, tokens=task.store_tokens, retry=patience)
@@ -303,7 +303,7 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
         parents = [checked_file(store, each, folder) for each in plan.merged(partition)]
         seconds["reading"] = time.monotonic() - began
         partitions = 1 if in_one_file else manifest.partitions
-        identity = Identity(manifest.version, partition, partitions, manifest.dim, values=manifest.values)
+        identity = PartIdentity(manifest.version, partition, partitions, manifest.dim, values=manifest.values)
         blocks = chain.from_iterable(
             _of_partition(read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim), identity)
             if each.in_one_file
@@ -319,7 +319,7 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
     return part
 
 
-def _of_partition(blocks: Iterable[tuple[Keys, Values]], identity: Identity) -> Iterator[tuple[Keys, Values]]:
+def _of_partition(blocks: Iterable[tuple[Keys, Values]], identity: PartIdentity) -> Iterator[tuple[Keys, Values]]:
     """Yield a partition's records from a file that has all partitions."""
     for keys, values in blocks:
         mine = partitions_of(keys, identity.partitions) == identity.partition

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from elastic_ctr.cube.builder.job import BuildFailed, Outcome, Plan, Step, plan_build
+from elastic_ctr.cube.builder.job import BuildFailed, BuildOutcome, Plan, Step, plan_build
 from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.store.versions.manifest import (
     DictionaryManifest,
@@ -18,7 +18,7 @@ from elastic_ctr.store.versions.manifest import (
 
 log = logging.getLogger(__name__)
 
-Build = Callable[[Plan, Step, int], Outcome]
+Build = Callable[[Plan, Step, int], BuildOutcome]
 """Does one step of one partition of a plan, in the scratch folder."""
 
 

@@ -14,16 +14,16 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import xxhash
 
-from elastic_ctr.cube.builder.external_sort import Block, ExternalSorter, Sorted, fill, mark, sub_part_bounds
+from elastic_ctr.cube.builder.external_sort import ExternalSorter, Sorted, SortedBlock, fill, mark, sub_part_bounds
 from elastic_ctr.cube.builder.quantise import stored_rows
 from elastic_ctr.cube.dictionary import perfect_hash
 from elastic_ctr.cube.dictionary.format import (
     MAX_DIM,
     DictionaryPart,
+    FileSection,
     Keys,
     Kind,
     PartHeader,
-    Section,
     Values,
     lay_out,
     presence_bits_for,
@@ -46,7 +46,7 @@ class PartFile(NamedTuple):
     records: int
 
 
-class Identity(NamedTuple):
+class PartIdentity(NamedTuple):
     """Version, partition and shape of a part. `base` is the version of the full part below an overlay, 0 if unknown; `values` is
     the format in which values are stored.
     """
@@ -60,7 +60,7 @@ class Identity(NamedTuple):
 
 
 def build_full(
-    blocks: Iterable[tuple[Keys, Values]], out: Path, identity: Identity, memory_bytes: int = MEMORY_BYTES
+    blocks: Iterable[tuple[Keys, Values]], out: Path, identity: PartIdentity, memory_bytes: int = MEMORY_BYTES
 ) -> PartFile:
     """Build a full part from blocks of keys u64[n] and values f32[n, dim]; the last record of a repeated key wins.
 
@@ -74,7 +74,7 @@ def build_overlay(
     parents: Sequence[Path],
     delta_blocks: Iterable[tuple[Keys, Values]],
     out: Path,
-    identity: Identity,
+    identity: PartIdentity,
     deletions: Iterable[Keys] = (),
     memory_bytes: int = MEMORY_BYTES,
 ) -> PartFile:
@@ -87,7 +87,7 @@ def build_overlay(
     return _build("overlay", identity, blocks, out, memory_bytes)
 
 
-def _overlay_of_parent(path: Path, identity: Identity) -> DictionaryPart:
+def _overlay_of_parent(path: Path, identity: PartIdentity) -> DictionaryPart:
     part = _trusted_overlay(path, identity)
     if identity.base and part.header.base not in {0, identity.base}:
         raise ValueError(
@@ -110,8 +110,8 @@ def merge_full(
     Raises ValueError if the two do not belong together, and DictionaryDamaged.
     """
     below = DictionaryPart.open(full).header
-    identity = Identity(version, below.partition, below.partitions, below.dim, values=below.values)
-    blocks: Iterator[Block] = (Block(*block) for block in _trusted(full, "full", identity).stored_blocks())
+    identity = PartIdentity(version, below.partition, below.partitions, below.dim, values=below.values)
+    blocks: Iterator[SortedBlock] = (SortedBlock(*block) for block in _trusted(full, "full", identity).stored_blocks())
     if overlay is not None:
         above = _trusted_overlay(overlay, identity)
         if above.header.base not in {0, below.version}:
@@ -120,7 +120,7 @@ def merge_full(
     return _build("full", identity, chain(blocks, _gone(deletions, identity)), out, memory_bytes)
 
 
-def _present(blocks: Iterable[tuple[Keys, Values]], identity: Identity) -> Iterator[Block]:
+def _present(blocks: Iterable[tuple[Keys, Values]], identity: PartIdentity) -> Iterator[SortedBlock]:
     """Quantise values. No other function does: records from a part are copied as they are stored."""
     for keys, values in blocks:
         if keys.dtype != np.uint64 or values.dtype != np.float32 or values.shape != (keys.size, identity.dim):
@@ -128,33 +128,33 @@ def _present(blocks: Iterable[tuple[Keys, Values]], identity: Identity) -> Itera
                 f"a block has keys {keys.dtype}{keys.shape} and values {values.dtype}{values.shape}; "
                 f"keys must be uint64[n] and values float32[n, {identity.dim}]"
             )
-        yield Block(keys, stored_rows(values, identity.values), np.zeros(keys.size, np.bool_))
+        yield SortedBlock(keys, stored_rows(values, identity.values), np.zeros(keys.size, np.bool_))
 
 
-def _gone(deletions: Iterable[Keys], identity: Identity) -> Iterator[Block]:
+def _gone(deletions: Iterable[Keys], identity: PartIdentity) -> Iterator[SortedBlock]:
     size = value_bytes(identity.dim, identity.values)
     for keys in deletions:
-        yield Block(keys, np.zeros((keys.size, size), np.uint8), np.ones(keys.size, np.bool_))
+        yield SortedBlock(keys, np.zeros((keys.size, size), np.uint8), np.ones(keys.size, np.bool_))
 
 
-def _trusted_overlay(path: Path, identity: Identity) -> DictionaryPart:
+def _trusted_overlay(path: Path, identity: PartIdentity) -> DictionaryPart:
     """Open an overlay of this partition, or of all partitions in one file."""
     if DictionaryPart.open(path).header.partitions == 1:
         identity = identity._replace(partition=0, partitions=1)
     return _trusted(path, "overlay", identity)
 
 
-def _stored(part: DictionaryPart, identity: Identity) -> Iterator[Block]:
+def _stored(part: DictionaryPart, identity: PartIdentity) -> Iterator[SortedBlock]:
     """Yield the records of a part that belong to this partition."""
-    for block in map(Block._make, part.stored_blocks()):
+    for block in map(SortedBlock._make, part.stored_blocks()):
         if part.header.partitions == identity.partitions:
             yield block
         else:
             mine = partitions_of(block.keys, identity.partitions) == identity.partition
-            yield Block(*(column[mine] for column in block))
+            yield SortedBlock(*(column[mine] for column in block))
 
 
-def _trusted(path: Path, kind: Kind, identity: Identity) -> DictionaryPart:
+def _trusted(path: Path, kind: Kind, identity: PartIdentity) -> DictionaryPart:
     part = DictionaryPart.open(path)
     head = part.header
     if head.kind != kind:
@@ -172,7 +172,7 @@ def _trusted(path: Path, kind: Kind, identity: Identity) -> DictionaryPart:
     return part
 
 
-def _checked(blocks: Iterable[Block], identity: Identity) -> Iterator[Block]:
+def _checked(blocks: Iterable[SortedBlock], identity: PartIdentity) -> Iterator[SortedBlock]:
     for block in blocks:
         strange = block.keys[partitions_of(block.keys, identity.partitions) != identity.partition]
         if strange.size:
@@ -183,7 +183,7 @@ def _checked(blocks: Iterable[Block], identity: Identity) -> Iterator[Block]:
         yield block
 
 
-def _build(kind: Kind, identity: Identity, blocks: Iterable[Block], out: Path, memory_bytes: int) -> PartFile:
+def _build(kind: Kind, identity: PartIdentity, blocks: Iterable[SortedBlock], out: Path, memory_bytes: int) -> PartFile:
     if not 1 <= identity.dim <= MAX_DIM:
         raise ValueError(f"dim {identity.dim} is outside 1 to {MAX_DIM}")
     if not 0 <= identity.partition < identity.partitions:
@@ -233,7 +233,7 @@ def _joined(pieces: list[Sorted]) -> Sorted:
     return Sorted(mixed, np.arange(mixed.size, dtype=np.uint32), values, deleted)
 
 
-def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorter) -> PartHeader:
+def _write(stream: BinaryIO, kind: Kind, identity: PartIdentity, runs: ExternalSorter) -> PartHeader:
     sub_parts = perfect_hash.sub_parts_for(runs.keys)
     counts = np.zeros(sub_parts, np.int64)
     for mixed in runs.hashes():
@@ -268,8 +268,8 @@ def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorte
         "presence": presence.tobytes(),
         "tombstones": np.packbits(tombstones, bitorder="little").tobytes() if runs.deletions else b"",
     }
-    sections = {name: Section(*places[name], xxhash.xxh3_64_intdigest(body)) for name, body in bodies.items()}
-    sections["records"] = Section(*places["records"], records.intdigest())
+    sections = {name: FileSection(*places[name], xxhash.xxh3_64_intdigest(body)) for name, body in bodies.items()}
+    sections["records"] = FileSection(*places["records"], records.intdigest())
     for name, body in bodies.items():
         stream.seek(places[name][0])
         stream.write(body)

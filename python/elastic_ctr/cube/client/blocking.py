@@ -14,9 +14,8 @@ from typing_extensions import Self
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld, as_keys
-from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
-from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
-from elastic_ctr.formats.keys import partitions_of
+from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Flags, Head, Hello, MessageKind, Status, Values, WireError
+from elastic_ctr.formats.keys import Keys, partitions_of
 
 if TYPE_CHECKING:
     from elastic_ctr.cube.client.busy_poll import Exchange
@@ -42,7 +41,7 @@ def _connected(address: str, timeout: float) -> socket.socket:
     return connected
 
 
-class _Server:
+class _CubeServer:
     """One connection with one request at a time; it is replaced after a request without an answer."""
 
     def __init__(self, address: str, connect: Callable[[], socket.socket], *, busy_poll: bool) -> None:
@@ -107,7 +106,7 @@ class _Server:
     def _exchange(self, version: int, keys: Keys) -> tuple[Values, Flags] | Status:
         frame = np.empty(wire.reply_bytes(keys.size, self.hello.dim), np.uint8)
         if self._quick is None:
-            self._socket.sendall(wire.pack_request(Kind.LOOKUP, _REQUEST, version, keys))
+            self._socket.sendall(wire.pack_request(MessageKind.LOOKUP, _REQUEST, version, keys))
             return self._answer(version, keys, frame.data, 0)
         began = time.perf_counter()
         if answer := self._quick.ask(self._socket.fileno(), version, keys, frame):
@@ -154,7 +153,7 @@ class BlockingCubeClient:
         """
         self._timeout_seconds = timeout_seconds
         self._busy_poll = busy_poll
-        self._servers: list[_Server] = []
+        self._servers: list[_CubeServer] = []
         self._absent = list(addresses)
         failures = self._greet()
         if not self._servers:
@@ -168,7 +167,7 @@ class BlockingCubeClient:
         for address in list(self._absent):
             try:
                 connect = partial(_connected, address, self._timeout_seconds)
-                self._servers.append(_Server(address, connect, busy_poll=self._busy_poll))
+                self._servers.append(_CubeServer(address, connect, busy_poll=self._busy_poll))
                 self._absent.remove(address)
             except CubeUnavailable as failed:  # noqa: PERF203 - the others may answer
                 failures.append(str(failed))
@@ -250,7 +249,7 @@ class BlockingCubeClient:
                 failed[number] = str(unavailable)
         return failed[number]
 
-    def _whole(self, server: _Server, version: int, keys: Keys) -> tuple[Values, Flags] | str:
+    def _whole(self, server: _CubeServer, version: int, keys: Keys) -> tuple[Values, Flags] | str:
         """Return the answer of this server to all keys, or a reason. Raises CubeUnavailable."""
         if server.hello.dim != self.dim:
             return f"{server.address} held nothing when asked"

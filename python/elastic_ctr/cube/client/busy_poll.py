@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
-from elastic_ctr.cube.wire import DRAINING, HEAD_BYTES, LENGTH_BYTES
+from elastic_ctr.cube.wire import DRAINING, HEAD_BYTES, LENGTH_BYTES, Flags, Values
 from elastic_ctr.cube.wire_native import put_head
+from elastic_ctr.formats.keys import Keys
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u16, load_u32, load_u64
 from elastic_ctr.machine_code.sockets import NOTHING, now, receive_at_once, sched_yield, send_at_once
@@ -22,7 +22,7 @@ BUSY_POLL_NS = 100_000
 _POLLING, _SENT, _GOT, _CLOCK = range(4)
 
 _NO_SOCKET = -1
-_LOOKUP, _OK = np.uint16(wire.Kind.LOOKUP), np.uint16(wire.Status.OK)
+_LOOKUP, _OK = np.uint16(wire.MessageKind.LOOKUP), np.uint16(wire.Status.OK)
 _HEAD = np.uint64(HEAD_BYTES)
 _4, _6, _8, _12, _20 = (np.uint64(offset) for offset in (4, 6, 8, 12, 20))
 _OTHER_FLAGS = np.uint16(0xFFFF & ~DRAINING)

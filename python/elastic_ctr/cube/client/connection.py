@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
-from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
+from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Flags, Head, Hello, MessageKind, Status, Values, WireError
+from elastic_ctr.formats.keys import Keys
+from elastic_ctr.runtime.growing_pause import growing_pause
 
 # Seconds before the next attempt to connect to a lost holder.
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _SUSPECT_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
 _HUNG_AFTER = 3  # timeouts without an answer to the same question, or without a greeting
@@ -36,10 +37,12 @@ class CubeUnavailable(RuntimeError):
     """No holder answered; the text has each address and its failure."""
 
 
-class Attempt:
+class LookupAttempt:
     """One request to one server. `done` is called once, or never after `give_up`."""
 
-    def __init__(self, kind: Kind, version: int, keys: Keys, dim: int, done: Callable[["Attempt"], None]) -> None:
+    def __init__(
+        self, kind: MessageKind, version: int, keys: Keys, dim: int, done: Callable[["LookupAttempt"], None]
+    ) -> None:
         self.kind = kind
         self.version = version
         self.keys = keys
@@ -50,7 +53,7 @@ class Attempt:
         self.timer: asyncio.TimerHandle | None = None
         self._dim = dim
         self._left = max(1, keys.size)
-        self._done: Callable[[Attempt], None] | None = done
+        self._done: Callable[[LookupAttempt], None] | None = done
 
     @property
     def open(self) -> bool:
@@ -87,8 +90,8 @@ class Attempt:
             done(self)
 
 
-class _Piece(NamedTuple):
-    attempt: Attempt
+class _ReplyPiece(NamedTuple):
+    attempt: LookupAttempt
     start: int
     size: int
 
@@ -96,10 +99,10 @@ class _Piece(NamedTuple):
 class _Frame(NamedTuple):
     version: int
     keys: int
-    pieces: list[_Piece]
+    pieces: list[_ReplyPiece]
 
 
-class Connection(asyncio.Protocol):
+class CubeConnection(asyncio.Protocol):
     """Connects at `prepare` or the first request, and again after a growing pause; without a request only while its
     address is listed (`named`).
     """
@@ -127,10 +130,11 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._max_keys = 0
         self._data = bytearray()
-        self._queue: list[Attempt] = []
+        self._queue: list[LookupAttempt] = []
         self._frames: dict[int, _Frame] = {}
         self._next_id = 0
-        self._pause = FIRST_PAUSE
+        # Failures in a row, since a greeting.
+        self._failures = 0
         self._down_until = 0.0
         self._suspect_until = 0.0
         self._look: asyncio.TimerHandle | None = None
@@ -154,7 +158,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None and self._connecting is None and not self._closed:
             self._connecting = self._loop.create_task(self._connect())
 
-    def ask(self, attempt: Attempt) -> None:
+    def ask(self, attempt: LookupAttempt) -> None:
         self._queue.append(attempt)
         if not self.greeted:
             self.prepare()
@@ -216,7 +220,7 @@ class Connection(asyncio.Protocol):
         self._look = None
         self._ungreeted += 1
         # The server accepted the connection and the wait has spread attempts already, so the pause starts small again.
-        self._pause = FIRST_PAUSE
+        self._failures = 0
         self._drop(f"no greeting within {seconds * 1000:.0f} ms")
 
     def _look_after(self, seconds: float) -> None:
@@ -248,11 +252,12 @@ class Connection(asyncio.Protocol):
         self._fail_all(reason)
 
     def _down(self, reason: str) -> None:
-        self._down_until = self._loop.time() + self._pause * random.uniform(0.5, 1.5)  # noqa: S311 - only spreads
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._failures += 1
+        pause = growing_pause(self._failures, _FIRST_PAUSE, _LONGEST_PAUSE)
+        self._down_until = self._loop.time() + pause * random.uniform(0.5, 1.5)  # noqa: S311 - only spreads
         self._fail_all(reason)
 
-    def _attempts(self) -> list[Attempt]:
+    def _attempts(self) -> list[LookupAttempt]:
         return [*(piece.attempt for frame in self._frames.values() for piece in frame.pieces), *self._queue]
 
     def _fail_all(self, reason: str) -> None:
@@ -267,27 +272,27 @@ class Connection(asyncio.Protocol):
         if not self.greeted or self._transport is None:
             return
         queue, self._queue = self._queue, []
-        gathered: dict[int, list[_Piece]] = {}
+        gathered: dict[int, list[_ReplyPiece]] = {}
         rooms: dict[int, int] = {}
         for attempt in queue:
             version, keys = attempt.version, attempt.keys.size
             if not attempt.open:
                 attempt.failed("given up before it was sent")
                 continue
-            if attempt.kind == Kind.KEEP_ALIVE:
-                self._send(attempt.kind, version, [_Piece(attempt, 0, 0)])
+            if attempt.kind == MessageKind.KEEP_ALIVE:
+                self._send(attempt.kind, version, [_ReplyPiece(attempt, 0, 0)])
                 continue
             for start in range(0, keys or 1, self._max_keys):
                 size = min(self._max_keys, keys - start)
                 if rooms.get(version, -1) < size:
-                    self._send(Kind.LOOKUP, version, gathered.pop(version, []))
+                    self._send(MessageKind.LOOKUP, version, gathered.pop(version, []))
                     rooms[version] = self._max_keys
-                gathered.setdefault(version, []).append(_Piece(attempt, start, size))
+                gathered.setdefault(version, []).append(_ReplyPiece(attempt, start, size))
                 rooms[version] -= size
         for version, pieces in gathered.items():
-            self._send(Kind.LOOKUP, version, pieces)
+            self._send(MessageKind.LOOKUP, version, pieces)
 
-    def _send(self, kind: Kind, version: int, pieces: list[_Piece]) -> None:
+    def _send(self, kind: MessageKind, version: int, pieces: list[_ReplyPiece]) -> None:
         if not pieces or self._transport is None:
             return
         parts = [attempt.keys[start : start + size] for attempt, start, size in pieces]
@@ -323,7 +328,7 @@ class Connection(asyncio.Protocol):
         self.greeted = True
         self._stop_looking()
         self._ungreeted = 0
-        self._pause, self._down_until, self._error = FIRST_PAUSE, 0.0, "the server hung up"
+        self._failures, self._down_until, self._error = 0, 0.0, "the server hung up"
         if self._queue:
             self._loop.call_soon(self._flush)
 
@@ -350,7 +355,7 @@ class Connection(asyncio.Protocol):
             self._deliver(frame, reply)
         del data[:at]
 
-    def _deliver(self, frame: _Frame, reply: wire.Reply) -> None:
+    def _deliver(self, frame: _Frame, reply: wire.LookupReply) -> None:
         # If several attempts shared the frame, each is sent again alone, because the fault may be of one of them.
         shared = len(frame.pieces) > 1 and reply.status in _OF_KEYS
         at = 0
@@ -360,7 +365,7 @@ class Connection(asyncio.Protocol):
                 attempt.answered(start, reply.values[at : at + size], reply.missing[at : at + size])
                 at += size
             elif shared and attempt.open:
-                self._send(Kind.LOOKUP, frame.version, [piece])
+                self._send(MessageKind.LOOKUP, frame.version, [piece])
             else:
                 attempt.finish(reply.status, f"answered {reply.status.name.lower().replace('_', ' ')}")
 

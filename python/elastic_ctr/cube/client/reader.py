@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavailable, VersionNotHeld, as_keys
-from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
-from elastic_ctr.cube.wire import Kind, Status
-from elastic_ctr.formats.keys import PADDING_KEY, partitions_of
+from elastic_ctr.cube.client.connection import CubeConnection, CubeUnavailable, LookupAttempt, VersionNotHeld, as_keys
+from elastic_ctr.cube.wire import Flags, MessageKind, Status, Values
+from elastic_ctr.formats.keys import PADDING_KEY, Keys, partitions_of
+from elastic_ctr.runtime.growing_pause import growing_pause
 
 __all__ = ["ClientStats", "CubeClient", "CubeUnavailable", "VersionNotHeld"]
 
@@ -86,9 +86,9 @@ class CubeClient:
         self._versions: dict[int, _Routes] = {}
         self._holders: dict[int, dict[str, Sequence[int]]] = {}
         self._draining: frozenset[str] = frozenset()
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, CubeConnection] = {}
         # Connections to addresses that are no longer listed; each stays open while a lookup waits for its answers.
-        self._leaving: set[Connection] = set()
+        self._leaving: set[CubeConnection] = set()
         self._closing: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -147,7 +147,7 @@ class CubeClient:
 
         async def confirm(version: int, address: str) -> None:
             answered = asyncio.Event()
-            attempt = Attempt(Kind.KEEP_ALIVE, version, _NO_KEYS, self.dim, lambda _: answered.set())
+            attempt = LookupAttempt(MessageKind.KEEP_ALIVE, version, _NO_KEYS, self.dim, lambda _: answered.set())
             self._put(attempt, address, self._timeout)
             await answered.wait()
             if attempt.status == Status.OK:
@@ -237,14 +237,14 @@ class CubeClient:
     def _drains(self, address: str) -> bool:
         return address in self._draining or self._connection(address).draining
 
-    def _connection(self, address: str) -> Connection:
+    def _connection(self, address: str) -> CubeConnection:
         connection = self._connections.get(address)
         if connection is None:
-            connection = Connection(address, self.dim, self.partitions, self._timeout, self._deadline)
+            connection = CubeConnection(address, self.dim, self.partitions, self._timeout, self._deadline)
             self._connections[address] = connection
         return connection
 
-    def _put(self, attempt: Attempt, address: str, timeout: float) -> None:
+    def _put(self, attempt: LookupAttempt, address: str, timeout: float) -> None:
         if self._closed:
             # An attempt would open a connection that is never closed.
             attempt.failed("is not asked by a closed client")
@@ -253,7 +253,7 @@ class CubeClient:
         attempt.timer = asyncio.get_running_loop().call_later(timeout, self._time_out, attempt, connection, timeout)
         connection.ask(attempt)
 
-    def _time_out(self, attempt: Attempt, connection: Connection, timeout: float) -> None:
+    def _time_out(self, attempt: LookupAttempt, connection: CubeConnection, timeout: float) -> None:
         self.stats.timeouts += 1
         attempt.failed(f"no reply within {timeout * 1000:.0f} ms")
         connection.timed_out()
@@ -292,12 +292,12 @@ class _Request:
         self._version = version
         self._keys = keys
         # Attempts by address, the best address first; after a "not held" only addresses that may still answer.
-        self._asked: dict[str, list[Attempt]] = {address: [] for address in addresses}
+        self._asked: dict[str, list[LookupAttempt]] = {address: [] for address in addresses}
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[tuple[Values, Flags]] = self._loop.create_future()
         self._began = self._loop.time()
         self._routes = client._versions.get(version)  # noqa: SLF001 - one thing in two classes
-        self._attempts: list[Attempt] = []
+        self._attempts: list[LookupAttempt] = []
         self._again: asyncio.TimerHandle | None = None
         # The last failure of each address.
         self._reasons: dict[str, str] = {}
@@ -332,7 +332,9 @@ class _Request:
     def _try(self) -> None:
         client = self._client
         address = self._next_address()
-        attempt = Attempt(Kind.LOOKUP, self._version, self._keys, client.dim, lambda done: self._done(done, address))
+        attempt = LookupAttempt(
+            MessageKind.LOOKUP, self._version, self._keys, client.dim, lambda done: self._done(done, address)
+        )
         # The timeout doubles with each attempt at an address, because a busy server must not get more work.
         timeout = client._timeout * 2 ** len(self._asked[address])  # noqa: SLF001
         self._asked[address].append(attempt)
@@ -359,7 +361,7 @@ class _Request:
         recently = any(now - since.get(address, now) < deadline for address in self._asked)
         return now - self._began < deadline and not listed_anew and recently
 
-    def _done(self, attempt: Attempt, address: str) -> None:
+    def _done(self, attempt: LookupAttempt, address: str) -> None:
         if self._future.done():
             return
         if attempt.status == Status.OK:
@@ -382,9 +384,9 @@ class _Request:
         # After a status "not held", no holder gets two attempts at a time.
         elif self._may_try() and not (self._not_held and self._is_asked(self._next_address())):
             self._client.stats.retried += 1
-            # Retries come at once; beyond them each pause is twice the one before.
-            beyond = len(self._attempts) - self._client._retries - 1  # noqa: SLF001
-            pause = 0.0 if beyond < 0 else min(_FIRST_PAUSE * 2**beyond, _LONGEST_PAUSE)
+            # Retries come at once; the pauses begin beyond them.
+            beyond = max(0, len(self._attempts) - self._client._retries)  # noqa: SLF001
+            pause = growing_pause(beyond, _FIRST_PAUSE, _LONGEST_PAUSE)
             self._again = self._loop.call_later(pause, self._try_unless_done)
         elif not any(other.open for other in self._attempts):
             self._fail()

@@ -85,7 +85,7 @@ class DictionaryDamaged(ValueError):
         super().__init__(f"dictionary part {path} is damaged: {reason}; fetch or build it again")
 
 
-class Section(NamedTuple):
+class FileSection(NamedTuple):
     offset: int
     length: int
     checksum: int
@@ -114,7 +114,7 @@ class PartHeader:
     file_bytes: int
     empty_key: Literal["absent", "present", "deleted"]
     empty_key_values: bytes
-    sections: dict[str, Section]
+    sections: dict[str, FileSection]
     values: ValueKind = "float32"
 
     def pack(self) -> bytes:
@@ -209,7 +209,7 @@ def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
         raise refuse(f"it has {file_bytes} bytes, its header says {length}")
     places, end = lay_out(sub_parts, slots, buckets, stride, presence_bits, tombstones)
     sections = {
-        name: Section(*_SECTION.unpack_from(data, _FIXED.size + number * _SECTION.size))
+        name: FileSection(*_SECTION.unpack_from(data, _FIXED.size + number * _SECTION.size))
         for number, name in enumerate(_SECTIONS)
     }
     if end != length or any(sections[name][:2] != places[name] for name in _SECTIONS):

@@ -1,4 +1,4 @@
-"""The lookup: keys in, values copied or summed into the caller's output, in blocks of 64 that hide memory latency.
+"""The lookup: keys in, values copied into the caller's output, in blocks of 64 that hide memory latency.
 
 A dependent cache miss costs hundreds of nanoseconds, a prefetched one about twenty. So a block of keys goes through three
 steps: hash and prefetch the pilots; read the pilots and prefetch the records; compare and copy. The second step of a block
@@ -20,18 +20,14 @@ from elastic_ctr.formats.keys import PADDING_KEY
 from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled, inlined
 from elastic_ctr.machine_code.intrinsics import (
-    add_halves,
-    add_scaled,
     copy_bytes,
     copy_halves,
     copy_scaled,
     high64,
-    load_f32,
     load_u8,
     load_u16,
     load_u64,
     prefetch,
-    store_f32,
     store_u64,
     zero_bytes,
 )
@@ -97,22 +93,12 @@ def _record_bytes(dim: Any, values: Any) -> Any:
 
 
 @inlined
-def _put_values(dim: Any, values: Any, accumulate: Any, target: Any, source: Any) -> None:
-    """Copy the stored values at source to target as float32, or add them there."""
+def _put_values(dim: Any, values: Any, target: Any, source: Any) -> None:
+    """Copy the stored values at source to target as float32."""
     if values == INT8:
-        if accumulate:
-            add_scaled(target, source, dim)
-        else:
-            copy_scaled(target, source, dim)
+        copy_scaled(target, source, dim)
     elif values == FLOAT16:
-        if accumulate:
-            add_halves(target, source, dim)
-        else:
-            copy_halves(target, source, dim)
-    elif accumulate:
-        for d in range(dim):
-            offset = np.uint64(4 * d)
-            store_f32(target + offset, load_f32(target + offset) + load_f32(source + offset))
+        copy_halves(target, source, dim)
     else:
         copy_bytes(target, source, np.uint64(4 * dim))
 
@@ -261,7 +247,7 @@ def _ask_above(block: Any, size: Any, step: Any, at: Any, found: Any) -> None:
 
 @inlined
 def _look_up(
-    dim: Any, stride: Any, values: Any, accumulate: Any, table: Any, reciprocal: Any, overlays: Any, keys: Any, count: Any,
+    dim: Any, stride: Any, values: Any, table: Any, reciprocal: Any, overlays: Any, keys: Any, count: Any,
     out: Any, places: Any, missing: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     if _CHECKED and scratch.size < SCRATCH:
@@ -315,10 +301,9 @@ def _look_up(
                     missing[start + i] = 1
                     lost += 1
                 if source == _0:
-                    if not accumulate:
-                        zero_bytes(target, np.uint64(4 * dim))
+                    zero_bytes(target, np.uint64(4 * dim))
                     continue
-            _put_values(dim, values, accumulate, target, source)
+            _put_values(dim, values, target, source)
         this, other = other, this
         start = after
     return lost
@@ -326,7 +311,7 @@ def _look_up(
 
 @inlined
 def look_up(
-    dim: Any, stride: Any, values: Any, accumulate: Any, table: Any, reciprocal: Any, overlays: Any, keys: Any, count: Any,
+    dim: Any, stride: Any, values: Any, table: Any, reciprocal: Any, overlays: Any, keys: Any, count: Any,
     out: Any, places: Any, missing: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     """The body of `lookup_kernel`, for compiled callers to which dim, stride and the code of the kind of values are constants."""
@@ -334,21 +319,21 @@ def look_up(
     # always predicted, and a third copy would take time to compile.
     if overlays == PLAIN:
         lost = _look_up(
-            dim, stride, values, accumulate, table, reciprocal, PLAIN, keys, count, out, places, missing, scratch
+            dim, stride, values, table, reciprocal, PLAIN, keys, count, out, places, missing, scratch
         )  # fmt: skip
     else:
         lost = _look_up(
-            dim, stride, values, accumulate, table, reciprocal, overlays, keys, count, out, places, missing, scratch
+            dim, stride, values, table, reciprocal, overlays, keys, count, out, places, missing, scratch
         )  # fmt: skip
     return lost
 
 
-def lookup_kernel(dim: int, stride: int, *, accumulate: bool, values: ValueKind = "float32") -> Callable[..., int]:
+def lookup_kernel(dim: int, stride: int, *, values: ValueKind = "float32") -> Callable[..., int]:
     """Return the lookup for parts of that dim, stride and kind of values.
 
     It is called as lookup(table u64[partitions, WIDTH], reciprocal u64, overlays int, keys u64[>= count], count, out
     u8[], places i64[>= count], missing u8[>= count], scratch u64[SCRATCH]) and returns how many were missing. The
-    values of keys[i] go to out[places[i]:] (accumulate: are added there as float32); missing[i] becomes 0 or 1. A key
+    values of keys[i] go to out[places[i]:]; missing[i] becomes 0 or 1. A key
     of a partition without a part counts as missing; a caller that must distinguish the two checks before.
     """
     code = VALUE_CODES[values]
@@ -366,7 +351,7 @@ def lookup_kernel(dim: int, stride: int, *, accumulate: bool, values: ValueKind 
         scratch: Any,
     ) -> Any:
         return look_up(
-            dim, stride, code, accumulate, table, reciprocal, overlays, keys, count, out, places, missing, scratch
+            dim, stride, code, table, reciprocal, overlays, keys, count, out, places, missing, scratch
         )  # fmt: skip
 
     return lookup

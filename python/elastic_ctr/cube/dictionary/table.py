@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MAX_DIM, DictionaryPart, Flags, Keys, Values, stride_for
@@ -63,11 +62,11 @@ class Paths(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def compiled_lookup(dim: int, stride: int, *, accumulate: bool, values: ValueKind = "float32") -> Callable[..., int]:
+def compiled_lookup(dim: int, stride: int, *, values: ValueKind = "float32") -> Callable[..., int]:
     """Return the compiled kernel. numba is imported here, which takes a second, because reading headers does not need it."""
     from elastic_ctr.cube.dictionary.kernel import SCRATCH, WIDTH, lookup_kernel
 
-    kernel = lookup_kernel(dim, stride, accumulate=accumulate, values=values)
+    kernel = lookup_kernel(dim, stride, values=values)
     nothing = np.zeros(0, np.uint64)
     kernel(
         np.zeros((1, WIDTH), np.uint64), np.uint64(0), 0, nothing, 0, np.zeros(0, np.uint8),
@@ -173,7 +172,7 @@ class VersionTable:
         self.held[list(parts)] = True
         self.reciprocal = np.uint64(0xFFFF_FFFF_FFFF_FFFF // partitions)
         self.values = kind_of_values(parts)
-        self._copy = compiled_lookup(dim, stride_for(dim, self.values), accumulate=False, values=self.values)
+        self._copy = compiled_lookup(dim, stride_for(dim, self.values), values=self.values)
         self.rows = _table_rows(partitions, parts)
 
     @classmethod
@@ -200,38 +199,6 @@ class VersionTable:
         out, scratch = values.reshape(-1).view(np.uint8), np.empty(_SCRATCH, np.uint64)
         self._copy(self.rows, self.reciprocal, self.overlays, keys, keys.size, out, places, missing, scratch)
         return values, missing.view(np.bool_)
-
-    def lookup_pooled(self, keys: Keys, offsets: Offsets, out: Values | None = None) -> Values:
-        """Sum the values of keys[offsets[s]:offsets[s + 1]] for each segment s, in order; missing keys add nothing.
-
-        offsets i64[segments + 1] ascends from 0 to n. out is float32 of shape [segments, dim], or [a, b, dim] with
-        a * b = segments, with any strides whose last is 4, such as a view into the input matrix of the network. It is
-        overwritten and returned. Raises PartitionNotHeld, ValueError.
-        """
-        keys = self._checked(keys)
-        offsets = np.ascontiguousarray(offsets, np.int64)
-        lengths = np.diff(offsets)
-        if offsets.size < 1 or offsets[0] != 0 or offsets[-1] != keys.size or (lengths < 0).any():
-            raise ValueError(f"segment offsets must ascend from 0 to {keys.size}, the number of keys")
-        if out is None:
-            out = np.empty((lengths.size, self.dim), np.float32)
-        if out.dtype != np.float32 or out.shape[-1] != self.dim or out.size != lengths.size * self.dim:
-            raise ValueError(f"out is {out.dtype}{out.shape}; float32[{lengths.size}, {self.dim}] is needed")
-        if out.size and (out.strides[-1] != 4 or min(out.strides) < 0):
-            raise ValueError(f"out has strides {out.strides}; ascending ones that end in 4 are needed")
-        out[...] = 0
-        if keys.size == 0:
-            return out
-        add = compiled_lookup(self.dim, stride_for(self.dim, self.values), accumulate=True, values=self.values)
-        starts = np.zeros(1, np.int64)
-        for size, step in zip(out.shape[:-1], out.strides[:-1], strict=True):
-            starts = (starts[:, None] + np.arange(size, dtype=np.int64) * step).reshape(-1)
-        reach = int(starts.max()) + 4 * self.dim
-        flat = as_strided(out.view(np.uint8), shape=(reach,), strides=(1,))
-        places, missing = np.repeat(starts, lengths), np.empty(keys.size, np.uint8)
-        scratch = np.empty(_SCRATCH, np.uint64)
-        add(self.rows, self.reciprocal, self.overlays, keys, keys.size, flat, places, missing, scratch)
-        return out
 
     def _checked(self, keys: Keys) -> Keys:
         keys = np.ascontiguousarray(keys)

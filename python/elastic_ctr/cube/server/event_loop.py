@@ -44,9 +44,9 @@ from elastic_ctr.machine_code.sockets import (
     STATE,
     Sockets,
     busy_poll,
+    consume,
     input_of,
     skipped,
-    taken,
 )
 
 # Column of a connection's row: the time of its last use, before the hello of its arrival, in ns of `machine_code.sockets.now`.
@@ -68,7 +68,7 @@ NONE = -1
 MAX_LOOKUPS = 8192
 
 
-class Buffers(NamedTuple):
+class LookupBuffers(NamedTuple):
     """The buffers that the loop keeps between rounds."""
 
     sockets: Sockets
@@ -124,7 +124,7 @@ def accept(b: Any, counts: Any) -> None:
         if fd >= connections.shape[0]:
             old = _least_recently_used(connections, woken_at(b))
             if old == NONE:
-                sockets.turn_away(fd)
+                sockets.reject(fd)
                 continue
             sockets.replace(b.sockets, old, fd)
             counts[counters.CONNECTIONS] -= 1
@@ -198,7 +198,7 @@ PIECE_BYTES = 576 << 10  # the most bytes of values in a piece of an answer
 _CHECKED = bounds_checked()
 _MAGIC = magic_number(wire.MAGIC)
 _PROTOCOL = np.uint16(wire.PROTOCOL)
-_LOOKUP, _KEEP_ALIVE = np.uint16(wire.Kind.LOOKUP), np.uint16(wire.Kind.KEEP_ALIVE)
+_LOOKUP, _KEEP_ALIVE = np.uint16(wire.MessageKind.LOOKUP), np.uint16(wire.MessageKind.KEEP_ALIVE)
 _OK, _NO_VERSION, _NO_PARTITION, _BAD = (
     np.uint16(status)
     for status in (
@@ -369,7 +369,7 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
             if in_pieces:
                 full = True
                 break
-    taken(b.sockets, fd, at)
+    consume(b.sockets, fd, at)
     if b.round[ROUND_BYTES] > began and not in_pieces:
         number = b.round[ROUND_SENDS]
         b.sends[number, 0], b.sends[number, 1], b.sends[number, 2] = fd, began, b.round[ROUND_BYTES]
@@ -422,13 +422,15 @@ def _answer(
 ) -> Any:  # fmt: skip
     """Look up keys[at:stop] of the round. Return how many were missing."""
     return look_up(
-        dim, stride, values, False, t.rows[index], t.reciprocal, t.overlays[index], b.keys[at:stop], stop - at, b.replies,
+        dim, stride, values, t.rows[index], t.reciprocal, t.overlays[index], b.keys[at:stop], stop - at, b.replies,
         places, b.missing[at:stop], b.scratch,
     )  # fmt: skip
 
 
 @cache
-def serve_loop(dim: int, values: ValueKind | None = "float32") -> Callable[[Buffers, Tables, NDArray[np.int64]], None]:
+def serve_loop(
+    dim: int, values: ValueKind | None = "float32"
+) -> Callable[[LookupBuffers, Tables, NDArray[np.int64]], None]:
     """serve(buffers, tables, counts i64[counters.WIDTH]) for tables of that dim and kind of values; returns when woken.
 
     With None the tables may have any mix of kinds, as during the rollout of a changed `model.values`; that takes longer to compile.

@@ -20,7 +20,8 @@ from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Assignments, Holdings
-from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit
+from elastic_ctr.runtime.child_process import die_with_parent
+from elastic_ctr.runtime.lifecycle import bind, raise_fd_limit
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.runtime.process_pool import CANNOT_WORK
 

@@ -157,7 +157,7 @@ class LookupLoop:
             serve(buffers, _tables(Holdings(), dim, draining=False), np.zeros_like(self.counts))
             os.close(wake)
 
-    def _new_buffers(self, dim: int, descriptors: int) -> event_loop.Buffers:
+    def _new_buffers(self, dim: int, descriptors: int) -> event_loop.LookupBuffers:
         n = self.max_keys
         own = sockets.new_sockets(
             descriptors,
@@ -167,7 +167,7 @@ class LookupLoop:
             self.epoll.fileno(),
         )
         round_keys = n + 4 * event_loop.FLUSH_KEYS
-        return event_loop.Buffers(
+        return event_loop.LookupBuffers(
             sockets=own,
             round=np.zeros(4, np.int64),
             replies=sockets.reserve(own.output_bytes + _ROUND_BYTES),

@@ -1,6 +1,7 @@
 """`python -m elastic_ctr.cube.server.precompile DIM...`: compile lookups when an image is built, not when a pod starts."""
 
 import sys
+from functools import partial
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.event_loop import serve_loop
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.formats.value_kind import VALUE_KINDS
+from elastic_ctr.machine_code.compiled import anew_if_stale
 
 
 def warm(dims: list[int]) -> None:
@@ -21,12 +23,11 @@ def warm(dims: list[int]) -> None:
     for dim in dims:
         loop = LookupLoop(counters.private(), 1)
         for values in VALUE_KINDS:
-            for accumulate in (False, True):
-                compiled_lookup(dim, stride_for(dim, values), accumulate=accumulate, values=values)
+            compiled_lookup(dim, stride_for(dim, values), values=values)
             loop.try_out(serve_loop(dim, values), dim)
         loop.try_out(serve_loop(dim, None), dim)
         loop.stop()
 
 
 if __name__ == "__main__":
-    warm([int(dim) for dim in sys.argv[1:]] or [9])
+    anew_if_stale(partial(warm, [int(dim) for dim in sys.argv[1:]] or [9]))

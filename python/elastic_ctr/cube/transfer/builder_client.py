@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from elastic_ctr.cube.release import BuildProgress
 from elastic_ctr.cube.transfer.state import REMEMBERED
 from elastic_ctr.runtime.auth import Tokens, bearer
+from elastic_ctr.runtime.growing_pause import growing_pause
 
 log = logging.getLogger(__name__)
 
@@ -60,14 +61,15 @@ class Builder:
     async def build(self, version: int) -> BuildProgress:
         """Order a version and wait until it is done or failed. Raises only when cancelled."""
         try:
-            progress, pause = await self._ask("POST", version), _FIRST_POLL
+            progress, polls = await self._ask("POST", version), 0
             while progress.stage not in {"done", "failed"}:
                 asked = time.monotonic()
                 progress = await self._ask("GET", version)
                 if progress.stage not in {"done", "failed"}:
                     # A builder of an earlier release answers at once, without a long poll.
+                    polls += 1
+                    pause = growing_pause(polls, _FIRST_POLL, _LONGEST_POLL)
                     await asyncio.sleep(max(0.0, asked + pause - time.monotonic()))
-                    pause = min(1.5 * pause, _LONGEST_POLL)
                 if progress.version != version:
                     # A restarted builder has lost the order; the parts that it has published are kept.
                     progress = await self._ask("POST", version)
@@ -85,7 +87,7 @@ class Builder:
             self._last = (version, 0, 0.0)
         else:
             failures = 1 + (self._last[1] if version == self._last[0] else 0)
-            self._last = (version, failures, time.monotonic() + min(_LONGEST_BACK_OFF, 0.5 * 2**failures))
+            self._last = (version, failures, time.monotonic() + growing_pause(failures, 1.0, _LONGEST_BACK_OFF))
         return progress
 
     async def _ask(self, method: str, version: int, *, mend: bool = False) -> BuildProgress:

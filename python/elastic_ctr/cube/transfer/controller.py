@@ -47,9 +47,17 @@ from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import Store
-from elastic_ctr.store.versions.holds import is_gone, is_resumed, newest_hold, write_resumption
-from elastic_ctr.store.versions.refusals import Refusal, read_refusals, write_refusal
+from elastic_ctr.store.versions.safeguards import (
+    Refusal,
+    is_gone,
+    is_resumed,
+    newest_hold,
+    read_refusals,
+    write_refusal,
+    write_resumption,
+)
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +76,8 @@ _CLOCK_JUMP = 2.0
 class CubeTransfer:
     """The release document and everything that leads to it. Made and used inside one event loop.
 
-    A pod that has not reported for `reportTimeoutSeconds` counts as empty. Without a state file, cube-transfer collects reports for
-    `stateRecoverySeconds` before it publishes anything.
+    A pod that has not reported for `report_timeout_seconds` counts as empty. Without a state file, cube-transfer collects reports for
+    `state_recovery_seconds` before it publishes anything.
     """
 
     def __init__(self, config: CubeTransferFile, store: Store, tokens: Tokens | None = None) -> None:
@@ -97,7 +105,9 @@ class CubeTransfer:
         self._scanning = asyncio.Lock()
         self._looked = asyncio.Event()
         self._began = time.monotonic()
-        self._clock_offset = time.time() - time.monotonic()
+        self._clock = SteadyClock(0.0, _CLOCK_JUMP)
+        # The jumps of the clock, in seconds, by which the times in `state` are shifted.
+        self._followed = 0.0
         self._revision = 0
         self._retention_at = 0.0
         self._stopping = False
@@ -170,8 +180,8 @@ class CubeTransfer:
     # Present state
 
     def now(self) -> float:
-        """Return unix seconds of a clock that is never set, so that differences are exact."""
-        return time.monotonic() + self._clock_offset
+        """Return unix seconds of a clock that is set only by `_follow_clock`, together with the times in `state`."""
+        return self._clock() + self._followed
 
     @property
     def listening(self) -> bool:
@@ -323,10 +333,9 @@ class CubeTransfer:
                 self._decide()
 
     def _follow_clock(self) -> None:
-        moved = time.time() - self.now()
-        if abs(moved) > _CLOCK_JUMP:
-            log.warning("this machine's clock was set by %+.1f s; no wait becomes shorter or longer by it", moved)
-            self._clock_offset += moved
+        self._clock()
+        if moved := self._clock.moved - self._followed:
+            self._followed += moved
             if self.state is not None:
                 self.state = rules_of.with_clock_moved(self.state, moved)
 

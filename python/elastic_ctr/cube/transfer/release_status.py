@@ -5,7 +5,6 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -13,10 +12,20 @@ from elastic_ctr.cube.placement import abandoned_versions, skipped_versions
 from elastic_ctr.cube.release import AgentReport, ReaderReport
 from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.controller import CubeTransfer
-from elastic_ctr.cube.transfer.state import ReleaseState, Times
+from elastic_ctr.cube.transfer.state import ReleaseState, StepTimes
 from elastic_ctr.runtime.metrics import Metrics
-from elastic_ctr.store.versions.holds import Hold
+from elastic_ctr.runtime.status.status_document import PublishingHold
+from elastic_ctr.runtime.status.transfer_status import (
+    BuildStatus,
+    CandidateStatus,
+    CubePodStatus,
+    ReleaseStatus,
+    ServingPodStatus,
+    ShardStatus,
+    VersionTimes,
+)
 from elastic_ctr.store.versions.manifest import VersionManifest, freshness_seconds
+from elastic_ctr.store.versions.safeguards import Hold
 
 # Event times this far ahead of now mean that clocks differ; an hour that is published before its end is less far ahead.
 _CLOCKS_DIFFER = 2 * 3600.0
@@ -27,37 +36,36 @@ _SHORTEST_INTERVAL = 3600.0
 _LONG_PAST = 48
 
 
-def status_of(transfer: CubeTransfer) -> dict[str, Any]:
-    """Return the JSON of /status."""
+def status_of(transfer: CubeTransfer) -> ReleaseStatus:
     document, scan, progress = transfer.document, transfer.scan, transfer.builder.progress
     # There is no state while cube-transfer collects reports.
     state = transfer.state or ReleaseState(generation=1)
     manifests = {} if scan is None else scan.manifests
     live = None if state.live is None else manifests.get(state.live)
-    return {
-        "role": "cube-transfer",
-        "listening": transfer.listening,
-        "generation": None if transfer.listening else state.generation,
-        "revision": None if document is None else document.revision,
-        "live": state.live,
-        "previous": state.previous,
-        "promotionPaused": state.promotion_paused,
-        "hold": None if state.held is None else state.held.model_dump(mode="json", by_alias=True),
-        "candidate": None if state.candidate is None else _candidate(transfer, state),
-        "published": sorted(manifests),
-        "built": [] if scan is None else sorted(scan.dictionaries),
-        "building": None if progress is None else progress.model_dump(mode="json", by_alias=True),
-        "next": transfer.now_building(),
-        "skipped": list(skipped_versions(manifests, state.was_live, state.live, state.candidate, state.refused)),
-        "abandoned": list(abandoned_versions(manifests)),
-        "refused": {str(v): reason for v, reason in sorted(state.refused.items())},
-        "problems": problems_of(transfer),
-        "shards": _shards(transfer),
-        "readers": _readers(transfer),
-        "eventTimeMax": None if live is None else live.event_time_max,
-        "freshnessSeconds": None if live is None else round(freshness_seconds(live.event_time_max, time.time()), 3),
-        "versions": {str(v): _times(transfer, v, each) for v, each in state.times.items()},
-    }
+    return ReleaseStatus(
+        role="cube-transfer",
+        listening=transfer.listening,
+        generation=None if transfer.listening else state.generation,
+        revision=None if document is None else document.revision,
+        live=state.live,
+        previous=state.previous,
+        promotion_paused=state.promotion_paused,
+        hold=None if state.held is None else PublishingHold.model_validate(state.held.model_dump(by_alias=True)),
+        candidate=None if state.candidate is None else _candidate(transfer, state, state.candidate),
+        published=tuple(sorted(manifests)),
+        built=() if scan is None else tuple(sorted(scan.dictionaries)),
+        building=None if progress is None else BuildStatus.model_validate(progress),
+        next=transfer.now_building(),
+        skipped=tuple(skipped_versions(manifests, state.was_live, state.live, state.candidate, state.refused)),
+        abandoned=tuple(abandoned_versions(manifests)),
+        refused=dict(sorted(state.refused.items())),
+        problems=tuple(problems_of(transfer)),
+        shards=_shards(transfer),
+        readers=_readers(transfer),
+        event_time_max=None if live is None else live.event_time_max,
+        freshness_seconds=None if live is None else round(freshness_seconds(live.event_time_max, time.time()), 3),
+        versions={version: _times(transfer, version, each) for version, each in state.times.items()},
+    )
 
 
 def overdue_intervals(published: Sequence[VersionManifest], live: VersionManifest | None, now: float) -> float | None:
@@ -140,7 +148,7 @@ def _dead_shards(transfer: CubeTransfer) -> list[int]:
     return [shard for shard in range(transfer.config.shards) if shard not in up]
 
 
-def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
+def _candidate(transfer: CubeTransfer, state: ReleaseState, version: int) -> CandidateStatus:
     view = transfer.view()
     waits: list[str] = []
     missing: tuple[int, ...] = ()
@@ -165,56 +173,58 @@ def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
                 waits.append(
                     f"it answers a share of the requests for {rules_of.canary_seconds_left(state, view):.0f} s more"
                 )
-    return {
-        "version": state.candidate,
-        "restoring": state.restoring,
-        "canary": canary,
-        "waitsFor": waits,
-        "missingPartitions": list(missing),
-        "silentReaders": list(silent),
-        "completeSeconds": None if state.complete_since is None else round(transfer.now() - state.complete_since, 3),
-    }
+    return CandidateStatus(
+        version=version,
+        restoring=state.restoring,
+        canary=canary,
+        waits_for=tuple(waits),
+        missing_partitions=missing,
+        silent_readers=silent,
+        complete_seconds=None if state.complete_since is None else round(transfer.now() - state.complete_since, 3),
+    )
 
 
-def _shards(transfer: CubeTransfer) -> list[dict[str, Any]]:
+def _shards(transfer: CubeTransfer) -> tuple[ShardStatus, ...]:
     heard = transfer.agents.heard()
     dead = set(_dead_shards(transfer))
-    return [
-        {
-            "shard": shard,
-            "up": shard not in dead and shard < transfer.config.shards,
-            "pods": [
-                {
-                    **report.model_dump(mode="json", include={"pod", "address", "draining", "errors"}),
-                    "loaded": {str(version): len(parts) for version, parts in sorted(report.loaded.items())},
-                    "secondsSinceReport": round(time.monotonic() - at, 3),
-                }
+    return tuple(
+        ShardStatus(
+            shard=shard,
+            up=shard not in dead and shard < transfer.config.shards,
+            pods=tuple(
+                CubePodStatus(
+                    pod=report.pod,
+                    address=report.address,
+                    draining=report.draining,
+                    errors=report.errors,
+                    loaded={version: len(parts) for version, parts in sorted(report.loaded.items())},
+                    seconds_since_report=round(time.monotonic() - at, 3),
+                )
                 for report, at in heard
                 if report.shard == shard
-            ],
-        }
+            ),
+        )
         for shard in sorted({*range(transfer.config.shards), *(report.shard for report, _ in heard)})
-    ]
+    )
 
 
-def _readers(transfer: CubeTransfer) -> list[dict[str, Any]]:
-    return [
-        {
-            **report.model_dump(mode="json", by_alias=True, exclude={"document"}),
-            "secondsSinceReport": round(time.monotonic() - at, 3),
-        }
+def _readers(transfer: CubeTransfer) -> tuple[ServingPodStatus, ...]:
+    return tuple(
+        ServingPodStatus.model_validate(
+            {**report.model_dump(exclude={"document"}), "seconds_since_report": round(time.monotonic() - at, 3)}
+        )
         for report, at in transfer.readers.heard()
-    ]
+    )
 
 
-def _times(transfer: CubeTransfer, version: int, times: Times) -> dict[str, Any]:
+def _times(transfer: CubeTransfer, version: int, times: StepTimes) -> VersionTimes:
     build = transfer.builder.seconds.get(version)
-    return {
-        **times.model_dump(mode="json", by_alias=True),
-        "secondsToLive": times.seconds_to_live,
-        "buildSeconds": None if build is None else build.seconds,
-        "buildSecondsByStage": {} if build is None else build.seconds_by_stage,
-    }
+    return VersionTimes(
+        **times.model_dump(),
+        seconds_to_live=times.seconds_to_live,
+        build_seconds=None if build is None else build.seconds,
+        build_seconds_by_stage={} if build is None else build.seconds_by_stage,
+    )
 
 
 def metrics_of(transfer: CubeTransfer) -> Metrics:
@@ -223,25 +233,28 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
 
     def gauges() -> Iterator[Metric]:
         status = status_of(transfer)
-        live = status["versions"].get(str(status["live"]), {})
         for name, what, value in (
-            ("live_version", "Id of the live version.", status["live"]),
-            ("candidate_version", "Id of the candidate.", (status["candidate"] or {}).get("version")),
-            ("generation", "Generation of the release.", status["generation"]),
+            ("live_version", "Id of the live version.", status.live),
+            (
+                "candidate_version",
+                "Id of the candidate.",
+                None if status.candidate is None else status.candidate.version,
+            ),
+            ("generation", "Generation of the release.", status.generation),
             (
                 "promotion_paused",
                 "1 while promotion is paused by a rollback or a publishing hold.",
-                status["promotionPaused"],
+                status.promotion_paused,
             ),
-            ("refused_versions", "Refused versions.", len(status["refused"])),
+            ("refused_versions", "Refused versions.", len(status.refused)),
             ("cube_pods", "Cube pods that report.", len(transfer.agents.reports)),
-            ("serving_pods", "Serving pods that report.", len(status["readers"])),
+            ("serving_pods", "Serving pods that report.", len(status.readers)),
             ("dead_shards", "Shards without a pod that is up.", len(_dead_shards(transfer))),
-            ("problems", "Sentences in the status that ask for the operator.", len(status["problems"])),
+            ("problems", "Sentences in the status that ask for the operator.", len(status.problems)),
             (
                 "freshness_seconds",
                 "Seconds since the newest event that the live version has learned.",
-                status["freshnessSeconds"],
+                status.freshness_seconds,
             ),
             (
                 "overdue_intervals",
@@ -251,7 +264,7 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
             (
                 "publish_to_live_seconds",
                 "From publishing the live version to its going live for the first time.",
-                live.get("secondsToLive"),
+                status.seconds_to_live,
             ),
         ):
             yield GaugeMetricFamily(f"elastic_ctr_cube_transfer_{name}", what, value=_number(value))
@@ -260,8 +273,9 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
             "Seconds of the last build by stage, over its processes.",
             labels=("stage",),
         )
+        build = status.building or BuildStatus()
         for stage in ("reading", "building", "publishing"):
-            stages.add_metric((stage,), _number((status["building"] or {}).get("secondsByStage", {}).get(stage)))
+            stages.add_metric((stage,), _number(build.seconds_by_stage.get(stage)))
         yield stages
 
     metrics.computed(gauges)

@@ -9,16 +9,16 @@ from pydantic import Field
 
 from elastic_ctr.config.roles import CubeTransferConfig
 from elastic_ctr.cube.placement import (
+    CandidateVerdict,
     Holders,
-    Verdict,
     lacking_partitions,
     next_candidate,
     pods_lacking_parts,
     readers_verdict,
 )
 from elastic_ctr.cube.release import AgentReport, Generation, Placement, ReaderReport, ReleaseDocument, following
-from elastic_ctr.store.versions.holds import Hold
 from elastic_ctr.store.versions.manifest import DictionaryManifest, Record, VersionId, VersionManifest, Whole
+from elastic_ctr.store.versions.safeguards import Hold
 
 # Number of past versions whose times and names are kept.
 REMEMBERED = 64
@@ -30,7 +30,7 @@ class RollbackRefused(ValueError):
     """A rollback is impossible; the text has the reason and the possible versions."""
 
 
-class Times(Record):
+class StepTimes(Record):
     """Unix seconds at which a version first reached a step. `published` is by the master's clock, the others by
     cube-transfer's.
     """
@@ -73,7 +73,7 @@ class ReleaseState(Record):
     refused: dict[VersionId, str] = Field(default_factory=dict)
     was_live: tuple[VersionId, ...] = ()
     deleted: tuple[VersionId, ...] = ()
-    times: dict[VersionId, Times] = Field(default_factory=dict)
+    times: dict[VersionId, StepTimes] = Field(default_factory=dict)
     hold: Hold | None = None
     resumed: Whole = 0
     spared: VersionId | None = None
@@ -226,7 +226,7 @@ def lagging_pods(state: ReleaseState, view: View, rules: CubeTransferConfig) -> 
     return tuple(pod for pod in lack(candidate) if pod not in without_live)
 
 
-def validation_verdict(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Verdict:
+def validation_verdict(state: ReleaseState, view: View, rules: CubeTransferConfig) -> CandidateVerdict:
     """Return the validation of the candidate by serving pods."""
     assert state.candidate is not None
     return readers_verdict(state.candidate, view.readers, _waited(state, view), rules.validation_timeout_seconds)
@@ -373,9 +373,9 @@ def refuse(state: ReleaseState, version: int, reason: str) -> ReleaseState:
 
 def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) -> ReleaseState:
     """Add times of steps; the first time of a step stays. Return the same object if nothing is new."""
-    oldest, found = _oldest_noted(state), dict[int, Times]()
+    oldest, found = _oldest_noted(state), dict[int, StepTimes]()
     for version, at in moments.items():
-        known = state.times.get(version, Times())
+        known = state.times.get(version, StepTimes())
         fresh = {name: when for name, when in at.items() if getattr(known, name) is None}
         if version >= oldest and fresh:
             found[version] = known.model_copy(update=fresh)

@@ -30,13 +30,11 @@ from elastic_ctr.features.statistics.document import (
     TextStatistics,
     series_of,
 )
-from elastic_ctr.features.statistics.moments import MOST_NUMBERS, Sums, sums_of
-from elastic_ctr.features.statistics.quantiles import Points, Quantiles
+from elastic_ctr.features.statistics.sketches import MOST_NUMBERS, Points, QuantileSketch, Sums, sums_of
 from elastic_ctr.features.transforms.formulas import Texts
 from elastic_ctr.features.transforms.xxh3 import hashes_of
-from elastic_ctr.formats.cells import Cells, joined_cells
-from elastic_ctr.formats.copied_cells import copied
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.cells import Cells, copied, joined_cells
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.machine_code.compiled import compiled
 
 CHUNK_ROWS = 1 << 16
@@ -89,7 +87,7 @@ def _each(update: Callable[..., None], *items: Iterable[Any]) -> None:
     deque(map(update, *items), 0)
 
 
-class _Texts:
+class _TextColumn:
     """The collected statistics of a text input."""
 
     def __init__(self, separator: str, top: int) -> None:
@@ -146,7 +144,7 @@ class _Numbers:
         self._least, self._most = np.inf, -np.inf
         self._sums = Sums()
         self._distinct = datasketches.hll_sketch(_LG_REGISTERS, datasketches.HLL_8)
-        self._quantiles = Quantiles()
+        self._quantiles = QuantileSketch()
 
     def add(self, cells: Cells, place: int) -> None:
         self._rows += len(cells)
@@ -175,14 +173,14 @@ class _Numbers:
 class Collector:
     """Collects the statistics of the rows of one part. `top` is the length of the list of most frequent values."""
 
-    def __init__(self, inputs: Inputs, top: int = TOP) -> None:
+    def __init__(self, inputs: InputColumns, top: int = TOP) -> None:
         for names in ([*map(series_of, inputs.texts)], inputs.numbers):
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise ValueError(f"the input {twice!r} is read twice in the same way; give it once")
         self._inputs = inputs
         self._top = top
-        self._texts = [_Texts(each.separator, top) for each in inputs.texts]
+        self._texts = [_TextColumn(each.separator, top) for each in inputs.texts]
         self._numbers = [_Numbers() for _ in inputs.numbers]
         self._waiting: list[Cells] = []
         self._waiting_rows = self._waiting_bytes = 0
@@ -227,7 +225,7 @@ def _packed(facts: dict[str, Any], arrays: Arrays) -> bytes:
     return packed.getvalue()
 
 
-class Part(NamedTuple):
+class StatisticsPart(NamedTuple):
     """A part made by a collector. `head` encodes the inputs, with equal bytes for equal inputs; each has a series, texts first."""
 
     head: bytes
@@ -239,7 +237,7 @@ def part_name(path: str, start: int) -> str:
     return f"{path} from byte {start:015d}"
 
 
-def part_of(name: str, data: bytes) -> Part:
+def part_of(name: str, data: bytes) -> StatisticsPart:
     """Read a packed part without a copy. Raises ValueError if the bytes are damaged."""
     begin = len(_MAGIC) + _DIGEST_BYTES
     body = memoryview(data)[begin:]
@@ -251,7 +249,7 @@ def part_of(name: str, data: bytes) -> Part:
     sizes = data.index(b"\n", head + 1)
     ends = accumulate(json.loads(data[head + 1 : sizes]), initial=sizes + 1)
     whole = memoryview(data)
-    return Part(data[begin:head], tuple(whole[first:last] for first, last in pairwise(ends)))
+    return StatisticsPart(data[begin:head], tuple(whole[first:last] for first, last in pairwise(ends)))
 
 
 class _Series:
@@ -351,7 +349,7 @@ def _error(frequent: Any) -> int:
 
 
 def _number(parts: Iterable[_Series]) -> NumberStatistics:
-    rows, sums, distinct, quantiles = 0, Sums(), _Distinct(), Quantiles()
+    rows, sums, distinct, quantiles = 0, Sums(), _Distinct(), QuantileSketch()
     least, most = np.inf, -np.inf
     for part in parts:
         rows += part.facts["rows"]

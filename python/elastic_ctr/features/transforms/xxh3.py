@@ -233,3 +233,20 @@ def hashes_of(prefix: bytes, texts: Bytes, offsets: Offsets) -> Keys:
         np.empty(8, np.uint64), hashes,
     )  # fmt: skip
     return hashes
+
+
+Words = npt.NDArray[np.uint64]
+
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+"""The step of splitmix64 from one word to the next."""
+
+
+def mixed(words: Words) -> Words:
+    """Mix words as splitmix64 (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
+
+    It maps u64 by a bijection in which each bit of a result depends on all bits of its word, so that words look random.
+    """
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found: Words = words ^ (words >> np.uint64(31))
+    return found

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_ctr.formats.imports.importers import ImportRefused, Row, RowRefused, Rows
+from elastic_ctr.formats.imports.importers import ImportedRow, ImportRefused, RowRefused, Rows
 from elastic_ctr.formats.imports.proposal import Proposal, Proposed
 from elastic_ctr.formats.imports.row_answers import Answers
 from elastic_ctr.formats.imports.text_files import lines_of_file, records_of, without_last_empty
@@ -220,13 +220,15 @@ class CsvImport:
             way_out += f"; they are not separated by {self._form.delimiter!r}, which --delimiter changes"
         raise ImportRefused(f"{file} has no column {wanted!r}; its columns are: {shown}; {way_out}.")
 
-    def _row_or_refused(self, line: bytes, number: int, width: int, order: list[int] | None) -> Row | RowRefused:
+    def _row_or_refused(
+        self, line: bytes, number: int, width: int, order: list[int] | None
+    ) -> ImportedRow | RowRefused:
         try:
             return self._row(line, width, order)
         except RowRefused as refused:
             return RowRefused(refused.reason, f"line {number}: {refused}")
 
-    def _row(self, line: bytes, width: int, order: list[int] | None) -> Row:
+    def _row(self, line: bytes, width: int, order: list[int] | None) -> ImportedRow:
         """Raises RowRefused."""
         form = self._form
         cells = self._cells(line)
@@ -257,7 +259,7 @@ class CsvImport:
         if not self._proposal.full:
             self._proposal.add([cells[place].decode() for place in self._of_features])
         self.rewritten += not kept
-        return Row(show, click, time, line if kept else self._line(cells))
+        return ImportedRow(show, click, time, line if kept else self._line(cells))
 
     def _cells(self, line: bytes) -> list[bytes]:
         """Raises RowRefused."""
@@ -287,3 +289,47 @@ class CsvImport:
         return b",".join(
             b'"' + cell.replace(b'"', b'""') + b'"' if b'"' in cell or b"," in cell else cell for cell in cells
         )
+
+
+_NUMBERS = tuple(f"I{number}" for number in range(1, 14))
+_CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
+CRITEO = CsvFormat(
+    label="label",
+    delimiter="\t",
+    quote=None,
+    header=False,
+    columns=("label", *_NUMBERS, *_CATEGORIES),
+    features={
+        **dict.fromkeys(_NUMBERS, "{type: numeric, transform: [log1p], missing: 0}"),
+        **dict.fromkeys(_CATEGORIES, "{type: categorical}"),
+    },
+)
+
+
+class CriteoImport(CsvImport):
+    """An import that recognizes files of other forms: the rows of the test set have no label, and copies have commas or a header."""
+
+    def rows(self, lines: Iterator[bytes], name: str) -> Rows:
+        """As CsvImport.rows."""
+        first = next(lines, None)
+        if first is None:
+            return
+        columns = first.count(b"\t") + 1
+        if columns == len(CRITEO.columns) - 1:
+            asked = ",".join(CRITEO.columns[1:])
+            raise ImportRefused(
+                f"{name} has {columns} columns: it has no label, as Criteo's test set, and nothing can be learned from it; a model that "
+                f"runs scores it: elastic-ctr predict {name} --format tsv --columns {asked}"
+            )
+        if columns == 1 and first.count(b",") >= len(CRITEO.columns) - 2:
+            raise ImportRefused(
+                f"{name} has commas between its columns, and Criteo's files have tabs; use `import csv`."
+            )
+        if first.split(b"\t")[0] == b"label":
+            raise ImportRefused(f"{name} has a header, and Criteo's files have none; use `import tsv --label label`.")
+        yield from super().rows(_with(first, lines), name)
+
+
+def _with(first: bytes, lines: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from lines

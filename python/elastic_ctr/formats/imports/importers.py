@@ -39,7 +39,7 @@ class RowRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ImportedRow:
     """Show and click, the time if there is one, and the line that is written."""
 
     show: int
@@ -48,7 +48,7 @@ class Row:
     line: bytes
 
 
-Rows = Iterator[Row | RowRefused]
+Rows = Iterator[ImportedRow | RowRefused]
 
 
 class Importer(Protocol):
@@ -100,7 +100,7 @@ class Summary:
         """The share of refused rows among all rows."""
         return self.refused.total() / self.rows if self.rows else 0.0
 
-    def count(self, file: str, row: Row | RowRefused) -> None:
+    def count(self, file: str, row: ImportedRow | RowRefused) -> None:
         self.rows += 1
         if isinstance(row, RowRefused):
             self.refused[row.reason] += 1
@@ -230,7 +230,7 @@ def _publish(
 
 def _read(
     files: Sequence[Path], importer: Importer, report: Callable[[str], None]
-) -> Iterator[tuple[str, Row | RowRefused]]:
+) -> Iterator[tuple[str, ImportedRow | RowRefused]]:
     for path in files:
         for number, row in enumerate(importer.file_rows(path), 1):
             if number % _REPORT_ROWS == 0:

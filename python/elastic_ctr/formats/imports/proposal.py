@@ -6,14 +6,53 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from elastic_ctr.formats.imports.category_texts import NUMBER, note_of_texts
-from elastic_ctr.formats.imports.event_times import looks_like_time
-from elastic_ctr.formats.imports.feature_names import free_name, names_of_features, yaml_text
-from elastic_ctr.formats.missing_words import USUAL_WORDS
+from elastic_ctr.formats.imports.cell_texts import NUMBER, looks_like_time, note_of_texts
+from elastic_ctr.formats.inputs import USUAL_WORDS
+
+_NOT_IN_A_NAME = re.compile(r"[^!-9;-~]|^<<$")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Words that YAML does not read as text.
+_NO_TEXT = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+# Characters that JSON writes unescaped, and that YAML does not read as themselves.
+_UNREADABLE = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def names_of_features(columns: Sequence[str]) -> list[str]:
+    """Return a unique name for each column: its own if it is valid for a feature, else a similar one, or `column_5` for the fifth."""
+    possible = [
+        (_NOT_IN_A_NAME.sub("_", column) or "_") if column.isascii() else f"column_{number}"
+        for number, column in enumerate(columns, 1)
+    ]
+    # YAML would read these names as truth values.
+    possible = [f"{name}_" if name in {"true", "false"} else name for name in possible]
+    taken = {column for column, name in zip(columns, possible, strict=True) if column == name}
+    names = []
+    for column, name in zip(columns, possible, strict=True):
+        names.append(name if column == name else free_name(name, taken))
+        taken.add(names[-1])
+    return names
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Return `name`, or `name` with the first number appended that is not taken."""
+    number = 1
+    found = name
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    return found
+
+
+def yaml_text(text: str) -> str:
+    """Return text for a YAML file, in quotes if it needs them."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _NO_TEXT:
+        return text
+    return _UNREADABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
+
 
 MOST_ROWS = 20_000
 """So many rows are looked at."""
@@ -44,7 +83,7 @@ _CATEGORY = "{type: categorical"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ColumnVerdict:
     """The proposal for a column. `settings` are its feature's, as YAML; empty: the column is left out, and `why` is the reason."""
 
     settings: str
@@ -102,35 +141,35 @@ class ColumnSample:
         """Note a value that no feature can have, such as an object."""
         self._unreadable = what
 
-    def verdict(self, rows: int, *, kept: bool) -> Verdict:
+    def verdict(self, rows: int, *, kept: bool) -> ColumnVerdict:
         """Return the proposal after `rows` rows. `kept`: the user named the column, so only an unreadable one is left out."""
         if not self._name.strip():
-            return Verdict("", "it has no name, which a data frame's index has not either")
+            return ColumnVerdict("", "it has no name, which a data frame's index has not either")
         if self._unreadable:
-            return Verdict("", f"it holds {self._unreadable}")
+            return ColumnVerdict("", f"it holds {self._unreadable}")
         is_number = bool(self.numbers) and self._others.keys() <= set(USUAL_WORDS.numbers)
         if self._typed and self._is_float and not is_number:
-            return Verdict("", "it holds numbers with a point and texts; write it as one of them")
+            return ColumnVerdict("", "it holds numbers with a point and texts; write it as one of them")
         large = [number for number in self.numbers if abs(number) > _LARGEST]
         if is_number and self._is_like_an_amount and len(large) > _FEW * self._count:
-            return Verdict(
+            return ColumnVerdict(
                 "", f"it holds {large[0]:g}, and a number of a size above {_LARGEST:g} is a damaged one; mend such rows"
             )
         if not kept and (reason := self._useless(rows, is_number=is_number)):
-            return Verdict("", reason)
+            return ColumnVerdict("", reason)
         note = self._note_of_words()
         if not self._count:
-            return Verdict(f"{_CATEGORY}}}", "no row has a value")
+            return ColumnVerdict(f"{_CATEGORY}}}", "no row has a value")
         if is_number and self._is_like_an_amount:
             if large:
                 note = f"the column {self._name!r} holds {large[0]:g}; a number of a size above {_LARGEST:g} is a damaged one: mend such rows."
-            return Verdict(self._number(), self._range(), note)
+            return ColumnVerdict(self._number(), self._range(), note)
         if is_number and self._has_point:
-            return Verdict(f"{_CATEGORY}, round: 0}}", "whole numbers with a point, which may be ids", note)
+            return ColumnVerdict(f"{_CATEGORY}, round: 0}}", "whole numbers with a point, which may be ids", note)
         why = f"{len(self._texts):,} different values"
         if is_number:
             why += ": whole numbers may be ids"
-        return Verdict(f"{_CATEGORY}}}", why, self._note() or note)
+        return ColumnVerdict(f"{_CATEGORY}}}", why, self._note() or note)
 
     def _useless(self, rows: int, *, is_number: bool) -> str:
         """Return why the column is left out, or empty if it is not."""
@@ -281,12 +320,14 @@ class Proposal:
         for column, cell in zip(self.samples.values(), cells, strict=True):
             column.add(cell)
 
-    def _verdict(self, name: str) -> Verdict:
+    def _verdict(self, name: str) -> ColumnVerdict:
         if name in self._settings:
-            return Verdict(self._settings[name], "as this format has it")
+            return ColumnVerdict(self._settings[name], "as this format has it")
         found = self.samples[name].verdict(self.rows, kept=name in self._kept)
         if found.settings and name in self._separators:
-            return Verdict(f"{_CATEGORY}, separator: {yaml_text(self._separators[name])}}}", f"lists of {found.why}")
+            return ColumnVerdict(
+                f"{_CATEGORY}, separator: {yaml_text(self._separators[name])}}}", f"lists of {found.why}"
+            )
         return found
 
     def columns(self) -> list[Proposed]:

@@ -1,4 +1,7 @@
-"""Import of records with named and typed values, from JSON lines and Parquet, into hours of JSON lines."""
+"""Import of records with named and typed values, from JSON lines and Parquet, into hours of JSON lines.
+
+The rows of Parquet become JSON lines with decimals, dates, times and vectors in the form of requests.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import chain, islice
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import orjson
 
+from elastic_ctr.formats.imports.cell_texts import utc
 from elastic_ctr.formats.imports.delimited_files import RecordFormat
-from elastic_ctr.formats.imports.event_times import utc
-from elastic_ctr.formats.imports.importers import ImportRefused, Row, RowRefused, Rows
+from elastic_ctr.formats.imports.importers import ImportedRow, ImportRefused, RowRefused, Rows
 from elastic_ctr.formats.imports.proposal import Proposal, Proposed
+from elastic_ctr.formats.imports.text_files import lines_of_file, without_last_empty
 from elastic_ctr.formats.imports.written_values import WrittenValues, require_same
 
 _LOOKED_AT = 1_000
@@ -27,7 +32,7 @@ Given: TypeAlias = "dict[str, object]"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ImportedRecord:
     """A row of a file: its values, and its line if it comes from JSON lines."""
 
     number: int
@@ -81,11 +86,11 @@ class RecordImport:
         given = WrittenValues("jsonl", self._form, None, interval, splits)
         return given.text(start, end, self._proposed(), guessed=True)
 
-    def rows(self, records: Iterable[Record | RowRefused], name: str) -> Rows:
+    def rows(self, records: Iterable[ImportedRecord | RowRefused], name: str) -> Rows:
         """Yield rows of a file, or reasons to refuse them. Raises ImportRefused for a file that lacks a column."""
         coming = iter(records)
         first = list(islice(coming, _LOOKED_AT))
-        self._look_at([each for each in first if isinstance(each, Record)], name)
+        self._look_at([each for each in first if isinstance(each, ImportedRecord)], name)
         for each in chain(first, coming):
             if isinstance(each, RowRefused):
                 yield each
@@ -102,7 +107,7 @@ class RecordImport:
             self._proposal.separate(name, mark)
         return self._proposal
 
-    def _look_at(self, records: Sequence[Record], name: str) -> None:
+    def _look_at(self, records: Sequence[ImportedRecord], name: str) -> None:
         known = dict.fromkeys(column for each in records for column in each.values)
         if not records:
             return
@@ -124,7 +129,7 @@ class RecordImport:
                     "lists of numbers of different lengths; write each number into a column of its own"
                 )
 
-    def _row(self, record: Record) -> Row:
+    def _row(self, record: ImportedRecord) -> ImportedRow:
         """Raises RowRefused."""
         form = self._form
         given = record.values
@@ -151,7 +156,7 @@ class RecordImport:
                     self._sample(column, value)
         kept = bool(record.line) and all(given[name] == row[name] for name in answers) and not self._vectors
         self.rewritten += not kept
-        return Row(show, click, time, record.line if kept else orjson.dumps(row))
+        return ImportedRow(show, click, time, record.line if kept else orjson.dumps(row))
 
     def _is_feature(self, column: str) -> bool:
         form = self._form
@@ -220,7 +225,7 @@ def _plain(value: object, column: str) -> object:
     return value if value is None or isinstance(value, (str, bool, int, float, dict)) else str(value)
 
 
-def json_records(lines: Iterator[bytes], name: str) -> Iterator[Record | RowRefused]:
+def json_records(lines: Iterator[bytes], name: str) -> Iterator[ImportedRecord | RowRefused]:
     """Yield the records of JSON lines. Raises ImportRefused for a file that is one document."""
     for number, line in enumerate(lines, 1):
         if number == 1 and line.lstrip().startswith(b"["):
@@ -234,6 +239,60 @@ def json_records(lines: Iterator[bytes], name: str) -> Iterator[Record | RowRefu
             yield RowRefused("empty" if empty else "not_json", f"line {number}: it is not JSON ({wrong})")
             continue
         if isinstance(values, dict):
-            yield Record(number, values, line)
+            yield ImportedRecord(number, values, line)
         else:
             yield RowRefused("not_json", f"line {number}: it is no object, with a value for each column")
+
+
+class JsonImport(RecordImport):
+    """One import; a line is kept as it is if its label is 0, 1, true or false."""
+
+    def file_rows(self, path: Path) -> Rows:
+        """As Importer.file_rows."""
+        return self.rows(
+            json_records(without_last_empty(lines_of_file(path, self._form.encoding)), str(path)), str(path)
+        )
+
+
+_MOST_ROWS = 4_096
+
+
+class ParquetImport(RecordImport):
+    """One import."""
+
+    def file_rows(self, path: Path) -> Rows:
+        """As Importer.file_rows."""
+        return self.rows(_records(path), str(path))
+
+
+def _records(path: Path) -> Iterator[ImportedRecord]:
+    """Raises ImportRefused."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise ImportRefused(f"{path} has several columns {twice!r}; give each its own name.")
+            number = 0
+            for batch in file.iter_batches(_MOST_ROWS):
+                for values in _in_microseconds(batch).to_pylist():
+                    number += 1
+                    yield ImportedRecord(number, values)
+    except (pa.ArrowException, ValueError) as wrong:
+        if isinstance(wrong, ImportRefused):
+            raise
+        raise ImportRefused(f"{path} cannot be read as Parquet: {wrong}") from wrong
+
+
+def _in_microseconds(batch: Any) -> Any:
+    """Times as Python has them, which cuts nanoseconds off."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    for place, field in enumerate(batch.schema):
+        if types.is_timestamp(field.type) and field.type.unit == "ns":
+            times = batch.column(place).cast(pa.timestamp("us", field.type.tz), safe=False)
+            batch = batch.set_column(place, field.name, times)
+    return batch

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from elastic_ctr.formats.imports.event_times import FORMATS, ISO, parsed_time
+from elastic_ctr.formats.imports.cell_texts import FORMATS, ISO, parsed_time
 from elastic_ctr.formats.imports.importers import ImportRefused, RowRefused, clicked
 from elastic_ctr.formats.line import COUNT_LIMIT
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from elastic_ctr.formats.hours import values_text
-from elastic_ctr.formats.imports.importers import ImportRefused, Row, RowRefused, Rows, clicked, feasign_of
+from elastic_ctr.formats.imports.importers import ImportedRow, ImportRefused, RowRefused, Rows, clicked, feasign_of
 from elastic_ctr.formats.imports.proposal import Proposal, Proposed
 from elastic_ctr.formats.imports.row_answers import Answers
 from elastic_ctr.formats.imports.text_files import lines_of_file
@@ -186,7 +186,7 @@ class SparseImport:
         for number, line in enumerate(lines, 1):
             try:
                 click, tokens = self.form.tokens(line)
-                yield Row(1, click, None, self._json(click, tokens) if self.numbers else _clicks(click, tokens))
+                yield ImportedRow(1, click, None, self._json(click, tokens) if self.numbers else _clicks(click, tokens))
             except RowRefused as refused:  # noqa: PERF203 (one row, not the file)
                 yield RowRefused(refused.reason, f"line {number}: {refused}")
 

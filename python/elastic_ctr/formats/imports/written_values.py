@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from elastic_ctr.formats.hours import VALUES
-from elastic_ctr.formats.imports.feature_names import yaml_text
 from elastic_ctr.formats.imports.importers import ImportRefused
-from elastic_ctr.formats.imports.proposal import Proposal
+from elastic_ctr.formats.imports.proposal import Proposal, yaml_text
 from elastic_ctr.formats.imports.row_answers import Answers
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from elastic_ctr.formats.cells import Cells, Places
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.line import Reason
 
 MOST_ROWS = 1 << 11
@@ -42,7 +42,7 @@ class Wanted:
     show 1 and click 0.
     """
 
-    inputs: Inputs
+    inputs: InputColumns
     label: str | None = None
     shows: str | None = None
     late_clicks: bool = False

@@ -20,11 +20,11 @@ from elastic_ctr.formats.cells import Bytes, Cells, Places
 from elastic_ctr.formats.convert import EXCERPT_BYTES
 from elastic_ctr.formats.json_rows import CellRefused, row_of
 from elastic_ctr.formats.json_rows import shown as shown_value
-from elastic_ctr.formats.json_scan import CellRoom, Columns, columns_of, new_cells, scan_lines
+from elastic_ctr.formats.json_scan import CellRoom, JsonColumns, columns_of, new_cells, scan_lines
 from elastic_ctr.formats.line import Reason
-from elastic_ctr.formats.readers import refusals
+from elastic_ctr.formats.readers import row_refusals
 from elastic_ctr.formats.readers.batches import MOST_BYTES, MOST_ROWS, RefusedRow, RowBatch, Wanted
-from elastic_ctr.formats.readers.refusals import Codes, judge_counts, refusal, shown
+from elastic_ctr.formats.readers.row_refusals import Codes, judge_counts, refusal, shown
 from elastic_ctr.machine_code.json_marks import marks_of, repeated_name
 
 _BLANKS = b" \t\r"
@@ -44,7 +44,7 @@ class _Reader:
         self._wanted = wanted
         self._max_line_bytes = max_line_bytes
         self._names = {*wanted.inputs.columns, *wanted.counts}
-        self._columns: Columns = columns_of(wanted.inputs, counts=wanted.counts, skips=True)
+        self._columns: JsonColumns = columns_of(wanted.inputs, counts=wanted.counts, skips=True)
         # A value takes at most as many bytes as text as in its line, once for each way of reading its column.
         self._copies = int(np.diff(self._columns.starts).max(initial=0))
         self._most_rows = min(max(MOST_BYTES // wanted.row_bytes, 1), MOST_ROWS)
@@ -68,24 +68,24 @@ class _Reader:
         bad, details = np.zeros((len(codes), counted), np.uint8), np.zeros(len(codes), np.int64)
         refused: dict[int, tuple[Reason, str]] = {}
         left = np.flatnonzero(codes).tolist()
-        codes[:] = refusals.FINE
+        codes[:] = row_refusals.FINE
         for row in left:
             begin, end = lines[row].tolist()
             if end - begin > self._max_line_bytes:
-                codes[row] = refusals.TOO_LONG
+                codes[row] = row_refusals.TOO_LONG
             elif not block[begin:end].strip(_BLANKS):
-                codes[row] = refusals.EMPTY
+                codes[row] = row_refusals.EMPTY
             elif wrong := self._take(block[begin:end], data, cells, row, bad[row]):
                 refused[row] = wrong
         shows, clicks = judge_counts(self._wanted, cells.numbers[:, :counted], bad, codes, details)
         for row, wrong in list(refused.items()):
             # The first reason counts: label and shows come before the columns, and a line that is no object before both.
-            if codes[row] == refusals.FINE or wrong[0] == Reason.NOT_JSON:
-                codes[row] = refusals.NOT_READ
+            if codes[row] == row_refusals.FINE or wrong[0] == Reason.NOT_JSON:
+                codes[row] = row_refusals.NOT_READ
         places = offset + lines[:, 0]
         if offset == 0 and block.startswith(codecs.BOM_UTF8) and places[0] == len(codecs.BOM_UTF8):
             places[0] = 0
-        kept = codes == refusals.FINE
+        kept = codes == row_refusals.FINE
         numbers = cells.numbers[:, counted:]
         if kept.all():
             rows = Cells(data, cells.begins, cells.ends, np.ascontiguousarray(numbers))
@@ -96,7 +96,7 @@ class _Reader:
             begin, end = lines[row].tolist()
             why = (
                 refused[row]
-                if codes[row] == refusals.NOT_READ
+                if codes[row] == row_refusals.NOT_READ
                 else self._why(block[begin:end], codes[row], details[row])
             )
             out.append(RefusedRow(int(places[row]), *why, block[begin : min(end, begin + EXCERPT_BYTES)]))
@@ -137,7 +137,7 @@ class _Reader:
         return None
 
     def _why(self, line: bytes, code: int, detail: int) -> tuple[Reason, str]:
-        if code in (refusals.TOO_LONG, refusals.EMPTY):
+        if code in (row_refusals.TOO_LONG, row_refusals.EMPTY):
             return refusal(code, limit=self._max_line_bytes)
         given: Mapping[str, Any] = orjson.loads(line)
         facts = {"column": self._wanted.counts[detail], "value": _shown(given.get(self._wanted.counts[detail]))}
@@ -157,7 +157,7 @@ def _shown(value: Any) -> str:
 def _count(value: Any) -> tuple[float, int]:
     """Return a label or a number of shows, and its code."""
     if value is None:
-        return math.nan, refusals.FINE
+        return math.nan, row_refusals.FINE
     if not isinstance(value, (bool, int, float)):
-        return math.nan, refusals.NOT_A_NUMBER
-    return float(value), refusals.FINE
+        return math.nan, row_refusals.NOT_A_NUMBER
+    return float(value), row_refusals.FINE

@@ -6,26 +6,27 @@ a row is a line. Cells are offsets into the block, without copies.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from elastic_ctr.formats.decimals import MOST_DIGITS, nearest_float
-from elastic_ctr.formats.readers import refusals
-from elastic_ctr.formats.utf8 import is_utf8
+from elastic_ctr.formats.cells import Places
+from elastic_ctr.formats.decimals import MOST_DIGITS, is_utf8, nearest_float
+from elastic_ctr.formats.readers import row_refusals
+from elastic_ctr.formats.readers.row_refusals import Codes
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import equal_bytes, load_u64, trailing_zeros
 
 _FINE, _TOO_LONG, _EMPTY, _OPEN_QUOTE, _AFTER_QUOTE, _WRONG_COLUMNS, _NOT_A_NUMBER, _NOT_UTF8, _NOT_BOTH = (
-    refusals.FINE,
-    refusals.TOO_LONG,
-    refusals.EMPTY,
-    refusals.OPEN_QUOTE,
-    refusals.AFTER_QUOTE,
-    refusals.WRONG_COLUMNS,
-    refusals.NOT_A_NUMBER,
-    refusals.NOT_UTF8,
-    refusals.NOT_BOTH,
+    row_refusals.FINE,
+    row_refusals.TOO_LONG,
+    row_refusals.EMPTY,
+    row_refusals.OPEN_QUOTE,
+    row_refusals.AFTER_QUOTE,
+    row_refusals.WRONG_COLUMNS,
+    row_refusals.NOT_A_NUMBER,
+    row_refusals.NOT_UTF8,
+    row_refusals.NOT_BOTH,
 )
 HARD = 255
 """The code of a number that `read_numbers` leaves to a slower and exact way."""
@@ -54,39 +55,76 @@ def _stops(block: Any, at: Any, separator: Any) -> Any:
     return found
 
 
-@compiled
-def split_lines(
-    block: Any,
-    at: Any,
-    separator: Any,
-    quoted: Any,
-    max_line_bytes: Any,
-    starts: Any,
-    slots: Any,
-    begins: Any,
-    ends: Any,
-    spans: Any,
-    lines: Any,
-    codes: Any,
-    details: Any,
-) -> Any:
-    """Find the cells of lines until the end or the room. Return the number of rows and the offset after them.
+class LineRules(NamedTuple):
+    """How lines are split into cells."""
 
-    Args:
-        block: u8 of whole lines. Doubled quotes within quotes become one, in place: the rest of the cell moves up.
-        at: the offset of the first line.
-        separator: the byte between cells.
-        quoted: true if a cell may be in quotes.
-        max_line_bytes: a longer line is refused.
-        starts: column c of the file is read as the slots `slots[starts[c]:starts[c + 1]]`.
-        slots: indices of cells, first of the texts, then of the others.
-        begins: i64[rows, texts], filled with the begin of each text
-        ends: and the end.
-        spans: i64[rows, rest, 2], filled with begin and end of each other cell.
-        lines: i64[rows, 2], filled with begin and end of each line, without its LF.
-        codes: filled with the code of each line.
-        details: filled with the column of a bad quote, or the number of columns if it is wrong.
+    separator: int  # the byte between cells
+    quoted: bool  # a cell may be in quotes
+    max_line_bytes: int  # a longer line is refused
+    starts: Places  # column c of the file is read as the slots `slots[starts[c]:starts[c + 1]]`
+    slots: Places  # indices of cells, first of the texts, then of the others
+
+
+class SplitLines(NamedTuple):
+    """The cells of lines: begin and end of each text, and the span of each other cell."""
+
+    begins: Places  # [rows, texts]
+    ends: Places
+    spans: Places  # [rows, rest, 2]
+    lines: Places  # [rows, 2], begin and end of each line, without its LF
+    codes: Codes  # the code of each line
+    details: Places  # the column of a bad quote, or the number of columns if it is wrong
+
+    def first(self, rows: int) -> SplitLines:
+        return SplitLines(
+            self.begins[:rows],
+            self.ends[:rows],
+            self.spans[:rows],
+            self.lines[:rows],
+            self.codes[:rows],
+            self.details[:rows],
+        )
+
+
+@compiled_inline
+def _quoted_cell(block: Any, at: Any, separator: Any) -> Any:
+    """Read a cell from its opening quote on. Return (the offset after it, begin and end of its text, the code).
+
+    After a bad quote the offset is that of the line's end. Doubled quotes become one, in place: the rest of the cell moves up.
     """
+    size = block.size
+    at += 1
+    begin = finish = at
+    code = _OPEN_QUOTE
+    while at < size and block[at] != _LF:
+        if block[at] == _QUOTE:
+            if at + 1 == size or block[at + 1] != _QUOTE:
+                code = _FINE
+                at += 1
+                break
+            at += 1
+        if finish != at:
+            block[finish] = block[at]
+        finish += 1
+        at += 1
+    if code == _FINE and at < size and block[at] == _CR and (at + 1 == size or block[at + 1] == _LF):
+        at += 1
+    if code == _FINE and at < size and block[at] != separator and block[at] != _LF:
+        code = _AFTER_QUOTE
+    if code != _FINE:
+        while at < size and block[at] != _LF:
+            at += 1
+    return at, begin, finish, code
+
+
+@compiled
+def split_lines(block: Any, at: Any, rules: Any, out: Any) -> Any:
+    """Find the cells of lines from `at` on until the end or the room. Return the number of rows and the offset after them.
+
+    `block` is u8 of whole lines, in which quoted cells change. `rules` is a LineRules; `out` is a SplitLines, which is filled.
+    """
+    separator, quoted, max_line_bytes, starts, slots = rules
+    begins, ends, spans, lines, codes, details = out
     size, texts, columns = block.size, begins.shape[1], starts.size - 1
     row = 0
     window, stops = at - _WINDOW, _0
@@ -97,28 +135,9 @@ def split_lines(
         while True:
             begin = at
             if quoted and at < size and block[at] == _QUOTE:
-                at += 1
-                begin = finish = at
-                code = _OPEN_QUOTE
-                while at < size and block[at] != _LF:
-                    if block[at] == _QUOTE:
-                        if at + 1 == size or block[at + 1] != _QUOTE:
-                            code = _FINE
-                            at += 1
-                            break
-                        at += 1
-                    if finish != at:
-                        block[finish] = block[at]
-                    finish += 1
-                    at += 1
-                if code == _FINE and at < size and block[at] == _CR and (at + 1 == size or block[at + 1] == _LF):
-                    at += 1
-                if code == _FINE and at < size and block[at] != separator and block[at] != _LF:
-                    code = _AFTER_QUOTE
+                at, begin, finish, code = _quoted_cell(block, at, separator)
                 if code != _FINE:
                     details[row] = column
-                    while at < size and block[at] != _LF:
-                        at += 1
             else:
                 if at - window >= _WINDOW:
                     window, stops = at, _stops(block, at, separator)

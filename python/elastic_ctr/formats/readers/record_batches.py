@@ -15,7 +15,7 @@ import numpy.typing as npt
 from elastic_ctr.formats.cells import Bytes, Cells, Numbers, Places
 from elastic_ctr.formats.convert import EXCERPT_BYTES
 from elastic_ctr.formats.line import MAX_LINE_BYTES
-from elastic_ctr.formats.readers import refusals
+from elastic_ctr.formats.readers import row_refusals
 from elastic_ctr.formats.readers.batches import (
     MOST_BYTES,
     MOST_ROWS,
@@ -26,7 +26,7 @@ from elastic_ctr.formats.readers.batches import (
     find_columns,
 )
 from elastic_ctr.formats.readers.loops import check_both, check_utf8, join_values
-from elastic_ctr.formats.readers.refusals import Codes, judge_counts, refusal, refuse, shown_bytes
+from elastic_ctr.formats.readers.row_refusals import Codes, judge_counts, refusal, refuse, shown_bytes
 
 
 def check_schema(schema: Any, wanted: Wanted, path: str) -> None:
@@ -143,30 +143,30 @@ def cells_of_record_batch(
     counted = len(wanted.counts)
     shows, clicks = judge_counts(wanted, numbers[:, :counted], cells[:, :counted], codes, details)
     for place in range(counted, len(number_columns)):
-        refuse(refusals.NOT_FINITE, cells[:, place] != refusals.FINE, place, codes, details)
+        refuse(row_refusals.NOT_FINITE, cells[:, place] != row_refusals.FINE, place, codes, details)
 
     texts = _text_cells(batch, wanted, codes, details)
     sizes = (texts.ends - texts.begins).sum(axis=1)
     for place, number in inputs.in_both_ways:
         check_both(texts.data, texts.begins, texts.ends, place, numbers, counted + number, codes, details)
-    refuse(refusals.TOO_LONG, sizes > max_line_bytes, 0, codes, details)
+    refuse(row_refusals.TOO_LONG, sizes > max_line_bytes, 0, codes, details)
     if texts.data.max(initial=0) >= 0x80:
         check_utf8(texts.data, texts.begins, texts.ends, codes, details)
 
     rows = Cells(texts.data, texts.begins, texts.ends, np.ascontiguousarray(numbers[:, counted:]))
     places = np.arange(first, first + len(batch), dtype=np.int64)
-    kept = codes == refusals.FINE
+    kept = codes == row_refusals.FINE
     if kept.all():
         return RowBatch(rows, shows, clicks, places, [])
     refused = []
     for row in np.flatnonzero(~kept).tolist():
         code, detail = int(codes[row]), int(details[row])
         facts: dict[str, object] = {"limit": max_line_bytes}
-        if code in (refusals.NOT_UTF8, refusals.BAD_SEPARATOR):
+        if code in (row_refusals.NOT_UTF8, row_refusals.BAD_SEPARATOR):
             text = inputs.texts[detail]
-            value = repr(text.separator) if code == refusals.BAD_SEPARATOR else shown_bytes(rows.text(row, detail))
+            value = repr(text.separator) if code == row_refusals.BAD_SEPARATOR else shown_bytes(rows.text(row, detail))
             facts = {"column": text.column, "value": value}
-        elif code != refusals.TOO_LONG:
+        elif code != row_refusals.TOO_LONG:
             facts = {"column": number_columns[detail], "value": _shown(batch.column(number_columns[detail])[row])}
             if wanted.shows is not None:
                 facts |= {"shows": wanted.shows, "limit": _shown(batch.column(wanted.shows)[row])}
@@ -213,7 +213,7 @@ def _numbers(array: Any, missing: tuple[str, ...]) -> tuple[Numbers, Codes]:
         null = array.is_null().to_numpy(zero_copy_only=False)
         bad &= ~null
         numbers = np.where(null, np.nan, numbers)
-    return numbers, np.where(bad, refusals.NOT_FINITE, refusals.FINE).astype(np.uint8)
+    return numbers, np.where(bad, row_refusals.NOT_FINITE, row_refusals.FINE).astype(np.uint8)
 
 
 _NAN = "NaN"
@@ -234,7 +234,7 @@ def _text_cells(batch: Any, wanted: Wanted, codes: Codes, details: Places) -> _T
         array = batch.column(column)
         if _class(array.type) == "list":
             found, bad = _joined(array, separator)
-            refuse(refusals.BAD_SEPARATOR, bad, place, codes, details)
+            refuse(row_refusals.BAD_SEPARATOR, bad, place, codes, details)
         else:
             found = _texts(array)
         begins[:, place], ends[:, place] = found.begins + size, found.ends + size

@@ -9,15 +9,14 @@ from __future__ import annotations
 import codecs
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
 
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
-from elastic_ctr.formats.cells import Bytes, Cells, Places
+from elastic_ctr.formats.cells import Bytes, Cells, Numbers, Places, accept_numbers, word_table
 from elastic_ctr.formats.convert import EXCERPT_BYTES
-from elastic_ctr.formats.readers import refusals
+from elastic_ctr.formats.readers import row_refusals
 from elastic_ctr.formats.readers.batches import (
     MOST_BYTES,
     MOST_ROWS,
@@ -28,9 +27,61 @@ from elastic_ctr.formats.readers.batches import (
     Wanted,
     find_columns,
 )
-from elastic_ctr.formats.readers.loops import check_both, check_utf8, split_lines
-from elastic_ctr.formats.readers.number_texts import numbers_of_texts
-from elastic_ctr.formats.readers.refusals import Codes, judge_counts, refusal, refuse, shown, shown_bytes
+from elastic_ctr.formats.readers.loops import (
+    HARD,
+    LineRules,
+    SplitLines,
+    check_both,
+    check_utf8,
+    copy_spans,
+    read_numbers,
+    split_lines,
+)
+from elastic_ctr.formats.readers.row_refusals import Codes, judge_counts, refusal, refuse, shown, shown_bytes
+
+
+def numbers_of_texts(
+    data: Bytes, spans: Places, codes: Codes, missing: tuple[str, ...] = ()
+) -> tuple[Numbers, Codes | None]:
+    """Return f64[n, numbers] of the texts at `spans`, i64[n, numbers, 2]; empty texts and the words `missing` are NaN.
+
+    Also return the code of each number, or None if all are fine: NOT_A_NUMBER, or NOT_FINITE for names of infinity and
+    NaN and for numbers that round to infinity. Rows that are not fine are not read.
+    """
+    numbers = np.empty(spans.shape[:2], np.float64)
+    cells = np.empty(spans.shape[:2], np.uint8)
+    if not read_numbers(data, spans, codes, numbers, cells):
+        return numbers, None
+    if missing:
+        accept_numbers(data, spans, cells, word_table(missing), row_refusals.NOT_A_NUMBER, row_refusals.FINE)
+    hard = cells == HARD
+    if hard.any():
+        numbers[hard] = _exact(data, spans[hard])
+        cells[hard] = np.where(np.isfinite(numbers[hard]), row_refusals.FINE, row_refusals.NOT_FINITE)
+    sizes = spans[:, :, 1] - spans[:, :, 0]
+    perhaps_named = (cells == row_refusals.NOT_A_NUMBER) & (sizes >= len("nan")) & (sizes <= len("-infinity"))
+    for row, place in np.argwhere(perhaps_named).tolist():
+        begin, end = spans[row, place]
+        if _is_named(data[begin:end].tobytes()):
+            cells[row, place] = row_refusals.NOT_FINITE
+    return numbers, cells if cells.any() else None
+
+
+def _is_named(text: bytes) -> bool:
+    return text.lower().lstrip(b"+-") in (b"nan", b"inf", b"infinity")
+
+
+def _exact(data: Bytes, spans: Places) -> Numbers:
+    import pyarrow as pa
+
+    sizes = spans[:, 1] - spans[:, 0]
+    offsets = np.zeros(len(spans) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    texts = np.empty(offsets[-1], np.uint8)
+    copy_spans(data, np.ascontiguousarray(spans), texts)
+    array = pa.Array.from_buffers(pa.large_string(), len(spans), [None, pa.py_buffer(offsets), pa.py_buffer(texts)])
+    return array.cast(pa.float64()).to_numpy()  # type: ignore[no-any-return]
+
 
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 
@@ -74,32 +125,20 @@ def header_of(line: bytes, path: str, form: Format, max_line_bytes: int) -> tupl
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Lines that were split: see `loops.split_lines`."""
-
-    begins: Places
-    ends: Places
-    spans: Places
-    lines: Places
-    codes: Codes
-    details: Places
-
-
 class _Splitter:
     """Splits the lines of one file."""
 
     def __init__(self, columns: Sequence[str], path: str, form: Format, wanted: Wanted, max_line_bytes: int) -> None:
         self._columns = columns
         self._wanted = wanted
-        self._separator = _SEPARATORS[form.kind]
-        self._quoted = form.kind == "csv"
         self._max_line_bytes = max_line_bytes
         inputs = wanted.inputs
         self._names = (*(text.column for text in inputs.texts), *wanted.counts, *inputs.numbers)
         places = np.array(find_columns(self._names, columns, path), np.int64)
-        self._slots = np.argsort(places, kind="stable")
-        self._starts = np.searchsorted(places[self._slots], np.arange(len(columns) + 1))
+        slots = np.argsort(places, kind="stable")
+        starts = np.searchsorted(places[slots], np.arange(len(columns) + 1))
+        separator, quoted = ord(_SEPARATORS[form.kind]), form.kind == "csv"
+        self._rules = LineRules(separator, quoted, max_line_bytes, starts, slots)
         self._most_rows = min(max(MOST_BYTES // wanted.row_bytes, 1), MOST_ROWS)
 
     def batches(self, offset: int, block: bytes, at: int) -> Iterator[RowBatch]:
@@ -111,20 +150,21 @@ class _Splitter:
             found, at = self._split(data, at)
             yield self._batch(offset, block, data, plain, found)
 
-    def _split(self, data: Bytes, at: int) -> tuple[_Found, int]:
+    def _split(self, data: Bytes, at: int) -> tuple[SplitLines, int]:
         texts = len(self._wanted.inputs.texts)
         most = min(self._most_rows, len(data) - at)
-        begins, ends = np.empty((most, texts), np.int64), np.empty((most, texts), np.int64)
-        spans = np.empty((most, len(self._names) - texts, 2), np.int64)
-        lines, details = np.empty((most, 2), np.int64), np.zeros(most, np.int64)
-        codes = np.empty(most, np.uint8)
-        rows, at = split_lines(
-            data, at, ord(self._separator), self._quoted, self._max_line_bytes, self._starts, self._slots,
-            begins, ends, spans, lines, codes, details,
-        )  # fmt: skip
-        return _Found(begins[:rows], ends[:rows], spans[:rows], lines[:rows], codes[:rows], details[:rows]), at
+        found = SplitLines(
+            begins=np.empty((most, texts), np.int64),
+            ends=np.empty((most, texts), np.int64),
+            spans=np.empty((most, len(self._names) - texts, 2), np.int64),
+            lines=np.empty((most, 2), np.int64),
+            codes=np.empty(most, np.uint8),
+            details=np.zeros(most, np.int64),
+        )
+        rows, at = split_lines(data, at, self._rules, found)
+        return found.first(rows), at
 
-    def _batch(self, offset: int, block: bytes, data: Bytes, plain: bool, found: _Found) -> RowBatch:
+    def _batch(self, offset: int, block: bytes, data: Bytes, plain: bool, found: SplitLines) -> RowBatch:
         codes, details = found.codes, found.details
         counted = len(self._wanted.counts)
         numbers, cells = numbers_of_texts(data, found.spans, codes, self._wanted.inputs.missing.numbers)
@@ -133,7 +173,7 @@ class _Splitter:
         if cells is not None and cells[:, counted:].any():
             bad = cells[:, counted:]
             first = bad.argmax(axis=1)
-            for code in (refusals.NOT_A_NUMBER, refusals.NOT_FINITE):
+            for code in (row_refusals.NOT_A_NUMBER, row_refusals.NOT_FINITE):
                 refuse(code, bad[np.arange(len(bad)), first] == code, first + counted, codes, details)
         for text, number in self._wanted.inputs.in_both_ways:
             check_both(data, found.begins, found.ends, text, numbers, counted + number, codes, details)
@@ -142,7 +182,7 @@ class _Splitter:
         places = offset + found.lines[:, 0]
         if offset == 0 and block.startswith(codecs.BOM_UTF8) and places[0] == len(codecs.BOM_UTF8):
             places[0] = 0
-        kept = codes == refusals.FINE
+        kept = codes == row_refusals.FINE
         if kept.all():
             rows = Cells(data, found.begins, found.ends, np.ascontiguousarray(numbers[:, counted:]))
             return RowBatch(rows, shows, clicks, places, [])
@@ -150,29 +190,29 @@ class _Splitter:
         refused = [self._refused(int(places[row]), row, block, data, found) for row in np.flatnonzero(~kept).tolist()]
         return RowBatch(rows, shows[kept], clicks[kept], places[kept], refused)
 
-    def _refused(self, place: int, row: int, block: bytes, data: Bytes, found: _Found) -> RefusedRow:
+    def _refused(self, place: int, row: int, block: bytes, data: Bytes, found: SplitLines) -> RefusedRow:
         code, detail = int(found.codes[row]), int(found.details[row])
         begin, end = found.lines[row].tolist()
         facts: dict[str, object]
-        if code in (refusals.OPEN_QUOTE, refusals.AFTER_QUOTE):
+        if code in (row_refusals.OPEN_QUOTE, row_refusals.AFTER_QUOTE):
             # A row may have more columns than the file.
             column = self._columns[detail] if detail < len(self._columns) else f"number {detail + 1}"
             facts = {"column": column}
-        elif code in (refusals.TOO_LONG, refusals.EMPTY):
+        elif code in (row_refusals.TOO_LONG, row_refusals.EMPTY):
             facts = {"limit": self._max_line_bytes}
-        elif code == refusals.WRONG_COLUMNS:
+        elif code == row_refusals.WRONG_COLUMNS:
             facts = {"found": detail, "limit": len(self._columns)}
-        elif code == refusals.NOT_UTF8:
+        elif code == row_refusals.NOT_UTF8:
             value = data[found.begins[row, detail] : found.ends[row, detail]].tobytes()
             facts = {"column": self._names[detail], "value": shown_bytes(value)}
         else:
             column = self._names[len(self._wanted.inputs.texts) + detail]
             facts = {"column": column, "value": self._number(data, found, row, detail)}
-            if code == refusals.ABOVE_SHOWS:
+            if code == row_refusals.ABOVE_SHOWS:
                 facts |= {"shows": self._wanted.shows, "limit": self._number(data, found, row, 1)}
         return RefusedRow(place, *refusal(code, **facts), block[begin : min(end, begin + EXCERPT_BYTES)])
 
     @staticmethod
-    def _number(data: Bytes, found: _Found, row: int, place: int) -> str:
+    def _number(data: Bytes, found: SplitLines, row: int, place: int) -> str:
         begin, end = found.spans[row, place]
         return shown(data[begin:end].tobytes())

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+from pydantic import Field
+
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import settings
 from elastic_ctr.jobs.scoring.dumps import Dump
@@ -19,7 +21,7 @@ from elastic_ctr.store.versions.manifest import Record
 
 
 class Order(Record):
-    """`output` is the address of a store, or a folder in the store with the versions; None: the output is deleted after the command.
+    """`pods` share the work. `output` is the address of a store, or a folder in the store with the versions; None: the output is deleted after the command.
     `files` are on this machine; without them hours of data.source are scored, from `first` to `last`.
     """
 
@@ -33,6 +35,7 @@ class Order(Record):
     form: OutputFormat = "csv"
     copied: tuple[str, ...] = ()
     dumps: tuple[Dump, ...] = ()
+    pods: int = Field(default=1, ge=1)
 
     def given(
         self,

@@ -1,14 +1,16 @@
 """One pod of a Kubernetes Job that scores; its progress goes to the log."""
 
 import logging
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from elastic_ctr.config.role_files import ScoringFile
-from elastic_ctr.jobs.scoring.job_report import Report
 from elastic_ctr.jobs.scoring.order import Order
+from elastic_ctr.jobs.scoring.quality import ScoringReport
 from elastic_ctr.jobs.scoring.run import Progress, run_job
-from elastic_ctr.jobs.scoring.scoring_job import Job
+from elastic_ctr.jobs.scoring.scoring_job import Job, Share
 from elastic_ctr.jobs.scoring.worker import Place
 
 log = logging.getLogger(__name__)
@@ -32,8 +34,8 @@ class _Logged(Progress):
         log.warning("%s", sentence)
 
 
-def run_order(order: Order, settings: ScoringFile, models: Place, live: Callable[[], int | None]) -> Report:
-    """Score this pod's share of an order, and wait for the other pods. Raises the errors of `run_job`, and ConfigRefused."""
+def run_order(order: Order, settings: ScoringFile, models: Place, live: Callable[[], int | None]) -> ScoringReport:
+    """Score this pod's share of an order, and then what other pods have left. Raises the errors of `run_job`, and ConfigRefused."""
     scratch = Path(settings.scoring.scratch_dir)
     scratch.mkdir(parents=True, exist_ok=True)
     given = order.given(
@@ -44,4 +46,7 @@ def run_order(order: Order, settings: ScoringFile, models: Place, live: Callable
         processes=settings.scoring.processes,
         scratch=scratch,
     )
-    return run_job(given, _Logged())
+    # Kubernetes numbers the pods of an Indexed Job, and a pod that replaces another has its number.
+    index = os.environ.get("JOB_COMPLETION_INDEX")
+    share = None if index is None else Share(int(index), order.pods)
+    return run_job(replace(given, share=share), _Logged())

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -116,3 +117,26 @@ def _dense(counts: Mapping[int, int]) -> npt.NDArray[np.float64]:
         if 0 <= bucket < BUCKETS:
             found[bucket] = count
     return found
+
+
+@dataclass(frozen=True)
+class ScoringReport:
+    """The outcomes of a job, by split (or file) and in total."""
+
+    version: int
+    splits: dict[str, Outcome]
+    total: Outcome
+    max_refused_share: float
+
+    def document(self) -> dict[str, Any]:
+        """Return `version`, and the measures of `splits` and of the `total`, with refused rows by reason and an example of each."""
+        return {
+            "version": self.version,
+            "maxRefusedShare": self.max_refused_share,
+            "splits": {split: measures(outcome) for split, outcome in self.splits.items()},
+            "total": {
+                **measures(self.total),
+                "refusedByReason": self.total.refused,
+                "refusedExamples": self.total.examples,
+            },
+        }

@@ -1,8 +1,8 @@
 """Rows of a part of a file as serving's instances, in the order of the file, and the refused rows with their reasons."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from dataclasses import dataclass, replace
+from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,13 @@ from elastic_ctr.features.transforms.transformer import Transformer
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
 from elastic_ctr.formats.cells import Cells
 from elastic_ctr.formats.convert import Converter
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.line import Reason
 from elastic_ctr.formats.readers.batches import Format, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.record_arrays import record_arrays
 from elastic_ctr.serving.batching.instances import Instances, joined
+from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
 
 Places = npt.NDArray[np.int64]
@@ -72,7 +73,7 @@ def reader_of(
         )
     form = Format(data.format, data.columns, data.reader or "")
     label, shows = (None, None) if no_clicks else (data.label, data.shows)
-    return RowReader(schema.transformer, form, copied, label, shows, data.max_line_bytes)
+    return ScoringRowReader(schema.transformer, form, copied, label, shows, data.max_line_bytes)
 
 
 class LineReader:
@@ -106,7 +107,7 @@ class LineReader:
         )
 
 
-class RowReader:
+class ScoringRowReader:
     """Reads rows of columns by the trainers' readers and the version's features."""
 
     def __init__(
@@ -124,7 +125,7 @@ class RowReader:
         self._copied = len(copied)
         # Copied columns come after the features' inputs, whose indices the transformer uses.
         texts = (*transformer.inputs.texts, *(TextInput(column, "") for column in copied))
-        self._wanted = Wanted(Inputs(texts, transformer.inputs.numbers, transformer.inputs.missing), label, shows)
+        self._wanted = Wanted(InputColumns(texts, transformer.inputs.numbers, transformer.inputs.missing), label, shows)
         self._max_line_bytes = max_line_bytes
 
     def blocks(self, raw: BinaryIO, path: str, start: int, stop: int) -> Iterator[Records]:
@@ -172,3 +173,55 @@ def _ranks(kept: Places, refused: Sequence[int]) -> Places:
     if not refused:
         return np.arange(len(kept))
     return np.arange(len(kept)) + np.searchsorted(np.array(refused, np.int64), kept)
+
+
+class BlockPosition(NamedTuple):
+    """The position of a block in a file: the rows before it, counted from the byte `start` on."""
+
+    path: str
+    start: int
+    rows: int
+
+
+def split_unscored(
+    records: Records, probabilities: Floats, where: BlockPosition, schema: Schema
+) -> tuple[Records, Floats]:
+    """Return the records, of which those without a probability are refused, and the probabilities of the others."""
+    scored = ~np.isnan(probabilities)
+    if scored.all():
+        return records, probabilities
+    refused = _refusals(records, scored, where, schema)
+    kept = replace(
+        records,
+        instances=records.instances.only(scored),
+        shows=records.shows[scored],
+        clicks=records.clicks[scored],
+        places=records.places[scored],
+        refused=[*records.refused, *refused],
+        copied=tuple([text for text, keep in zip(texts, scored, strict=True) if keep] for texts in records.copied),
+    )
+    return kept, probabilities[scored]
+
+
+def _refusals(
+    records: Records, scored: npt.NDArray[np.bool_], where: BlockPosition, schema: Schema
+) -> Iterator[RefusedRecord]:
+    behind = f" behind byte {where.start}" if where.start else ""
+    for row in np.flatnonzero(~scored).tolist():
+        place = int(records.places[row])
+        detail = (
+            f"row {where.rows + place + 1}{behind} of {where.path} has no probability: the network answers what is no number"
+            f"{_largest(records.instances, row, schema)}."
+        )
+        yield RefusedRecord(place, Reason.NO_PROBABILITY, detail)
+
+
+def _largest(instances: Instances, row: int, schema: Schema) -> str:
+    """Return the largest input of the network as the end of a sentence, because it may be the reason."""
+    if instances.numbers is None or schema.transformer is None:
+        return "; a value of the version is damaged"
+    numbers = instances.numbers[row]
+    place = int(np.abs(numbers).argmax())
+    return (
+        f"; the largest number that it got is {numbers[place]:g}, of the feature {schema.transformer.numbers[place]!r}"
+    )

@@ -2,26 +2,23 @@
 
 import multiprocessing
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.roles import StoreConfig
-from elastic_ctr.jobs.scoring.job_report import Report
-from elastic_ctr.jobs.scoring.leases import LEASE_SECONDS
 from elastic_ctr.jobs.scoring.listing import Listing
-from elastic_ctr.jobs.scoring.quality import total
+from elastic_ctr.jobs.scoring.quality import ScoringReport, total
 from elastic_ctr.jobs.scoring.records import reader_of
-from elastic_ctr.jobs.scoring.scoring_job import Job, JobFolder, Options, Outcome, digest_of, tasks_of
+from elastic_ctr.jobs.scoring.scoring_job import Job, JobFolder, Options, Outcome, Share, digest_of, order_of, tasks_of
 from elastic_ctr.jobs.scoring.version import VersionUnusable, fetch_version, find_version
-from elastic_ctr.jobs.scoring.worker import Done, Failed, Place, Work, run_worker
-from elastic_ctr.runtime.lifecycle import children_without_interrupts
+from elastic_ctr.jobs.scoring.worker import NoWorker, Place, Work, begin, score_task
+from elastic_ctr.runtime.child_process import children_without_interrupts, end_pool
 from elastic_ctr.serving.batching.schema import schema_of
 from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.store.versions.manifest import VersionManifest, read_version
@@ -40,9 +37,10 @@ class JobFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Given:
-    """The inputs of a job. `models` is the store with versions, `folder` the place through which processes share the job.
+    """The inputs of a job. `models` is the store with versions, `folder` the place through which machines share the job.
 
     `listing` finds the files when the job begins; `live` returns the live version, and is called only for `--version live`.
+    `share` is this pod's, if pods of a Job share the tasks.
     """
 
     options: Options
@@ -54,7 +52,7 @@ class Given:
     live: Callable[[], int | None]
     processes: int
     scratch: Path
-    lease_seconds: float = LEASE_SECONDS
+    share: Share | None = None
 
 
 class Progress:
@@ -72,7 +70,7 @@ def how_read(data: Data) -> str:
     return digest_of(data.model_dump(mode="json", include=_OF_ROWS))
 
 
-def run_job(given: Given, progress: Progress) -> Report:
+def run_job(given: Given, progress: Progress) -> ScoringReport:
     """Score the tasks of a job that are not done yet, and return the report of all.
 
     Raises VersionUnusable, OutputRefused, NothingToRead, ManifestDamaged, BuildFailed, JobFailed, StoreError, OSError, ValueError.
@@ -94,16 +92,15 @@ def run_job(given: Given, progress: Progress) -> Report:
             schema = schema_of(manifest, files.folder)
             options = job.options
             reader_of(schema, given.data, manifest.sparse_dim, options.copied, no_clicks=options.no_clicks)
-            work = Work(job, given.folder, given.source, given.data, files, given.scratch, given.lease_seconds)
-            processes = min(given.processes, left)
-            _Processes(work, folder, progress, done).run(processes)
+            work = Work(job, given.folder, given.source, given.data, files, given.scratch)
+            _Scoring(work, folder, progress, done).run(order_of(len(job.tasks), given.share), given.processes)
         outcomes = [folder.outcome(task) for task in range(len(job.tasks))]
         folder.finish(job.tasks)
     by_split: dict[str, list[Outcome]] = {}
     for task, outcome in zip(job.tasks, outcomes, strict=True):
         by_split.setdefault(task.split, []).append(outcome)
     splits = {split: total(those) for split, those in by_split.items()}
-    return Report(job.version, splits, total(outcomes), given.data.max_refused_share)
+    return ScoringReport(job.version, splits, total(outcomes), given.data.max_refused_share)
 
 
 def _begun(given: Given, folder: JobFolder, models: Store) -> tuple[Job, VersionManifest | None]:
@@ -145,8 +142,8 @@ def digest_of_manifest(manifest: VersionManifest) -> str:
     return sha256(manifest.to_json()).hexdigest()
 
 
-class _Processes:
-    """The processes of a job on this machine, each of which ends once no task is left."""
+class _Scoring:
+    """The tasks that are left, in processes of this machine."""
 
     def __init__(self, work: Work, folder: JobFolder, progress: Progress, done: set[int]) -> None:
         self._work = work
@@ -154,88 +151,59 @@ class _Processes:
         self._progress = progress
         self._done = done
         self._failed: dict[int, str] = {}
-        self._useless: str | None = None
-        self._lost = 0
-        self._started = 0
-        self._looked = time.monotonic()
-        self._running: dict[Connection, SpawnProcess] = {}
 
-    def run(self, processes: int) -> None:
-        """Run until all processes have ended. Raises JobFailed, StoreError."""
-        try:
-            for _ in range(processes):
-                self._start()
-            while self._running:
-                for told in wait(list(self._running), _LOOK_SECONDS):
-                    assert isinstance(told, Connection)
-                    self._hear(told)
-                if time.monotonic() - self._looked > _LOOK_SECONDS:
-                    self._look()
+    def run(self, order: Sequence[int], processes: int) -> None:
+        """Run until each task is done, here or elsewhere, or has failed here. Raises JobFailed, StoreError."""
+        lost = 0
+        while left := [task for task in order if task not in self._done and task not in self._failed]:
+            try:
+                self._score(left, min(processes, len(left)))
+            except NoWorker as useless:
+                raise JobFailed(str(useless)) from useless
+            except BrokenProcessPool as broken:
+                lost += 1
+                if lost > _MOST_LOST:
+                    raise JobFailed(
+                        f"a process that scored has ended for the {lost}th time; is there too little memory? Give fewer --processes. "
+                        "What is done is kept: the same command goes on"
+                    ) from broken
+                self._progress.noted(
+                    "a process that scored has ended, and those beside it with it; new ones take their place"
+                )
             self._look()
-        finally:
-            for process in self._running.values():
-                process.kill()
-            for process in self._running.values():
-                process.join()
         self._raise_for_failures()
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        told, telling = context.Pipe(duplex=False)
-        process = context.Process(target=run_worker, args=(self._work, self._started, telling, os.getpid()))
-        with children_without_interrupts():
-            process.start()
-        # The parent closes its writing end, so that the pipe ends with the process.
-        telling.close()
-        self._started += 1
-        self._running[told] = process
-
-    def _hear(self, told: Connection) -> None:
+    def _score(self, tasks: Sequence[int], processes: int) -> None:
+        """Score tasks until all are done, here or elsewhere, or have failed. Raises NoWorker, BrokenProcessPool, StoreError."""
+        spawn = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(processes, spawn, begin, (self._work, os.getpid()))
         try:
-            message = told.recv()
-        except EOFError:
-            self._end(told)
-            return
-        if isinstance(message, Done):
-            self._failed.pop(message.task, None)
-        elif isinstance(message, Failed) and message.task is None:
-            self._useless = message.sentence
-        elif isinstance(message, Failed) and message.task not in self._failed:
-            assert message.task is not None
-            self._failed[message.task] = message.sentence
-            self._progress.noted(message.sentence)
+            with children_without_interrupts():
+                scoring = {pool.submit(score_task, task): task for task in tasks}
+            while scoring and len(self._done) < len(self._work.job.tasks):
+                for each in wait(scoring, _LOOK_SECONDS).done:
+                    self._take(scoring.pop(each), each)
+                self._look()
+        finally:
+            # At once, because Paddle's threads may fail in a regular exit.
+            end_pool(pool)
 
-    def _end(self, told: Connection) -> None:
-        process = self._running.pop(told)
-        process.join()
-        told.close()
-        code = process.exitcode or 0
-        if not code:
-            return
-        self._lost += 1
-        ended = f"with signal {-code}" if code < 0 else f"with code {code}"
-        if self._lost > _MOST_LOST:
-            self._useless = (
-                f"a process that scored has ended {ended}, for the {self._lost}th time; is there too little memory? Give fewer "
-                "--processes. What is done is kept: the same command goes on"
-            )
-            return
-        self._progress.noted(f"a process that scored has ended {ended}; another one takes its place")
-        self._start()
+    def _take(self, task: int, scored: Future[str | None]) -> None:
+        # A process that scores a task for the second time may lose its files at the end of the job.
+        if (sentence := scored.result()) is not None and not self._folder.is_done(task):
+            self._failed[task] = sentence
+            self._progress.noted(sentence)
 
     def _look(self) -> None:
-        """Report tasks that were done here or elsewhere."""
+        """ScoringReport tasks that were done here or elsewhere."""
         now = self._folder.done()
         self._progress.done(self._work.job, now - self._done)
         self._done |= now
-        self._looked = time.monotonic()
 
     def _raise_for_failures(self) -> None:
         left = len(self._work.job.tasks) - len(self._done)
         if not left:
             return
-        if self._useless is not None:
-            raise JobFailed(self._useless)
         sentences = [sentence for task, sentence in self._failed.items() if task not in self._done]
         raise JobFailed(
             "\n".join(dict.fromkeys(sentences))

@@ -3,7 +3,6 @@
 All shared state is in the folder of the job, which may be on any store:
 
     _job/job.json            this document, written by the first process
-    _job/leases/17.1         the process that works on task 17
     _job/done/17.json        its result, written after its output; a task without it is scored again
     20200401/00/part-0.csv   the output of a task
     _SUCCESS                 all tasks are done
@@ -11,10 +10,10 @@ All shared state is in the folder of the job, which may be on any store:
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -25,10 +24,8 @@ from elastic_ctr.store.versions.manifest import Record, VersionId, Whole
 
 FOLDER = "_job"
 DOCUMENT = f"{FOLDER}/job.json"
-LEASES = f"{FOLDER}/leases"
 DONE = f"{FOLDER}/done"
 SUCCESS = "_SUCCESS"
-_LOOK_SECONDS = 5.0
 
 OutputFormat = Literal["csv", "parquet"]
 Amount = Annotated[float, Field(ge=0)]
@@ -284,39 +281,29 @@ class JobFolder:
 
     def finish(self, tasks: Iterable[ScoringTask]) -> None:
         """Delete the files of lost processes, and write the donefile of the folder, once all tasks are done."""
-        self.store.delete(LEASES)
         for folder in sorted({task.output.rpartition("/")[0] or "." for task in tasks} | {DONE, FOLDER}):
             self.store.sweep(folder)
         with suppress(AlreadyPublished):
             self.store.put_bytes(b"", SUCCESS)
 
 
-class OpenTasks:
-    """The tasks that one process may still take, in its order. The folder is listed at intervals, not for each task, because a listing
-    grows with the job.
+class Share(NamedTuple):
+    """The share of one of the pods of a job, which are numbered from 0."""
+
+    pod: int
+    pods: int
+
+
+def order_of(tasks: int, share: Share | None) -> list[int]:
+    """Return all tasks in the order in which to score them: those of the share, and then the others at random.
+
+    The tasks of a slow or lost pod are scored by the pods that have done their own. No file shows which tasks are being scored: in a random
+    order two processes rarely score the same one, and the first result of a task counts.
     """
-
-    def __init__(self, folder: JobFolder, order: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder = folder
-        self._open = list(order)
-        self._clock = clock
-        self._next = clock()
-
-    def left(self) -> list[int]:
-        """Return the open tasks, of which some may be done elsewhere; an empty list was confirmed by the folder. Raises StoreError."""
-        if self._clock() >= self._next or not self._open:
-            done = self._folder.done()
-            self._open = [task for task in self._open if task not in done]
-            self._next = self._clock() + _LOOK_SECONDS
-        return self._open
-
-    def look_again(self) -> None:
-        """List the folder at the next call, because other processes work on all open tasks."""
-        self._next = self._clock()
-
-    def settle(self, task: int) -> None:
-        """Remove a task that this process has taken; it does not take the task again."""
-        self._open.remove(task)
+    own = [] if share is None else [*range(share.pod, tasks, share.pods)]
+    others = [*set(range(tasks)).difference(own)]
+    random.shuffle(others)
+    return [*own, *others]
 
 
 def _shown(value: object) -> str:

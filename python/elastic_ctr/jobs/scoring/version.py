@@ -15,7 +15,7 @@ from elastic_ctr.cube.builder.job import BuildFailed, Plan, Task, plan_build, ru
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.cube.dictionary.table import Paths
 from elastic_ctr.runtime.auth import Tokens
-from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
+from elastic_ctr.runtime.child_process import children_without_interrupts, die_with_parent
 from elastic_ctr.serving.batching.predictor import MODEL_FILE, PARAMETERS_FILE
 from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.store.versions import layout
@@ -30,7 +30,7 @@ from elastic_ctr.store.versions.manifest import (
     read_full,
     read_version,
 )
-from elastic_ctr.store.versions.refusals import read_refusals
+from elastic_ctr.store.versions.safeguards import read_refusals
 
 LATEST, LIVE = "latest", "live"
 _NAMED = 5

@@ -1,12 +1,10 @@
-"""A process that scores tasks of a job until none is left. It sends the result of each task to its parent."""
+"""A process of a pool that scores tasks of a job, one after another."""
 
 import os
 import signal
-import time
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,33 +12,27 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.jobs.scoring.dumps import dump_names
-from elastic_ctr.jobs.scoring.leases import LEASE_SECONDS, Lease, Leases
 from elastic_ctr.jobs.scoring.outputs import RowWriter, row_writer, same_rows
 from elastic_ctr.jobs.scoring.quality import QualityCounter
-from elastic_ctr.jobs.scoring.records import RecordReader, Records, reader_of
+from elastic_ctr.jobs.scoring.records import BlockPosition, RecordReader, Records, reader_of, split_unscored
 from elastic_ctr.jobs.scoring.scorer import Scorer
 from elastic_ctr.jobs.scoring.scoring_job import (
-    LEASES,
     Job,
     JobFolder,
-    OpenTasks,
     Outcome,
     OutputRefused,
     ScoringTask,
     Written,
 )
-from elastic_ctr.jobs.scoring.unscored import Where, split_unscored
 from elastic_ctr.jobs.scoring.version import VersionFiles
 from elastic_ctr.runtime.auth import Tokens
-from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.runtime.child_process import die_with_parent
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.predictor import NetworkUnusable
 from elastic_ctr.store import AlreadyPublished, RetryPolicy, Store, StoreError, open_source, open_store
-from elastic_ctr.store.source import Source
 from elastic_ctr.store.versions.manifest import digest_of
 
 _STORE_PATIENCE_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
 _EXAMPLE_CHARACTERS = 200
 
 
@@ -67,60 +59,55 @@ class Work:
     data: Data
     files: VersionFiles
     scratch: Path
-    lease_seconds: float = LEASE_SECONDS
 
 
-class Done(NamedTuple):
-    """A task is scored."""
-
-    task: int
-    rows: int
-    refused: int
-
-
-class Failed(NamedTuple):
-    """A task cannot be scored, or, without a task, none can be; with the sentence."""
-
-    task: int | None
-    sentence: str
+class NoWorker(RuntimeError):
+    """This process can score no task; the text has the reason."""
 
 
 class InputChanged(OSError):
     """A file has changed since the job was cut into tasks."""
 
 
-def run_worker(work: Work, number: int, told: Connection, parent: int) -> None:
-    """Run the worker in a process of its own."""
+# The inputs of this process, and its worker once the first task has made it.
+_work: Work
+_worker: "Worker | None" = None
+
+
+def begin(work: Work, parent: int) -> None:
+    """Prepare a process of the pool. The network is loaded with the first task, because a pool loses the reason of a failure here."""
+    global _work  # noqa: PLW0603 (a pool's function has no other place for it)
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    scratch = work.scratch / f"process-{number}"
-    scratch.mkdir(parents=True, exist_ok=True)
-    # Paddle writes files to the working directory.
-    os.chdir(scratch)
+    _work = work
+
+
+def score_task(task: int) -> str | None:
+    """Score a task unless it is done, and return the reason if it cannot be scored. Raises NoWorker."""
+    global _worker  # noqa: PLW0603
     try:
-        with closing(work.folder.open()) as store, closing(open_source(work.source.url, work.source.user)) as source:
-            Worker(work, store, source, scratch, told).run(number)
+        _worker = _worker or Worker(_work)
     except ModuleNotFoundError as absent:
-        told.send(
-            Failed(None, f"scoring needs {absent.name}, which is not installed: pip install 'elastic-ctr[local]'")
-        )
+        raise NoWorker(
+            f"scoring needs {absent.name}, which is not installed: pip install 'elastic-ctr[local]'"
+        ) from None
     except (NetworkUnusable, DictionaryDamaged, PartsDoNotFit, OSError, ValueError) as wrong:
-        told.send(Failed(None, str(wrong)))
-    told.close()
-    # Exit without Paddle's threads and destructors, which may fail.
-    os._exit(0)
+        # Not all of these can be pickled.
+        raise NoWorker(str(wrong)) from None
+    return _worker.carry_out(task)
 
 
 class Worker:
-    """Takes tasks by leases, and writes their outputs."""
+    """Scores tasks and writes their outputs."""
 
-    def __init__(self, work: Work, store: Store, source: Source, scratch: Path, told: Connection) -> None:
+    def __init__(self, work: Work) -> None:
         self._job = work.job
-        self._folder = JobFolder(store)
-        self._leases = Leases(store, LEASES, work.lease_seconds)
-        self._source = source
-        self._scratch = scratch
-        self._told = told
+        self._folder = JobFolder(work.folder.open())
+        self._source = open_source(work.source.url, work.source.user)
+        self._scratch = work.scratch / f"process-{os.getpid()}"
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        # Paddle writes files to the working directory.
+        os.chdir(self._scratch)
         self._scorer = Scorer(work.files)
         options = work.job.options
         self._reader: RecordReader = reader_of(
@@ -128,35 +115,15 @@ class Worker:
         )
         self._columns = (*options.copied, *dump_names(options.dumps, self._scorer.schema))
 
-    def run(self, number: int) -> None:
-        """Work until every task is done, here or elsewhere, or has failed here. Raises StoreError."""
-        tasks = range(len(self._job.tasks))
-        # Each process begins at another task, so that few compete for the same one.
-        begin = (os.getpid() + number) % max(len(tasks), 1)
-        open_tasks = OpenTasks(self._folder, [*tasks[begin:], *tasks[:begin]])
-        while left := open_tasks.left():
-            taken = self._leases.take(left)
-            if taken is None:
-                open_tasks.look_again()
-                time.sleep(_LOOK_SECONDS)
-                continue
-            task, lease = taken
-            # A failed task is settled, too, because this process does not try it twice.
-            open_tasks.settle(task)
-            self._carry_out(task, lease)
-
-    def _carry_out(self, task: int, lease: Lease) -> None:
+    def carry_out(self, task: int) -> str | None:
+        """Score a task unless it is done, here or elsewhere, and return the reason if it cannot be scored."""
         try:
-            # The task may have been done between the listing and the lease.
             if not self._folder.is_done(task):
-                outcome = self._score(self._job.tasks[task])
-                self._folder.note(task, outcome)
-                self._told.send(Done(task, outcome.rows, sum(outcome.refused.values())))
+                self._folder.note(task, self._score(self._job.tasks[task]))
         except (StoreError, OSError, ValueError) as wrong:
             path, sentence = self._job.tasks[task].path, str(wrong)
-            self._told.send(Failed(task, sentence if path in sentence else f"{path}: {sentence}"))
-        finally:
-            lease.release()
+            return sentence if path in sentence else f"{path}: {sentence}"
+        return None
 
     def _score(self, task: ScoringTask) -> Outcome:
         """Score a task and write its output. Raises InputChanged, OutputRefused, StoreError, OSError, ValueError."""
@@ -178,7 +145,7 @@ class Worker:
                 with self._source.open(task.path) as raw:
                     for read in self._reader.blocks(raw, task.path, task.start, task.stop):
                         found = self._scorer.probabilities(read.instances)
-                        where = Where(task.path, task.start, tally.rows)
+                        where = BlockPosition(task.path, task.start, tally.rows)
                         records, probabilities = split_unscored(read, found, where, self._scorer.schema)
                         tally.add(records, probabilities)
                         if writer is not None:
@@ -193,7 +160,7 @@ class Worker:
             self._folder.store.put(part, output)
             return _written(part)
         except AlreadyPublished as stands:
-            # A slow process was overtaken, or a process was lost before it wrote its result: both outputs should be the same.
+            # Another process scored the task at the same time, or was lost before it wrote its result: both outputs should be the same.
             there = self._scratch / "there"
             try:
                 self._folder.store.get(output, there)

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from elastic_ctr.config.helm_yaml import Dumper
 from elastic_ctr.jobs.tune.passes import Hours
-from elastic_ctr.jobs.tune.search import Checked, Found
+from elastic_ctr.jobs.tune.search import CheckedTrial, Found
 from elastic_ctr.jobs.tune.space import Candidate
 from elastic_ctr.jobs.tune.study import Result, best_first
 
@@ -162,7 +162,7 @@ def document(base: Candidate, found: Found, hours: Hours) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _checked(base: Candidate, each: Checked | None) -> dict[str, Any] | None:
+def _checked(base: Candidate, each: CheckedTrial | None) -> dict[str, Any] | None:
     if each is None:
         return None
     means = {name: each.mean(name) for name in ("logloss", "auc", "calibration")}

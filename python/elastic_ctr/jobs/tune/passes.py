@@ -7,7 +7,7 @@ class SearchFailed(RuntimeError):
     """The search has nothing to compare; the text is a sentence."""
 
 
-class Piece(BaseModel):
+class ConvertedPiece(BaseModel):
     """A converted file: its number of records, and of those that `data.holdout` excludes from training."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -23,7 +23,7 @@ class TrainedPass(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ConvertedPiece, ...]
     shows: int
     clicks: int
     ends_day: bool
@@ -45,7 +45,7 @@ class Hours(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     passes: tuple[TrainedPass, ...]
-    validation: tuple[Piece, ...]
+    validation: tuple[ConvertedPiece, ...]
     validated: str
     share: float
 

@@ -4,9 +4,7 @@ import json
 import os
 import selectors
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +15,12 @@ from typing_extensions import Self
 
 from elastic_ctr.jobs.tune.space import Candidate
 from elastic_ctr.jobs.tune.trial import TrialSpec, last_line
-from elastic_ctr.runtime.lifecycle import children_without_interrupts, dies_with_this_process
+from elastic_ctr.runtime.child_process import (
+    children_without_interrupts,
+    how_it_ended,
+    python_module,
+    start_child,
+)
 
 _LOOK_SECONDS = 0.5
 
@@ -42,7 +45,7 @@ class Ended:
 
 
 @dataclass
-class _Running:
+class _RunningTrial:
     process: "subprocess.Popen[bytes]"
     folder: Path
     began: float
@@ -68,7 +71,7 @@ class TrialPool:
         self._places = places
         self._longest = longest_seconds
         self._keep = keep
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningTrial] = {}
         self._selector = selectors.DefaultSelector()
 
     def __enter__(self) -> Self:
@@ -95,14 +98,14 @@ class TrialPool:
             update={"model": candidate.model, "trainer": candidate.trainer, "folder": str(folder)}
         )
         (folder / "spec.json").write_text(spec.model_dump_json(by_alias=True))
-        with (folder / "log").open("wb") as log, children_without_interrupts():
-            process = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.jobs.tune.trial", str(folder / "spec.json")],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
-            )  # fmt: skip
+        with children_without_interrupts():
+            process = start_child(
+                python_module("elastic_ctr.jobs.tune.trial", str(folder / "spec.json")),
+                log=folder / "log",
+                stdout=subprocess.PIPE,
+            )
         assert process.stdout is not None
-        self._running[trial] = _Running(process, folder, time.monotonic())
+        self._running[trial] = _RunningTrial(process, folder, time.monotonic())
         self._selector.register(process.stdout, selectors.EVENT_READ, trial)
 
     def wait(self) -> Iterator[Step | Ended]:
@@ -138,8 +141,7 @@ class TrialPool:
         code = running.process.wait()
         failed = running.failed
         if running.found is None and not failed:
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            failed = f"its process {how}: {last_line(running.folder / 'log')}"
+            failed = f"its process {how_it_ended(code)}: {last_line(running.folder / 'log')}"
         if not self._keep:
             shutil.rmtree(running.folder, ignore_errors=True)
         return Ended(trial, running.found if not failed else None, failed, time.monotonic() - running.began)

@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedTrial:
     """A trial, and its result with another seed; None if that was not trained to the end."""
 
     result: Result
@@ -41,19 +41,19 @@ class Found:
     """The result of a search. The winner is the baseline if no trial is better."""
 
     results: list[Result] = field(default_factory=list)
-    checked: list[Checked] = field(default_factory=list)
+    checked: list[CheckedTrial] = field(default_factory=list)
     interrupted: bool = False
 
     @property
-    def baseline(self) -> Checked | None:
+    def baseline(self) -> CheckedTrial | None:
         return next((each for each in self.checked if each.result.is_baseline), None)
 
     @property
-    def winner(self) -> Checked | None:
+    def winner(self) -> CheckedTrial | None:
         return chosen(self.checked)
 
 
-def chosen(checked: Sequence[Checked]) -> Checked | None:
+def chosen(checked: Sequence[CheckedTrial]) -> CheckedTrial | None:
     """Return the trial with the lowest logloss among those trained as often as the baseline, which comes first and so wins a tie."""
     baseline = next((each for each in checked if each.result.is_baseline), None)
     if baseline is None:
@@ -107,7 +107,7 @@ class Search:
             found.interrupted = True
             self._stop_all()
         found.results = self._study.results()
-        found.checked = [Checked(result) for result in candidates(found.results)]
+        found.checked = [CheckedTrial(result) for result in candidates(found.results)]
         if not found.interrupted and len(found.checked) > 1:
             try:
                 found.checked = self._checked(found.checked)
@@ -194,7 +194,7 @@ class Search:
             self._study.stopped(number)
         self._open.clear()
 
-    def _checked(self, first: Sequence[Checked]) -> list[Checked]:
+    def _checked(self, first: Sequence[CheckedTrial]) -> list[CheckedTrial]:
         self._say(f"the present values and the best {len(first) - 1} are trained once more, with another seed")
         found = {f"check-{each.result.number}": each for each in first}
         waiting = [*found]

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.networks import NETWORKS, Crossed
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.networks import NETWORKS, CrossLayers
+from elastic_ctr.config.roles import TrainerSettings
 
 DEFAULT_NETWORKS = ("deepfm", "wide-deep", "lr", "fm", "dcn-v2", "final-mlp", "slot-dnn")
 # The keys that are searched, except those that `--keep` names or whose beginning it names.
@@ -57,7 +57,7 @@ class Candidate:
     """The settings of a trial."""
 
     model: Model
-    trainer: TrainerConfig
+    trainer: TrainerSettings
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Space:
                 network["layers"] = list(_SHAPES[sampler.suggest_categorical("model.network.layers", tuple(_SHAPES))])
             if not self.keeps("model.network.dropout"):
                 network["dropout"] = round(sampler.suggest_float("model.network.dropout", 0, 0.5, step=0.1), 1)
-        if issubclass(kind, Crossed) and not self.keeps("model.network.crossLayers"):
+        if issubclass(kind, CrossLayers) and not self.keeps("model.network.crossLayers"):
             network["crossLayers"] = sampler.suggest_int("model.network.crossLayers", 1, 3)
         if name == "final-mlp" and "layers" in network:
             network["secondLayers"] = network["layers"][-1:]
@@ -203,7 +203,7 @@ def with_values(base: Candidate, network: Mapping[str, Any], found: Mapping[str,
         place[last] = value
     return Candidate(
         settings(Model, given["model"], "the trial's model"),
-        settings(TrainerConfig, given["trainer"]["config"], "the trial's trainer.config"),
+        settings(TrainerSettings, given["trainer"]["config"], "the trial's trainer.config"),
     )
 
 

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.jobs.tune.space import Candidate, Space
 
 _NAME = "tune"
@@ -142,7 +142,7 @@ def _result(trial: FrozenTrial) -> Result:
         trial.number,
         _STATES[trial.state],
         bool(told[_BASELINE]),
-        Candidate(Model.model_validate(told["model"]), TrainerConfig.model_validate(told["trainer"])),
+        Candidate(Model.model_validate(told["model"]), TrainerSettings.model_validate(told["trainer"])),
         dict(told.get("found", {})),
         float(told["seconds"]),
         str(told.get("reason", "")),

@@ -9,7 +9,6 @@ Every line that it prints is a JSON object: `{"step": …, "logloss": …, "auc"
 import json
 import math
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -21,18 +20,18 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.config.section import Section
-from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
+from elastic_ctr.runtime.child_process import end_child, log_lines, python_module, start_child
 from elastic_ctr.store.versions.manifest import Quality
 from elastic_ctr.training.control.server_call import ping
 from elastic_ctr.training.control.server_sockets import address_on_this_machine, link_sockets, socket_name
 from elastic_ctr.training.master.passes import learning
 from elastic_ctr.training.model.evaluation import BUCKETS, Histograms, quality_of_histogram
 from elastic_ctr.training.model.program import prepare_environment
+from elastic_ctr.training.trainer.converted_files import parts_of
 from elastic_ctr.training.trainer.engine import Engine, EngineBroken
-from elastic_ctr.training.trainer.held_out import parts_of
 
 _START_SECONDS = 120
 
@@ -49,7 +48,7 @@ class TrialSpec(Section):
     """
 
     model: Model
-    trainer: TrainerConfig
+    trainer: TrainerSettings
     slots: tuple[str, ...]
     averaged: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -63,7 +62,7 @@ class TrialFailed(RuntimeError):
     """A trial cannot continue; the text is a sentence."""
 
 
-class Training:
+class TrialTraining:
     """Follows `training.master.passes.epochs`: the same batches, epochs, offset and shift."""
 
     def __init__(self, engine: Engine, spec: TrialSpec, hours: Hours, say: Any) -> None:
@@ -132,7 +131,7 @@ class Training:
     def _quality(self, histograms: Histograms, shift: float = 0.0) -> Quality | None:
         return quality_of_histogram(*histograms, shift=shift)
 
-    def _predicted(self, pieces: Sequence[Piece], part: str, shift: float) -> Histograms:
+    def _predicted(self, pieces: Sequence[ConvertedPiece], part: str, shift: float) -> Histograms:
         positives, negatives = np.zeros(BUCKETS), np.zeros(BUCKETS)
         for dataset in self._loaded(pieces, part, 512):
             self._engine.set_offset((self._offset or 0.0) + shift)
@@ -141,7 +140,7 @@ class Training:
             positives, negatives = positives + found[0], negatives + found[1]
         return positives, negatives
 
-    def _loaded(self, pieces: Sequence[Piece], part: str, batch_size: int) -> Iterator[Any]:
+    def _loaded(self, pieces: Sequence[ConvertedPiece], part: str, batch_size: int) -> Iterator[Any]:
         """Yield the datasets of pieces that have records; the next one is read while one is used."""
         waiting: list[tuple[Any, int]] = []
         for piece in pieces:
@@ -153,7 +152,7 @@ class Training:
         for each in waiting:
             yield self._engine.ready(*each)
 
-    def _part_of(self, piece: Piece, part: str) -> tuple[Path, int]:
+    def _part_of(self, piece: ConvertedPiece, part: str) -> tuple[Path, int]:
         file = self._folder / piece.file
         if part == "all" or not self._spec.holds_out:
             return file, piece.records
@@ -161,7 +160,7 @@ class Training:
         return (parts.held_out, piece.held_out) if part == "held" else (parts.trained, piece.records - piece.held_out)
 
 
-class Pserver:
+class TrialPserver:
     """The parameter server of a trial, which starts while this process imports Paddle."""
 
     def __init__(self, spec: TrialSpec, folder: Path) -> None:
@@ -178,12 +177,8 @@ class Pserver:
             "servers": 1, "index": 0, "scratch": str(scratch),
         }  # fmt: skip
         (self._folder / "pserver.json").write_text(json.dumps(told))
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.training.pserver.process", str(self._folder / "pserver.json")],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
-            )  # fmt: skip
+        command = python_module("elastic_ctr.training.pserver.process", str(self._folder / "pserver.json"))
+        self._process = start_child(command, log=self._log)
 
     def wait_until_it_answers(self) -> None:
         """Wait for the first answer. Raises TrialFailed."""
@@ -192,8 +187,7 @@ class Pserver:
             if _answers(self.socket):
                 return
             time.sleep(0.05)
-        self._process.kill()
-        self._process.wait()
+        end_child(self._process)
         raise TrialFailed(f"the parameter server does not start: {last_line(self._log)}")
 
     def wait_until_it_ends(self) -> str:
@@ -216,7 +210,7 @@ def _answers(server: Path) -> bool:
 
 def last_line(file: Path) -> str:
     """Return the last line of a log that names an error, else the last line. Paddle prints advice and a signal after its error."""
-    lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in log_lines(file) if line.strip()]
     named = [line for line in lines if "Error: " in line]
     return (named or lines or ["it says nothing"])[-1][:300]
 
@@ -234,7 +228,7 @@ def main() -> None:
     code = 1
     try:
         folder = Path(spec.folder)
-        server = Pserver(spec, folder)
+        server = TrialPserver(spec, folder)
         prepare_environment(folder / "engine")
         import paddle  # noqa: F401 (both processes import it at the same time)
 
@@ -253,7 +247,7 @@ def main() -> None:
         )  # fmt: skip
         engine.connect(1)
         engine.initialise()
-        found = Training(engine, spec, Hours.model_validate_json(Path(spec.hours).read_text()), say).run()
+        found = TrialTraining(engine, spec, Hours.model_validate_json(Path(spec.hours).read_text()), say).run()
         figures = {name: getattr(found, name) for name in ("logloss", "auc", "calibration", "shows", "clicks")}
         say({"found": figures})
         code = 0

@@ -24,13 +24,13 @@ from elastic_ctr.config.statistics import absent_vocabularies, numbers_out_of_sc
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics, series_of
-from elastic_ctr.formats.imports.category_texts import note_of_texts
+from elastic_ctr.formats.imports.cell_texts import note_of_texts
 from elastic_ctr.jobs.scoring.listing import complete_hours
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.statistics_text import plot, statistics_table
-from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent, end_pool
+from elastic_ctr.runtime.child_process import children_without_interrupts, die_with_parent, end_pool
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.temporary import appearing

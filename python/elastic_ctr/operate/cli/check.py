@@ -1,20 +1,24 @@
-"""elastic-ctr check: a test that serving and cube give right answers, for `helm test` and for operators."""
+"""elastic-ctr check: tests of values before an install, and that serving and cube give right answers, for Helm and for operators."""
 
 import json
 import math
 import time
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 
+from elastic_ctr.config.load import ConfigRefused, load
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import Holder
 from elastic_ctr.formats.keys import PADDING_KEY
 from elastic_ctr.operate.cli.cluster import target_of
+from elastic_ctr.operate.cli.entrypoint import refuse
 from elastic_ctr.operate.cli.shared_options import (
     PREDICTIONS,
     TRANSFER,
@@ -31,7 +35,8 @@ SETTLE_SECONDS = 15.0
 _BETWEEN_LOOKS = 0.5
 
 app = typer.Typer(
-    help="Say in one sentence whether predictions or lookups are answered, and answered right.", no_args_is_help=True
+    help="Say whether values can be installed, and in one sentence whether predictions or lookups are answered right.",
+    no_args_is_help=True,
 )
 Wait = Annotated[float, typer.Option("--wait", min=0, metavar="SECONDS", help="Repeat a failing check for so long.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, with `ok` and the facts or the reason.")]
@@ -87,6 +92,24 @@ def cube(transfer: TransferAddress = None, folder: Folder = None, wait: Wait = 0
     """
     found = transfer or target_of(Where(folder), {}).address(TRANSFER)
     _print_result(lambda: verify_cube(found), wait, as_json=as_json)
+
+
+@app.command()
+def values(
+    file: Annotated[Path, typer.Argument(help="A values file, or the program's half of one.", show_default=False)],
+) -> None:
+    """Can a release be installed with these values?
+
+    Reads the settings of the program as all roles do; Kubernetes' keys are those of Helm and the chart. Helm runs this check before it
+    installs or upgrades a release.
+
+    Exit codes: 0 yes; 2 no, with one sentence for each error.
+    """
+    try:
+        load(Values, file)
+    except ConfigRefused as wrong:
+        refuse(str(wrong))
+    typer.echo(f"{file}: every setting of the program is right")
 
 
 def _print_result(look: Callable[[], Checked], wait: float, *, as_json: bool) -> None:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from elastic_ctr.config.helm_yaml import Loader
 from elastic_ctr.config.roles import ServingConfig
+from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.kubectl import Kubectl, KubectlFailed, PortForward, ending_in_order
 from elastic_ctr.operate.cli.shared_options import (
@@ -116,6 +120,16 @@ class Cluster:
     def has(self, component: str) -> bool:
         """True if the release has the component: a component that is switched off has no Service."""
         return bool(self.kubectl.read("get", "services", "--selector", self.selector_of(component))["items"])
+
+    def missing_words(self) -> MissingWords:
+        """Return the words for missing numbers by the release's `data.missing`, which its role files have in ConfigMaps."""
+        for each in self.kubectl.read("get", "configmaps", "--selector", self.selector_of(None))["items"]:
+            for name, text in (each.get("data") or {}).items():
+                data = yaml.load(text, Loader=Loader).get("data") if name.endswith(".config.yaml") else None  # noqa: S506 (a SafeLoader)
+                if data is not None:
+                    words = data.get("missing")
+                    return USUAL_WORDS if words is None else MissingWords(tuple(words), tuple(words))
+        return USUAL_WORDS
 
     def tokens(self) -> Tokens:
         """Return the operators' tokens, from the Secret that cube-transfer mounts, whatever its name is."""

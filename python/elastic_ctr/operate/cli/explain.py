@@ -60,7 +60,7 @@ def explain(
             endpoints.ready(serving, name)
             instance = _instance(text.strip(), endpoints.metadata(serving, name))
             answer = endpoints.explain(serving, name, instance)
-    except (endpoints.RequestRefused, _RowRefused) as refused:
+    except (endpoints.RequestRejected, _RowRefused) as refused:
         typer.echo(f"the row is refused: {reason_of(refused)}", err=True)
         raise typer.Exit(1) from None
     except (KubectlFailed, OSError, ValueError) as failed:

@@ -15,12 +15,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from elastic_ctr.config.load import ConfigRefused, read_yaml
 from elastic_ctr.formats.hours import DONEFILE, VALUES, HoursRefused, HourTree, folders_of, parse_hour
-from elastic_ctr.formats.imports.criteo import CRITEO, CriteoImport
-from elastic_ctr.formats.imports.delimited_files import CsvFormat, CsvImport, RecordFormat
-from elastic_ctr.formats.imports.event_times import EPOCH, FORMATS, ISO
+from elastic_ctr.formats.imports.cell_texts import EPOCH, FORMATS, ISO
+from elastic_ctr.formats.imports.delimited_files import CRITEO, CriteoImport, CsvFormat, CsvImport, RecordFormat
 from elastic_ctr.formats.imports.importers import Importer, ImportRefused, Summary, import_files
-from elastic_ctr.formats.imports.json_files import JsonImport
-from elastic_ctr.formats.imports.parquet_files import ParquetImport
+from elastic_ctr.formats.imports.record_files import JsonImport, ParquetImport
 from elastic_ctr.formats.imports.sparse_files import SparseFormat, SparseImport
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.next_step import command
@@ -87,7 +85,7 @@ Encoding = Annotated[
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnOptions:
     """The roles of columns."""
 
     fields: Annotated[
@@ -126,7 +124,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextOptions:
     """The format of a text file of columns."""
 
     delimiter: Annotated[str | None, typer.Option(help="One character between columns, or tab.")] = None
@@ -143,7 +141,7 @@ class Text:
         str, typer.Option(metavar="A,B,…", help="Names for files without header; else columns are called 0, 1, 2, …")
     ] = ""
 
-    def form(self, given: Columns, default: str, encoding: str | None) -> CsvFormat:
+    def form(self, given: ColumnOptions, default: str, encoding: str | None) -> CsvFormat:
         """Return the format, with the default delimiter of a command. Raises ImportRefused."""
         between = "\t" if self.delimiter in {"tab", "\\t"} else (self.delimiter or default)
         # In files with tabs, such as Criteo's, quotes are ordinary characters.
@@ -156,7 +154,13 @@ class Text:
 @app.command("csv")
 @grouped
 def csv_files(
-    given: Columns, text: Text, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out
+    given: ColumnOptions,
+    text: TextOptions,
+    writing: Writing,
+    files: FilesOrNone = None,
+    encoding: Encoding = None,
+    *,
+    out: Out,
 ) -> None:
     """CSV files with a label, or with show and click. Rows stay as they are; only labels are written as 0 and 1.
 
@@ -174,7 +178,13 @@ def csv_files(
 @app.command("tsv")
 @grouped
 def tsv_files(
-    given: Columns, text: Text, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out
+    given: ColumnOptions,
+    text: TextOptions,
+    writing: Writing,
+    files: FilesOrNone = None,
+    encoding: Encoding = None,
+    *,
+    out: Out,
 ) -> None:
     """Files with tabs between their columns, as `import csv --delimiter tab`."""
     with _refusals():
@@ -185,7 +195,9 @@ def tsv_files(
 
 @app.command()
 @grouped
-def jsonl(given: Columns, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out) -> None:
+def jsonl(
+    given: ColumnOptions, writing: Writing, files: FilesOrNone = None, encoding: Encoding = None, *, out: Out
+) -> None:
     """JSON lines: an object on each line, with a value for each column. Lines stay as they are but for their labels.
 
     The columns are those of the first thousand rows.
@@ -197,7 +209,7 @@ def jsonl(given: Columns, writing: Writing, files: FilesOrNone = None, encoding:
 
 @app.command()
 @grouped
-def parquet(files: Files, given: Columns, writing: Writing, *, out: Out) -> None:
+def parquet(files: Files, given: ColumnOptions, writing: Writing, *, out: Out) -> None:
     """Parquet files. Rows become JSON lines: numbers of decimals, texts of dates, a column for each number of a vector."""
     with _refusals():
         importer = ParquetImport(_record_form(given, writing, None), _added_to(files, out, writing))
@@ -253,12 +265,12 @@ def libffm(files: Files, out: Out, writing: Writing, positive: Positive = None, 
 _MOST_HOURS = 24 * 366 * 10
 
 
-def _check_time(given: Columns, writing: Writing) -> None:
+def _check_time(given: ColumnOptions, writing: Writing) -> None:
     if given.time is not None and writing.rows_per_hour is not None:
         raise ImportRefused("--time and --rows-per-hour exclude each other; give one of them.")
 
 
-def _form(kind: Callable[..., Form], given: Columns, encoding: str | None, **others: object) -> Form:
+def _form(kind: Callable[..., Form], given: ColumnOptions, encoding: str | None, **others: object) -> Form:
     """Return the format of files with these columns. Raises ImportRefused."""
     return kind(
         label=given.label,
@@ -274,7 +286,7 @@ def _form(kind: Callable[..., Form], given: Columns, encoding: str | None, **oth
     )
 
 
-def _record_form(given: Columns, writing: Writing, encoding: str | None) -> RecordFormat:
+def _record_form(given: ColumnOptions, writing: Writing, encoding: str | None) -> RecordFormat:
     """Raises ImportRefused."""
     _check_time(given, writing)
     return _form(RecordFormat, given, encoding)

@@ -26,7 +26,8 @@ _TAIL = 20
 def score_in_cluster(cluster: Cluster, order: Order, pods: int) -> dict[str, Any]:
     """Create a Job, wait for it and return its report, see `Report.document`. The Job outlives this command. Raises KubectlFailed."""
     template = template_of(cluster)
-    name = f"{template['metadata']['name']}-{secrets.token_hex(4)}"
+    # A CronJob's name has at most 52 characters, and the host name of a pod, with its number of up to 3 digits, at most 63.
+    name = f"{template['metadata']['name']}-{secrets.token_hex(3)}"
     if order.output is None:
         order = order.model_copy(update={"output": layout.scores_folder(name)})
     cluster.kubectl.create(job_of(template, name, order, pods))
@@ -59,12 +60,13 @@ def job_of(template: dict[str, Any], name: str, order: Order, pods: int) -> dict
         given = json.loads(json.dumps(template["spec"]["jobTemplate"]))
         spec, metadata = given["spec"], given.get("metadata", {})
         [container] = [each for each in spec["template"]["spec"]["containers"] if each["name"] == COMPONENT]
-        container["args"] = [COMPONENT, "--order", order.model_dump_json(by_alias=True, exclude_defaults=True)]
+        shared = order.model_copy(update={"pods": pods})
+        container["args"] = [COMPONENT, "--order", shared.model_dump_json(by_alias=True, exclude_defaults=True)]
     except (KeyError, TypeError, ValueError) as strange:
         raise KubectlFailed(
             f"CronJob {template['metadata']['name']} is not the one of this chart: {strange!r}"
         ) from strange
-    spec |= {"parallelism": pods, "completions": pods}
+    spec |= {"parallelism": pods, "completions": pods, "completionMode": "Indexed"}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {**metadata, "name": name}, "spec": spec}
 
 

@@ -8,7 +8,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -20,12 +21,14 @@ from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.own_network import read_source
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.formats.readers.files import names_of
+from elastic_ctr.jobs.scoring.listing import NothingToRead, complete_hours
 from elastic_ctr.operate.cli.check import SETTLE_SECONDS, CheckFailed, verify_serving
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
-from elastic_ctr.operate.cli.first_file import check_columns
 from elastic_ctr.operate.cli.next_step import dir_option, each_of, print_next, shown
 from elastic_ctr.operate.cli.status import status
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.fitted_text import FittedTable
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.report import learned, table
 from elastic_ctr.operate.local.run_data import RunData
 from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running, write_json
@@ -34,7 +37,6 @@ from elastic_ctr.operate.local.session import (
     RoleRefused,
     RunFailed,
     Session,
-    Status,
     failure,
     find_ports_free,
     has_come_to_its_end,
@@ -44,7 +46,9 @@ from elastic_ctr.operate.local.session import (
 )
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure
-from elastic_ctr.store import StoreError
+from elastic_ctr.runtime.status.master_status import TrainingStatus
+from elastic_ctr.store import StoreError, open_source
+from elastic_ctr.training.trainer.conversions import format_of
 
 app = typer.Typer(
     help="Run everything on this machine, from the values file that a cluster takes.", no_args_is_help=True
@@ -148,12 +152,12 @@ def load_values(files: list[Path], set_files: list[str] | None, end: str | None 
     return settings(Values, given, " + ".join(map(str, files)), parts)
 
 
-def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: str | None) -> Places:
+def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: str | None) -> RunPlaces:
     """Return the places of a run. Ends the command with a sentence for each error in the values, or about the folder."""
     try:
         values = load_values(files, set_files, last)
         check_columns(values)
-        places = Places(folder.resolve(), values)
+        places = RunPlaces(folder.resolve(), values)
         RunFolder(places.folder).create()
     except ConfigRefused as wrong:
         refuse(str(wrong))
@@ -244,8 +248,8 @@ def _tell_report(session: Session, file: Path | None) -> None:
         write_json(file, session.report())
     out = Console()
     # A pipe has no width; a table squeezed into the default of 80 columns would be unreadable.
-    (out if out.is_terminal else Console(width=160)).print(table(session.report()))
-    if how := learned(session.report()):
+    (out if out.is_terminal else Console(width=160)).print(FittedTable(table(session.status, session.seen), indent=0))
+    if how := learned(session.status):
         out.print(f"learned: {how}", highlight=False, soft_wrap=True)
 
 
@@ -309,7 +313,9 @@ def _go_on(process: "subprocess.Popen[bytes]") -> None:
             process.stdin.close()
 
 
-def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder: RunFolder, last: str | None) -> None:
+def _follow_start(
+    process: "subprocess.Popen[bytes]", places: RunPlaces, run_folder: RunFolder, last: str | None
+) -> None:
     """Wait until predictions are answered, if `last` is given by the version of that hour, or until they cannot be."""
     said, before = list[str](), list[str]()
     wrong_since: float | None = None
@@ -368,7 +374,7 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
     refuse(run_folder.absence())
 
 
-def _problems_of(run_folder: RunFolder, status: Status | None, release: ReleaseDocument | None) -> list[str]:
+def _problems_of(run_folder: RunFolder, status: TrainingStatus | None, release: ReleaseDocument | None) -> list[str]:
     """Return the problems of the processes, and the reason why training stands still."""
     info = run_folder.read()
     found = [] if info is None else list(info.problems)
@@ -376,7 +382,7 @@ def _problems_of(run_folder: RunFolder, status: Status | None, release: ReleaseD
     return [*found, stands_still] if stands_still and stands_still not in found else found
 
 
-def _print_next_of_up(places: Places) -> None:
+def _print_next_of_up(places: RunPlaces) -> None:
     where = dir_option(places.folder)
     data = RunData(places.data, places.store)
     if (newest := data.newest_split()) is not None:
@@ -426,3 +432,37 @@ def down(folder: Folder = DEFAULT_FOLDER) -> None:
 
 
 app.command("status")(status)
+
+
+def check_columns(values: Values) -> None:
+    """Raises ConfigRefused if the header lacks a column that is read. If the file cannot be read now, the master reports that later."""
+    found = None
+    with suppress(NothingToRead, OSError, ValueError):
+        found = _header(values)
+    if found is None or values.features is None:
+        return
+    path, names = found
+    wanted = [(f"features.{feature}", column) for feature, column in values.features.columns()]
+    wanted += [
+        (f"data.{key}", column) for key in ("label", "shows") if (column := getattr(values.data, key)) is not None
+    ]
+    wrong = []
+    for key, column in wanted:
+        if column not in names:
+            [near, *_] = [*get_close_matches(column, names, 1), None]
+            way_out = f"did you mean {near!r}?" if near else "name one of them"
+            wrong.append(f"{key} reads the column {column!r}, which {path} lacks: it has {', '.join(names)}; {way_out}")
+    if wrong:
+        raise ConfigRefused("\n".join(wrong))
+
+
+def _header(values: Values) -> tuple[str, tuple[str, ...]] | None:
+    data = values.data
+    if values.features is None or data.is_stream or not data.source.url.startswith("file:///"):
+        return None
+    with closing(open_source(data.source.url, data.source.user)) as source:
+        for path in complete_hours(source, data, chosen=False).files:
+            with source.open(path) as stream:
+                if (names := names_of(stream, path, format_of(data), data.max_line_bytes)) is not None:
+                    return path, names
+    return None

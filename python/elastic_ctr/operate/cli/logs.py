@@ -25,7 +25,7 @@ _FOLLOW_SECONDS = 0.5
 _PODS = {"cube-server": "cube", "cube-agent": "cube", "cube-transfer": "cube-transfer", "cube-builder": "cube-transfer"}
 
 
-class Role(str, Enum):
+class LogSource(str, Enum):
     """A component, or one container of its pods."""
 
     MASTER = "master"
@@ -54,7 +54,7 @@ class Role(str, Enum):
 
 @grouped
 def logs(
-    role: Annotated[Role | None, typer.Argument(help="Only this role.", show_default=False)] = None,
+    role: Annotated[LogSource | None, typer.Argument(help="Only this role.", show_default=False)] = None,
     where: Where = Where(),
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on, until Ctrl-C; pods that start later are not in it.")
@@ -99,13 +99,17 @@ def logs(
 
 
 def _print_files(
-    target: Target, role: Role | None, *, follow: bool, since: str | None, tail: int | None, as_json: bool
+    target: Target, role: LogSource | None, *, follow: bool, since: str | None, tail: int | None, as_json: bool
 ) -> None:
     """Print the log files of a run on this machine, one per process."""
     run = target.run or RunFolder(DEFAULT_FOLDER)
     if since is not None:
         refuse("--since needs --namespace: on this machine say --tail")
-    of_cube = {Role.CUBE: "ctr-cube-s*", Role.CUBE_SERVER: "ctr-cube-s*.server", Role.CUBE_AGENT: "ctr-cube-s*.agent"}
+    of_cube = {
+        LogSource.CUBE: "ctr-cube-s*",
+        LogSource.CUBE_SERVER: "ctr-cube-s*.server",
+        LogSource.CUBE_AGENT: "ctr-cube-s*.agent",
+    }
     pattern = "*" if role is None else of_cube.get(role, f"ctr-{role.value}-*")
     files = sorted(run.logs.glob(f"{pattern}.log"))
     if not files:

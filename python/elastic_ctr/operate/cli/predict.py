@@ -14,11 +14,11 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
 from elastic_ctr.formats.keys import PADDING_KEY
 from elastic_ctr.formats.line import LineRefused, parse_features, parse_line
-from elastic_ctr.formats.missing_words import USUAL_WORDS
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.operate.cli.cluster import target_of
+from elastic_ctr.operate.cli.cluster import Target, target_of
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.kubectl import KubectlFailed
 from elastic_ctr.operate.cli.next_step import command
@@ -138,7 +138,8 @@ def _predict_served(
             serving, name = found.removeprefix("http://"), target.model(served.model)
             endpoints.ready(serving, name)
             inputs = endpoints.metadata(serving, name)
-            tally = _Tally("line" if inputs.slots else "row")
+            tally = _PredictionTally("line" if inputs.slots else "row")
+            words = USUAL_WORDS if inputs.slots else _missing_words(target, run)
             for file in files:
                 with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
                     tally.file = file if len(files) > 1 else ""
@@ -147,7 +148,7 @@ def _predict_served(
                     else:
                         options = _of_run(stream, file, rows, run, no_clicks=no_clicks)
                         samples, tally.labelled = (
-                            _rows(stream, file, inputs.columns, options, run),
+                            _rows(stream, file, inputs.columns, options, words),
                             options.label is not None,
                         )
                     while asked := list(itertools.islice(samples, served.batch or _BATCH)):
@@ -164,6 +165,19 @@ def _predict_served(
         typer.echo(memory_sentence(run, files, tally.versions), err=True)
     if tally.bad:
         raise typer.Exit(1)
+
+
+def _missing_words(target: Target, run: RunData | None) -> MissingWords:
+    """Return the words for missing numbers of the run or release; the usual ones where only an address is known."""
+    if run is not None:
+        return run.data.missing_words
+    if target.cluster is None:
+        return USUAL_WORDS
+    try:
+        return target.cluster.missing_words()
+    except KubectlFailed as failed:
+        typer.echo(f"data.missing of the release is unknown: {failed}; the usual words are missing numbers", err=True)
+        return USUAL_WORDS
 
 
 def _files_of(given: list[str], run: RunData | None) -> list[str]:
@@ -220,7 +234,7 @@ def memory_sentence(run: RunData, files: list[str], versions: list[int]) -> str:
     return f"{which} knows events until {at} and was not trained on these rows: AUC is that of new rows"
 
 
-class _Tally:
+class _PredictionTally:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.bad = 0
@@ -279,10 +293,9 @@ def _lines(stream: BinaryIO, slots: list[str], rows: RowOptions, *, no_clicks: b
 
 
 def _rows(
-    stream: BinaryIO, file: str, columns: dict[str, str], rows: RowOptions, run: RunData | None
+    stream: BinaryIO, file: str, columns: dict[str, str], rows: RowOptions, words: MissingWords
 ) -> Iterator[Sample]:
     """Return the samples of rows of columns. Raises ValueError."""
-    words = USUAL_WORDS if run is None else run.data.missing_words
     if file != "-":
         return samples_of_rows(stream, file, columns, rows, words)
     if rows.file_format in {None, "parquet"}:

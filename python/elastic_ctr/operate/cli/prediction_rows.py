@@ -14,11 +14,10 @@ import typer
 from elastic_ctr.config.data import Data
 from elastic_ctr.formats.blocks import open_lines
 from elastic_ctr.formats.cells import Cells
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import USUAL_WORDS, InputColumns, MissingWords, TextInput
 from elastic_ctr.formats.json_rows import json_of_row
-from elastic_ctr.formats.missing_words import USUAL_WORDS, MissingWords
 from elastic_ctr.formats.readers.batches import Format, Kind, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 
 _KINDS = tuple(each for each in get_args(Kind) if each != "reader")
 # Separates the values of a list internally: serving has the real separators, and accepts lists.
@@ -154,7 +153,7 @@ def samples_of_rows(
     lists = _SEPARATOR if form.kind in {"parquet", "jsonl"} else ""
     texts = tuple(TextInput(column, lists) for column, datatype in columns.items() if datatype != "FP64")
     numbers = tuple(column for column, datatype in columns.items() if datatype != "BYTES")
-    wanted = Wanted(Inputs(texts, numbers, MissingWords(numbers=words.numbers)), options.label, options.shows)
+    wanted = Wanted(InputColumns(texts, numbers, MissingWords(numbers=words.numbers)), options.label, options.shows)
     number = 0
     for batch in rows_in_range(stream, name, form, wanted):
         kept = zip(batch.places.tolist(), range(len(batch.cells)), strict=True)
@@ -168,7 +167,7 @@ def samples_of_rows(
             yield Sample(number, int(batch.shows[row]), int(batch.clicks[row]), text)
 
 
-def _json_text(cells: Cells, row: int, inputs: Inputs, *, lists: bool) -> str:
+def _json_text(cells: Cells, row: int, inputs: InputColumns, *, lists: bool) -> str:
     text = json_of_row(cells, row, inputs).decode()
     if not lists or "\\u001f" not in text:
         return text

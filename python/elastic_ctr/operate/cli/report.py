@@ -2,10 +2,9 @@
 
 import json
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from elastic_ctr.operate.cli.cluster import Target, port_forwards, target_of
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
@@ -20,7 +19,8 @@ from elastic_ctr.operate.cli.shared_options import (
     Where,
     grouped,
 )
-from elastic_ctr.operate.cli.status import Snapshot, cluster_snapshot, local_snapshot
+from elastic_ctr.operate.cli.snapshot import Snapshot
+from elastic_ctr.operate.cli.status import cluster_snapshot, local_snapshot
 from elastic_ctr.operate.local.finished_run import RunUnreadable, answers_of_finished
 from elastic_ctr.operate.local.run_folder import RunFolder
 from elastic_ctr.operate.report.document import Report
@@ -49,15 +49,11 @@ def report(
     target = target_of(where, {"--address": master, "--transfer": transfer})
     addresses = {role: each for role, each in (("master", master), ("transfer", transfer)) if each is not None}
     seen = _look(target, addresses)
-    if "master" not in seen.answers:
+    if seen.master is None:
         refuse("\n".join(seen.errors.values()))
-    try:
-        found = Report.of(_source(target, addresses), seen.answers)
-    except ValidationError as strange:
-        first = strange.errors()[0]
-        where_ = ".".join(map(str, first["loc"]))
-        refuse(f"the status is not one that this release can show: {where_}: {first['msg']}; are both of one release?")
-    text = json.dumps({**seen.answers, "errors": seen.errors}) + "\n" if as_json else page(found)
+    freshness = None if seen.serving is None else seen.serving.click_freshness
+    found = Report(_source(target, addresses), seen.master, seen.transfer, freshness)
+    text = json.dumps(seen.to_dict()) + "\n" if as_json else page(found)
     if output is None:
         typer.echo(text, nl=False)
     else:
@@ -89,10 +85,10 @@ def _look(target: Target, addresses: dict[str, str]) -> Snapshot:
 
 def _look_at_finished(run: RunFolder) -> Snapshot:
     try:
-        answers: dict[str, Any] = answers_of_finished(run)
+        master, transfer = answers_of_finished(run)
     except RunUnreadable as wrong:
         refuse(str(wrong))
-    return Snapshot(answers, {})
+    return Snapshot(master, transfer)
 
 
 def _source(target: Target, addresses: dict[str, str]) -> str:

@@ -50,7 +50,7 @@ def master(config: ConfigFile) -> None:
     from elastic_ctr.config.stream_address import OWN_INTAKE
     from elastic_ctr.sources.streams.open import open_stream
     from elastic_ctr.store import open_source, open_store
-    from elastic_ctr.training.master.ledger.sqlite_file import naming_damage
+    from elastic_ctr.training.master.ledger.ledger_file import naming_damage
     from elastic_ctr.training.master.server import LEDGER, Master
 
     settings = _settings_of(MasterFile, config, "master")
@@ -74,8 +74,7 @@ def master(config: ConfigFile) -> None:
 def trainer(config: ConfigFile) -> None:
     """Lease tasks from the master, convert and check them, train them against the parameter servers."""
     from elastic_ctr.runtime.mlflow import TrackingServer
-    from elastic_ctr.training.trainer.host_metrics import HostMetrics
-    from elastic_ctr.training.trainer.supervisor import TrainerSupervisor
+    from elastic_ctr.training.trainer.supervisor import HostMetrics, TrainerSupervisor
 
     settings = _settings_of(TrainerFile, config, "trainer")
     # Check the token files here; the training process reads them again.

@@ -26,7 +26,7 @@ from elastic_ctr.operate.cli.local import load_values
 from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.shared_options import TRANSFER, StoreTokenFile, TransferAddress, Where
 from elastic_ctr.operate.local.endpoints import release_document
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER
 from elastic_ctr.runtime.scratch import scratch_folder
 
@@ -181,7 +181,7 @@ def _processes(values: Values) -> int:
 def _models(options: ScoringOptions, values: Values, where: Where) -> Place:
     """Return the store with the versions, with the token that a file-server needs for every change."""
     folder = (where.folder or DEFAULT_FOLDER).resolve()
-    url = _url(options.store) or Places(folder, values).store_url
+    url = _url(options.store) or RunPlaces(folder, values).store_url
     return Place(url, values.store.config.user, None if options.token_file is None else tokens_of(options.token_file))
 
 

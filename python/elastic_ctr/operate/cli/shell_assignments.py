@@ -24,7 +24,7 @@ class AssignmentRefused(ValueError):
     """A line is not only assignments; the text has the line and the way out."""
 
 
-class Assignment(NamedTuple):
+class ShellAssignment(NamedTuple):
     """`variable` is the first piece that a shell would expand; `value` is incomplete then."""
 
     line: int
@@ -32,9 +32,9 @@ class Assignment(NamedTuple):
     variable: str | None
 
 
-def read_assignments(text: str) -> dict[str, Assignment]:
+def read_assignments(text: str) -> dict[str, ShellAssignment]:
     """Return the assignments of a file by name, in order. Raises AssignmentRefused."""
-    found: dict[str, Assignment] = {}
+    found: dict[str, ShellAssignment] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         try:
             assigned = _assignments(line.removesuffix("\r"))
@@ -45,7 +45,7 @@ def read_assignments(text: str) -> dict[str, Assignment]:
                 raise AssignmentRefused(
                     f"{name} stands on line {found[name].line} and again on line {number}; keep one"
                 )
-            found[name] = Assignment(number, value, variable)
+            found[name] = ShellAssignment(number, value, variable)
     return found
 
 

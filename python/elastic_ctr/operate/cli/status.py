@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -25,19 +25,16 @@ from elastic_ctr.operate.cli.shared_options import (
     Where,
     grouped,
 )
+from elastic_ctr.operate.cli.snapshot import Snapshot
 from elastic_ctr.operate.cli.status_text import screen, stages
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, role_status
 from elastic_ctr.operate.local.session import troubles
+from elastic_ctr.runtime.status.master_status import TrainingStatus
+from elastic_ctr.runtime.status.serving_status import ServingStatus
+from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
 
 WATCH_SECONDS = 2.0
 _ENDPOINTS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
-
-
-class Snapshot(NamedTuple):
-    """A snapshot: the roles' own answers, for a cluster also its `pods`, and a sentence for each role that did not answer."""
-
-    answers: dict[str, Any]
-    errors: dict[str, str]
 
 
 Look = Callable[[], Snapshot]
@@ -71,20 +68,19 @@ def status(
             return
         seen = look()
     if as_json:
-        typer.echo(_json(seen))
+        typer.echo(json.dumps(seen.to_dict()))
     else:
-        _console().print(stages(*seen), highlight=False)
-        if target.run is not None and (seen.answers.get("run") or {}).get("problems"):
+        _console().print(stages(seen), highlight=False)
+        if target.run is not None and seen.problems:
             print_next("logs", "--tail", "20", *dir_option(target.run.path), why="what the roles say of it")
-    some = seen.answers.keys() & _ENDPOINTS.keys()
-    raise typer.Exit(0 if not seen.errors else 1 if some else 2)
+    raise typer.Exit(0 if not seen.errors else 2 if seen.is_silent else 1)
 
 
 def local_snapshot(
     target: Target, addresses: dict[str, str], endpoints: Mapping[str, Endpoint] = _ENDPOINTS
 ) -> Snapshot:
     """Return the snapshot of the run of a folder, or of the roles at addresses."""
-    seen = Snapshot({}, {})
+    seen = Snapshot()
     info = None
     if target.run is not None and not addresses:
         info = target.run.read()
@@ -93,32 +89,31 @@ def local_snapshot(
             return seen
     for role, endpoint in endpoints.items():
         try:
-            seen.answers[role] = role_status(role, addresses.get(role) or target.address(endpoint))
+            _ask_role(seen, role, addresses.get(role) or target.address(endpoint))
         except EndpointUnavailable as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     if info is not None:
         # The master's own problems are in its lines already.
-        told = troubles(seen.answers.get("master"))
-        others = [each for each in info.problems if each not in told]
-        seen.answers["run"] = {"folder": str(target.run and target.run.path), "problems": others}
+        told = troubles(seen.master)
+        seen.problems = [each for each in info.problems if each not in told]
+        seen.folder = str(target.run and target.run.path)
     return seen
 
 
 def cluster_snapshot(forwards: PortForwards, endpoints: Mapping[str, Endpoint] = _ENDPOINTS) -> Snapshot:
     """Return the snapshot of a release in a cluster. Pods come first, because they explain why a role does not answer."""
-    seen = Snapshot({}, {})
+    seen = Snapshot()
     cluster = forwards.cluster
     try:
-        pods = [each for each in cluster.pods() if each.component != "client"]
+        seen.pods = [each for each in cluster.pods() if each.component != "client"]
     except KubectlFailed as failed:
         seen.errors["pods"] = str(failed)
         return seen
-    seen.answers["pods"] = [each.as_dict() for each in pods]
-    with_pods = {each.component for each in pods}
+    with_pods = {each.component for each in seen.pods}
     for role, endpoint in endpoints.items():
         try:
             if endpoint.component in with_pods or cluster.has(endpoint.component):
-                seen.answers[role] = role_status(role, forwards.address(endpoint))
+                _ask_role(seen, role, forwards.address(endpoint))
         except KubectlFailed as failed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(failed)
         except EndpointUnavailable as closed:
@@ -127,25 +122,32 @@ def cluster_snapshot(forwards: PortForwards, endpoints: Mapping[str, Endpoint] =
     return seen
 
 
+def _ask_role(seen: Snapshot, role: str, address: str) -> None:
+    """Set the answer of `master`, `transfer` or `serving`. Raises EndpointUnavailable."""
+    match role:
+        case "master":
+            seen.master = role_status(TrainingStatus, address)
+        case "transfer":
+            seen.transfer = role_status(ReleaseStatus, address)
+        case _:
+            seen.serving = role_status(ServingStatus, address)
+
+
 def _watch(look: Look, *, as_json: bool) -> NoReturn:
     console = _console()
     if as_json or not console.is_terminal:
         while True:
             seen = look()
             if as_json:
-                typer.echo(_json(seen))
+                typer.echo(json.dumps(seen.to_dict()))
             else:
-                console.print(stages(*seen), highlight=False)
+                console.print(stages(seen), highlight=False)
                 console.print()
             time.sleep(WATCH_SECONDS)
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            live.update(screen(*look(), console), refresh=True)
+            live.update(screen(look(), console), refresh=True)
             time.sleep(WATCH_SECONDS)
-
-
-def _json(seen: Snapshot) -> str:
-    return json.dumps({**seen.answers, "errors": seen.errors})
 
 
 def _console() -> Console:

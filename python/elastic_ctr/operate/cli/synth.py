@@ -9,9 +9,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from elastic_ctr.features.synthetic import PRESETS, Truth, parts, probability_text
-from elastic_ctr.features.synthetic_numbers import NumbersTruth
-from elastic_ctr.features.synthetic_sequence import SequenceTruth
+from elastic_ctr.features.synthetic import PRESETS, NumbersTruth, SequenceTruth, Truth, parts, probability_text
 from elastic_ctr.formats.hours import HOUR, TRUTH, VALUES, HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.next_step import print_next

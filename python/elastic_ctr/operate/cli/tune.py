@@ -19,15 +19,16 @@ from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.jobs.scoring.listing import Listing, NothingToRead, complete_hours
-from elastic_ctr.jobs.tune.hours import HoursReader, HoursRefused, at_hours, divided
+from elastic_ctr.jobs.tune.converted_hours import HoursReader, SearchHoursRefused, at_hours, divided
 from elastic_ctr.jobs.tune.passes import Hours, SearchFailed
-from elastic_ctr.jobs.tune.scratch import OtherSearch, Scratch
+from elastic_ctr.jobs.tune.search_folder import OtherSearch, Scratch
 from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, is_kept, usable_networks
 from elastic_ctr.jobs.tune.trial import TrialSpec
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.next_step import each_of, print_next
 from elastic_ctr.operate.cli.progress import progress_of
+from elastic_ctr.operate.cli.shared_options import grouped
 from elastic_ctr.runtime.lock import StateInUse, StateLock
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
@@ -44,22 +45,44 @@ _TRIALS = 30
 
 
 @dataclass(frozen=True)
-class Ask:
+class SearchOptions:
     """The options that define a search."""
 
-    hours: str | None
-    validate: str | None
-    records: int
-    networks: tuple[str, ...]
-    kept: tuple[str, ...]
+    hours: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST..LAST",
+            help="Hours to train with, such as 20200401/00..20200401/05, or one hour. All but those that validate if not given.",
+        ),
+    ] = None
+    validate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST..LAST",
+            help="Hours to validate with. The last fifth if not given; of a single hour a fifth of the records, by their features.",
+        ),
+    ] = None
+    records: Annotated[
+        int, typer.Option(min=100, help="Train and validate with about so many records at most, by their features.")
+    ] = _RECORDS
+    networks: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Networks to try.", show_default=",".join(DEFAULT_NETWORKS))
+    ] = None
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="KEY", help="A value that stays, or all below it, such as model.embeddingDim."),
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the choice of trials.")] = 1
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return tuple(self.keep or ())
 
 
-def tune(
-    values: ValuesFile,
-    set_file: SetFile = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the values to add there, to be given as the last -f.")
-    ] = None,
+@dataclass(frozen=True)
+class TrialOptions:
+    """The options that decide how many trials run, for how long, and where."""
+
     trials: Annotated[
         int | None,
         typer.Option(
@@ -67,47 +90,43 @@ def tune(
             help="How many trials, the present values included.",
             show_default=f"{_TRIALS}, or with --minutes as many as there is time for",
         ),
-    ] = None,
+    ] = None
     minutes: Annotated[
         float | None,
         typer.Option(min=0, help="Begin no trial that would end later; the best ones are then trained once more."),
-    ] = None,
-    hours: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIRST..LAST",
-            help="Hours to train with, such as 20200401/00..20200401/05, or one hour. All but those that validate if not given.",
-        ),
-    ] = None,
-    validate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIRST..LAST",
-            help="Hours to validate with. The last fifth if not given; of a single hour a fifth of the records, by their features.",
-        ),
-    ] = None,
-    records: Annotated[
-        int, typer.Option(min=100, help="Train and validate with about so many records at most, by their features.")
-    ] = _RECORDS,
-    networks: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="Networks to try.", show_default=",".join(DEFAULT_NETWORKS))
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option("--keep", metavar="KEY", help="A value that stays, or all below it, such as model.embeddingDim."),
-    ] = None,
+    ] = None
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Trials at the same time.", show_default="one for two cores")
-    ] = None,
-    trial_minutes: Annotated[float, typer.Option(min=0.01, help="A trial that takes longer has failed.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the choice of trials.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    ] = None
+    trial_minutes: Annotated[float, typer.Option(min=0.01, help="A trial that takes longer has failed.")] = 20
     scratch: Annotated[
         Path, typer.Option("--scratch", help="Where records and trials are kept until the search ends.")
-    ] = _DEFAULT_SCRATCH,
+    ] = _DEFAULT_SCRATCH
     keep_scratch: Annotated[
         bool, typer.Option("--keep-scratch", help="Keep them; the same command with more --trials then goes on.")
-    ] = False,
+    ] = False
+
+    @property
+    def places(self) -> int:
+        """The number of trials at the same time."""
+        return self.jobs or max(1, len(os.sched_getaffinity(0)) // 2)
+
+    @property
+    def most(self) -> int | None:
+        """The number of trials after which the search ends; None if only the time ends it."""
+        return _TRIALS if self.trials is None and self.minutes is None else self.trials
+
+
+@grouped
+def tune(
+    values: ValuesFile,
+    set_file: SetFile = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the values to add there, to be given as the last -f.")
+    ] = None,
+    search: SearchOptions = SearchOptions(),
+    trial: TrialOptions = TrialOptions(),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
     """Search network, dimensions, learning rates, regularisation, batch size and epochs for better values on hours that are there.
 
@@ -122,34 +141,28 @@ def tune(
         refuse(
             "tune needs Optuna, which is not installed: pip install 'elastic-ctr[tune]', or tools/setup tune in a checkout"
         )
-    kept = tuple(keep or ())
-    _check_keys(kept)
+    _check_keys(search.kept)
     try:
         given = load_values(values, set_file)
-        _check_set_files(set_file or (), kept)
-        ask = Ask(hours, validate, records, _networks(given, networks), kept)
+        _check_set_files(set_file or (), search.kept)
+        networks = _networks(given, search.networks)
         source = open_source(given.data.source.url, given.data.source.user)
-        listing, trained, validated = _hours_of(source, given, ask)
-        with StateLock(scratch):
-            folder = Scratch(scratch)
-            folder.begin(_digest(given, ask, seed, listing, trained, validated))
-            read = folder.hours() or _read(given, source, listing, folder, trained, validated, records)
-            places = jobs or max(1, len(os.sched_getaffinity(0)) // 2)
-            deadline = None if minutes is None else time.monotonic() + minutes * 60
-            enough = _TRIALS if trials is None and minutes is None else trials
-            found, base = _search(
-                given, ask, read, folder, (enough, places, seed), deadline, trial_minutes, keep=keep_scratch
-            )
+        listing, trained, validated = _hours_of(source, given, search)
+        with StateLock(trial.scratch):
+            folder = Scratch(trial.scratch)
+            folder.begin(_digest(given, search, networks, listing, trained, validated))
+            read = folder.hours() or _read(given, source, listing, folder, trained, validated, search.records)
+            found, base = _search(given, search, networks, trial, read, folder)
             _tell(base, found, read, as_json=as_json)
             if output is not None:
                 _write(output, base, found, read, values, set_file)
             if found.interrupted:
-                refuse(f"stopped; the same command goes on with {scratch}", _STOPPED)
-            if not keep_scratch:
+                refuse(f"stopped; the same command goes on with {trial.scratch}", _STOPPED)
+            if not trial.keep_scratch:
                 folder.remove()
     except (ConfigRefused, StateInUse, OtherSearch, NothingToRead) as wrong:
         refuse(str(wrong))
-    except (HoursRefused, SearchFailed, StoreError, OSError, ValueError) as failed:
+    except (SearchHoursRefused, SearchFailed, StoreError, OSError, ValueError) as failed:
         refuse(reason_of(failed), 1)
     except KeyboardInterrupt:
         refuse("stopped before the first trial; nothing was written", _STOPPED)
@@ -200,12 +213,12 @@ def _base(values: Values) -> Candidate:
     return Candidate(values.model, values.trainer.config)
 
 
-def _hours_of(source: Source, values: Values, ask: Ask) -> tuple[Listing, list[str], list[str]]:
+def _hours_of(source: Source, values: Values, search: SearchOptions) -> tuple[Listing, list[str], list[str]]:
     """Return the files, and the hours to train and to validate with. Raises ConfigRefused, NothingToRead, StoreError."""
     data = values.data
-    listing = complete_hours(source, data, chosen=False) if ask.hours is None or ask.validate is None else None
+    listing = complete_hours(source, data, chosen=False) if search.hours is None or search.validate is None else None
     chosen: dict[str, list[str]] = {}
-    for option, told in (("--hours", ask.hours), ("--validate", ask.validate)):
+    for option, told in (("--hours", search.hours), ("--validate", search.validate)):
         if told is None:
             continue
         found = complete_hours(source, at_hours(data, told, option), chosen=True)
@@ -235,16 +248,23 @@ def _joined(one: Listing, other: Listing) -> Listing:
     )
 
 
-def _digest(values: Values, ask: Ask, seed: int, listing: Listing, trained: list[str], validated: list[str]) -> str:
+def _digest(
+    values: Values,
+    search: SearchOptions,
+    networks: tuple[str, ...],
+    listing: Listing,
+    trained: list[str],
+    validated: list[str],
+) -> str:
     """Return the digest of all inputs that determine the results of trials and their comparison."""
     given = {
         "data": values.data.model_dump(mode="json", exclude={"end", "sleep_seconds"}),
         "features": None if values.features is None else values.features.model_dump_json(by_alias=True),
         "statistics": values.statistics,
         "model": values.model.model_dump(mode="json"),
-        "trainer": values.trainer.config.model_dump(mode="json", exclude={"admin_port", "scratch_dir"}),
+        "trainer": values.trainer.config.model_dump(mode="json", exclude={"admin_port"}),
         "evaluate": values.master.config.evaluate,
-        "search": [ask.records, ask.networks, ask.kept, seed],
+        "search": [search.records, networks, search.kept, search.seed],
         "hours": [trained, validated],
         "files": sorted((path, size) for path, size in listing.files.items() if listing.splits[path] in {*trained, *validated}),
     }  # fmt: skip
@@ -268,31 +288,32 @@ def _read(
 
 
 def _search(
-    values: Values, ask: Ask, hours: Hours, folder: Scratch, counts: tuple[int | None, int, int], deadline: float | None,
-    trial_minutes: float, *, keep: bool,
-) -> "tuple[Found, Candidate]":  # fmt: skip
+    values: Values, search: SearchOptions, networks: tuple[str, ...], trial: TrialOptions, hours: Hours, folder: Scratch
+) -> "tuple[Found, Candidate]":
+    deadline = None if trial.minutes is None else time.monotonic() + trial.minutes * 60
     # Optuna is imported here, after the check that it is installed.
     from elastic_ctr.jobs.tune.outcome import described
     from elastic_ctr.jobs.tune.pool import TrialPool
     from elastic_ctr.jobs.tune.search import Search
     from elastic_ctr.jobs.tune.study import Study
 
-    trials, places, seed = counts
     base, data, given = _base(values), values.data, input_of(values.data, values.features)
     whole = hours.share >= 1
     stops = bool(data.holdout) and values.trainer.config.epochs == "auto"
-    space = Space(base, ask.networks, ask.kept, max(each.records for each in hours.passes), whole, stops)
+    space = Space(base, networks, search.kept, max(each.records for each in hours.passes), whole, stops)
     template = TrialSpec(
         model=base.model, trainer=base.trainer, slots=given.slots, averaged=given.averaged, numbers=given.numbers,
         evaluates=values.master.config.evaluate, holds_out=data.holdout > 0, hours=str(folder.hours_file), folder="",
     )  # fmt: skip
-    _say_what(hours, places, starts_from=base.model.start_from is not None)
-    study = Study(folder.journal, space, seed, by_epoch=len(hours.passes) == 1)
+    _say_what(hours, trial.places, starts_from=base.model.start_from is not None)
+    study = Study(folder.journal, space, search.seed, by_epoch=len(hours.passes) == 1)
     if before := len(study.results()):
         _say(f"goes on after {before} trials that {folder.path} has")
-    with TrialPool(template, folder.trials, places, trial_minutes * 60, keep=keep) as pool:
-        search = Search(study, pool, trials, deadline, places, _say, lambda candidate: described(base, candidate))
-        return search.run(), base
+    with TrialPool(template, folder.trials, trial.places, trial.trial_minutes * 60, keep=trial.keep_scratch) as pool:
+        running = Search(
+            study, pool, trial.most, deadline, trial.places, _say, lambda candidate: described(base, candidate)
+        )
+        return running.run(), base
 
 
 def _say(sentence: str) -> None:

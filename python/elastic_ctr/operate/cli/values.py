@@ -15,7 +15,7 @@ from elastic_ctr.config.values_file import Values, sentences
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.operate.cli.entrypoint import refuse
 from elastic_ctr.operate.cli.shared_options import OutputFile, grouped
-from elastic_ctr.operate.cli.shell_assignments import Assignment, AssignmentRefused, read_assignments
+from elastic_ctr.operate.cli.shell_assignments import AssignmentRefused, ShellAssignment, read_assignments
 from elastic_ctr.store.temporary import appearing
 
 _KEYS = {
@@ -180,7 +180,7 @@ def translate(data_config: File, slot_conf: File, sizes: Sizes) -> Translation:
     except AssignmentRefused as refused:
         raise ValuesRefused(f"{data_config.name} {refused}") from refused
     if sizes.hdfs_address is not None:
-        assignments["HDFS_ADDRESS"] = Assignment(0, sizes.hdfs_address, None)
+        assignments["HDFS_ADDRESS"] = ShellAssignment(0, sizes.hdfs_address, None)
     wrong = [f"{data_config.name} {sentence}" for sentence in _wrong_with(assignments)]
     try:
         slots = SlotList.parse(slot_conf.text)
@@ -220,7 +220,7 @@ def text_of(values: dict[str, Any]) -> str:
     return _HEAD + yaml.dump(values, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100)
 
 
-def _wrong_with(assignments: dict[str, Assignment]) -> Iterator[str]:
+def _wrong_with(assignments: dict[str, ShellAssignment]) -> Iterator[str]:
     for name, each in assignments.items():
         where = f"line {each.line}: {name}"
         if name not in _KEYS:
@@ -233,7 +233,7 @@ def _wrong_with(assignments: dict[str, Assignment]) -> Iterator[str]:
     yield from (f"lacks {name}; add {name}=…" for name in _NEEDED if not _value(assignments, name))
 
 
-def _value(assignments: dict[str, Assignment], name: str) -> str:
+def _value(assignments: dict[str, ShellAssignment], name: str) -> str:
     """Return the value of an assignment; empty if it is absent, as in a shell."""
     return assignments[name].value if name in assignments else ""
 

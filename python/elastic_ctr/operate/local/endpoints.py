@@ -4,22 +4,26 @@ import http.client
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from elastic_ctr.runtime.auth import Tokens, bearer
+from elastic_ctr.runtime.status.master_status import TrainingStatus
+from elastic_ctr.runtime.status.serving_status import ServingStatus
+from elastic_ctr.runtime.status.status_document import StatusDocument
+from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
 
 if TYPE_CHECKING:
     from elastic_ctr.cube.release import ReleaseDocument
 
-# Fields by which a role's status differs from those of the others.
-_STATUS_FIELDS = {
-    "master": {"passes", "ledger", "pservers", "recoveries"},
-    "transfer": {"live", "candidate", "shards", "problems"},
-    "serving": {"stage", "rows", "lastRefusal", "transfer"},
+_ROLES: dict[type[StatusDocument], str] = {
+    TrainingStatus: "master",
+    ReleaseStatus: "transfer",
+    ServingStatus: "serving",
 }
+S = TypeVar("S", TrainingStatus, ReleaseStatus, ServingStatus)
 
 
 class EndpointUnavailable(OSError):
@@ -31,7 +35,7 @@ class EndpointUnavailable(OSError):
         self.reason = reason
 
 
-class RequestRefused(EndpointUnavailable):
+class RequestRejected(EndpointUnavailable):
     """The endpoint refused the content of a request."""
 
     def __init__(self, url: str, reason: str) -> None:
@@ -53,7 +57,7 @@ def ask(url: str, body: Any = None, timeout: float = 5.0, tokens: Tokens | None 
             f"{url} {wrong_token}; say --dir FOLDER for a run on this machine, or --token-file FILE"
         )
     if status == http.HTTPStatus.BAD_REQUEST:
-        raise RequestRefused(url, _sentence(text))
+        raise RequestRejected(url, _sentence(text))
     if status != http.HTTPStatus.OK:
         raise EndpointUnavailable(f"{url} answers {status}: {_sentence(text)}", status, _sentence(text))
     return found
@@ -89,12 +93,20 @@ def _sentence(text: bytes) -> str:
         return text[:200].decode("utf-8", "replace")
 
 
-def role_status(role: str, address: str) -> dict[str, Any]:
-    """Return the status of `master`, `transfer` or `serving`. Raises EndpointUnavailable, also if another role answers."""
-    status = ask(f"http://{address}/status")
-    if not isinstance(status, dict) or not _STATUS_FIELDS[role] <= status.keys():
-        raise EndpointUnavailable(f"http://{address}/status is not {role}'s; give the address of its status endpoint")
-    return status
+def role_status(kind: type[S], address: str) -> S:
+    """Return the status of a role. Raises EndpointUnavailable, also if another role answers."""
+    url = f"http://{address}/status"
+    try:
+        return kind.model_validate(ask(url))
+    except ValidationError as wrong:
+        first = wrong.errors(include_url=False, include_input=False)[0]
+        # The fields without a default are those that no other role has.
+        if len(first["loc"]) < 2:
+            reason = f"is not {_ROLES[kind]}'s; give the address of its status endpoint"
+        else:
+            field = ".".join(map(str, first["loc"]))
+            reason = f"is not one that this release can show: {field}: {first['msg']}; are both of one release?"
+        raise EndpointUnavailable(f"{url} {reason}") from wrong
 
 
 def release_document(transfer: str) -> "ReleaseDocument":

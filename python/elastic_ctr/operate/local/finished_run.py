@@ -4,15 +4,16 @@ import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
-from elastic_ctr.cube.transfer.state import ReleaseState
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.operate.local.run_folder import RunFolder
 from elastic_ctr.runtime.documents import DOCUMENT_LIMIT, DocumentDamaged, read_document
 from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.runtime.sqlite_file import NewerSchema
+from elastic_ctr.runtime.status.master_status import TrainingStatus
+from elastic_ctr.runtime.status.transfer_status import ReleaseStatus, VersionTimes
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.training_status import status_of_ledger
 
@@ -23,16 +24,13 @@ class RunUnreadable(ValueError):
     """The files of a run cannot be read; the text has the file, the reason and the way out."""
 
 
-def answers_of_finished(run: RunFolder) -> dict[str, Any]:
-    """Return the answers of `master` and, if it had a state, of `transfer`, without changing the folder. Raises RunUnreadable."""
+def answers_of_finished(run: RunFolder) -> tuple[TrainingStatus, ReleaseStatus | None]:
+    """Return the answers of master and, if it had a state, of cube-transfer, without changing the folder. Raises RunUnreadable."""
     state = run.path / "state"
-    answers = {"master": _ledger_of(state / "master", run)}
-    if (release := _release_of(state / "cube-transfer")) is not None:
-        answers["transfer"] = release
-    return answers
+    return _ledger_of(state / "master", run), _release_of(state / "cube-transfer")
 
 
-def _ledger_of(folder: Path, run: RunFolder) -> dict[str, Any]:
+def _ledger_of(folder: Path, run: RunFolder) -> TrainingStatus:
     """Read a copy of the ledger, because SQLite would write beside the file, and an earlier release's ledger is migrated."""
     if not (folder / _LEDGER).exists():
         raise RunUnreadable(f"{run.path} has no ledger: the master of that run never started; {run.logs} says why")
@@ -48,6 +46,10 @@ def _ledger_of(folder: Path, run: RunFolder) -> dict[str, Any]:
                 return status_of_ledger(ledger)
             finally:
                 ledger.close()
+    except NewerSchema as wrong:
+        raise RunUnreadable(
+            f"{folder / _LEDGER} was written by a newer release: ask the elastic-ctr of that release"
+        ) from wrong
     except (sqlite3.Error, ValidationError) as wrong:
         raise RunUnreadable(f"{folder / _LEDGER} cannot be read as a ledger: {_sentence(wrong)}") from wrong
     except OSError as failed:
@@ -58,7 +60,7 @@ def _sentence(wrong: Exception) -> str:
     return wrong.errors()[0]["msg"] if isinstance(wrong, ValidationError) else str(wrong)
 
 
-def _release_of(folder: Path) -> dict[str, Any] | None:
+def _release_of(folder: Path) -> ReleaseStatus | None:
     path = StateFile(folder).path
     try:
         with path.open("rb") as file:
@@ -69,14 +71,10 @@ def _release_of(folder: Path) -> dict[str, Any] | None:
         raise RunUnreadable(f"{path} cannot be read: {failed.strerror or failed}") from failed
     except DocumentDamaged as wrong:
         raise RunUnreadable(f"{path} is damaged: {wrong}; move it away to have the report without it") from wrong
-    return _release(state)
-
-
-def _release(state: ReleaseState) -> dict[str, Any]:
-    return {
-        "live": state.live,
-        "previous": state.previous,
-        "promotionPaused": state.promotion_paused,
-        "refused": {str(version): reason for version, reason in sorted(state.refused.items())},
-        "versions": {str(version): {"secondsToLive": each.seconds_to_live} for version, each in state.times.items()},
-    }
+    return ReleaseStatus(
+        live=state.live,
+        previous=state.previous,
+        promotion_paused=state.promotion_paused,
+        refused=dict(sorted(state.refused.items())),
+        versions={version: VersionTimes(seconds_to_live=each.seconds_to_live) for version, each in state.times.items()},
+    )

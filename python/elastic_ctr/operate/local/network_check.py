@@ -1,7 +1,6 @@
 """Test of a user's network, as in training and serving: one batch, one export, one comparison."""
 
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +16,8 @@ from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.local import network_trial
 from elastic_ctr.operate.local.network_trial import SERVER
-from elastic_ctr.runtime.lifecycle import dies_with_this_process, stop_on_signal
+from elastic_ctr.runtime.child_process import end_child, how_it_ended, log_lines, python_module, start_child
+from elastic_ctr.runtime.lifecycle import stop_on_signal
 
 _SECONDS = 600.0
 _POLL_SECONDS = 0.1
@@ -61,8 +61,7 @@ def try_network(values: Values) -> Trial:
                 {**spec, "index": 0, "scratch": f"{folder}/{SERVER}"},
                 folder,
             )
-            ends.callback(pserver.wait)
-            ends.callback(pserver.kill)
+            ends.callback(end_child, pserver)
             size = values.trainer.config.batch_size
             given = {**spec, "scratch": str(folder), "batchSize": _BATCH if size == "auto" else size}
             trained = _answer("train", given, folder, stop)
@@ -85,15 +84,9 @@ def try_network(values: Values) -> Trial:
 def _start(name: str, command: list[str], spec: dict[str, Any], folder: Path) -> "subprocess.Popen[bytes]":
     file = folder / f"{name}.json"
     file.write_text(json.dumps(spec))
-    with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", *command, str(file)],
-            stdin=subprocess.DEVNULL,
-            # Prints of the user's file go to stderr, because stdout is for the result.
-            stdout=log if name == "pserver" else sys.__stderr__,
-            stderr=log,
-            preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
-        )
+    # Prints of the user's file go to stderr, because stdout is for the result.
+    out = None if name == "pserver" else sys.__stderr__
+    return start_child(python_module(*command, str(file)), log=folder / f"{name}.log", stdout=out)
 
 
 def _answer(step: str, spec: dict[str, Any], folder: Path, stop: threading.Event) -> dict[str, Any]:
@@ -110,12 +103,10 @@ def _answer(step: str, spec: dict[str, Any], folder: Path, stop: threading.Event
             if time.monotonic() > late:
                 raise CheckRefused(f"it did not end within {_SECONDS:.0f} s while {does}")
     finally:
-        process.kill()
-        process.wait()
+        end_child(process)
     if code or not answer.exists():
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        lines = (folder / f"{step}.log").read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-        raise CheckRefused(f"the engine {how} while {does}: {lines[-1].strip()[:500]}")
+        lines = log_lines(folder / f"{step}.log") or ["it said nothing"]
+        raise CheckRefused(f"the engine {how_it_ended(code)} while {does}: {lines[-1].strip()[:500]}")
     found: dict[str, Any] = json.loads(answer.read_text())
     if "refused" in found:
         raise CheckRefused(found["refused"])

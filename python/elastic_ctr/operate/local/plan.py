@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic.alias_generators import to_camel
 
+from elastic_ctr.config import roles as role_settings
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.role_files import (
@@ -21,10 +22,9 @@ from elastic_ctr.config.role_files import (
     PserverFile,
     RoleFile,
     ServingFile,
-    Tracking,
+    TrackingServerSettings,
     TrainerFile,
 )
-from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.local.run_folder import TOKENS, RunInfo
@@ -33,7 +33,7 @@ from elastic_ctr.runtime.auth import Right
 HOST = "127.0.0.1"
 CUBE_PORTS = 3
 SERVING_PORTS = 4
-_FIRST_PORT = CubeTransferConfig().port
+_FIRST_PORT = role_settings.CubeTransferConfig().port
 _LAST_PORT = 65535
 S = TypeVar("S", bound=Section)
 
@@ -49,7 +49,7 @@ def ports(values: Values) -> Iterator[tuple[str, range]]:
     if values.intake.enabled:
         yield "intake.config.port", range(values.intake.config.port, values.intake.config.port + 1)
     for block, count, step in (
-        ("cube_transfer", 1, 1),
+        ("cube_transfer", 2, 1),
         ("serving", values.serving.replicas, SERVING_PORTS),
         ("cube", values.cube.config.shards * values.cube.replicas_per_shard, CUBE_PORTS),
         ("master", 1, 1),
@@ -96,7 +96,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Places:
+class RunPlaces:
     """Folders and addresses of one local run."""
 
     folder: Path
@@ -123,8 +123,8 @@ class Places:
         return given.url if "url" in given.model_fields_set else f"file://{self.folder}/store"
 
     @property
-    def store(self) -> StoreConfig:
-        return StoreConfig(url=self.store_url, user=self.values.store.config.user)
+    def store(self) -> role_settings.StoreConfig:
+        return role_settings.StoreConfig(url=self.store_url, user=self.values.store.config.user)
 
     def auth(self, kind: type[RoleFile]) -> Auth:
         """Return the token files that a role needs."""
@@ -146,10 +146,10 @@ class Places:
         return self.values.data.of_intake(self.intake, str(self.folder / TOKENS / Right.INTERNAL.value))
 
     @property
-    def tracking(self) -> Tracking | None:
+    def tracking(self) -> TrackingServerSettings | None:
         """The tracking settings, with the folder as the experiment, because all trainings on one machine have the same name."""
         url = self.values.local.tracking_url
-        return None if url is None else Tracking(url=url, experiment=f"elastic-ctr {self.folder}"[-250:])
+        return None if url is None else TrackingServerSettings(url=url, experiment=f"elastic-ctr {self.folder}"[-250:])
 
     def state(self, role: str) -> str:
         """Return the folder of state that outlives the role's process."""
@@ -194,23 +194,25 @@ class Places:
         return self.folder / "logs" / f"{role.name}.log"
 
 
-def roles(places: Places) -> Iterator[Role]:
+def roles(places: RunPlaces) -> Iterator[Role]:
     """Yield the roles in the order of their start, on which nothing depends."""
     values = places.values
     pservers, shards, copies = values.pserver.replicas, values.cube.config.shards, values.cube.replicas_per_shard
 
-    master = _copy(values.master.config, state_dir=places.state("master"))
-    of_workers = {"trainer": values.trainer.config, "pservers": pservers}
+    master = _role(role_settings.MasterConfig, values.master.config, state_dir=places.state("master"))
+    of_workers = {"trainer": _role(role_settings.TrainerConfig, values.trainer.config), "pservers": pservers}
     intake_address = places.intake if values.intake.enabled else None
     of_master = {"statistics": values.statistics, "master": master, "tracking": places.tracking}
     file: RoleFile = MasterFile(**places.training(MasterFile), **of_workers, **of_master, intake_address=intake_address)
     yield Role("ctr-master-0", "master", file, _well(master.status_port))
 
-    transfer = _copy(
+    transfer = _role(
+        role_settings.CubeTransferConfig,
         values.cube_transfer.config,
+        builder_port=values.cube_transfer.config.port + 1,
         state_dir=places.state("cube-transfer"),
         scratch_dir=places.scratch("cube-builder"),
-        state_recovery_seconds=min(values.cube_transfer.config.state_recovery_seconds, 2),
+        state_recovery_seconds=2,
     )
     canary = values.serving.config.canary
     of_cube = {"shards": shards, "replicas_per_shard": copies, "canary_minutes": canary.minutes if canary.share else 0}
@@ -220,7 +222,7 @@ def roles(places: Places) -> Iterator[Role]:
     yield Role("ctr-cube-builder-0", "cube-builder", file, _well(transfer.builder_port))
 
     if values.intake.enabled:
-        intake = _copy(values.intake.config, dir=places.state("intake"))
+        intake = _role(role_settings.IntakeConfig, values.intake.config, dir=places.state("intake"))
         file = IntakeFile(
             host=HOST, auth=places.auth(IntakeFile), data=values.data, features=values.features, intake=intake
         )
@@ -228,7 +230,7 @@ def roles(places: Places) -> Iterator[Role]:
 
     for index in range(pservers):
         name = f"pserver-{index}"
-        pserver = _copy(values.pserver.config, index, scratch_dir=places.scratch(name))
+        pserver = _role(role_settings.PserverConfig, values.pserver.config, index, scratch_dir=places.scratch(name))
         file = PserverFile(
             **places.training(PserverFile),
             pserver=pserver,
@@ -240,18 +242,23 @@ def roles(places: Places) -> Iterator[Role]:
 
     for index in range(values.trainer.replicas):
         name = f"trainer-{index}"
-        trainer = _copy(values.trainer.config, index, scratch_dir=places.scratch(name))
+        trainer = _role(role_settings.TrainerConfig, values.trainer.config, index, scratch_dir=places.scratch(name))
         file = TrainerFile(
             **places.training(TrainerFile), trainer=trainer, master_address=places.master, tracking=places.tracking
         )
         yield Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
 
     reader = values.cube.config.of_pod
-    # A short drain, because the only readers belong to this run and end with it.
-    idle_seconds = min(reader.drain_idle_seconds, 0.5)
     for number, (shard, replica) in enumerate(product(range(shards), range(copies))):
         pod = f"ctr-cube-s{shard}-{replica}"
-        cube = _copy(reader, CUBE_PORTS * number, drain_idle_seconds=idle_seconds, cache_dir=places.state(pod))
+        # A short drain, because the only readers belong to this run and end with it.
+        cube = _role(
+            role_settings.CubePodConfig,
+            reader,
+            CUBE_PORTS * number,
+            drain_idle_seconds=0.5,
+            cache_dir=places.state(pod),
+        )
         file = CubeServerFile(host=HOST, auth=places.auth(CubeServerFile), model=values.model, cube=cube)
         yield Role(f"{pod}.server", "cube-server", file, _well(cube.admin_port))
         file = CubeAgentFile(**places.common(CubeAgentFile), cube=cube, transfer_address=places.transfer)
@@ -259,7 +266,9 @@ def roles(places: Places) -> Iterator[Role]:
 
     for index in range(values.serving.replicas):
         name = f"serving-{index}"
-        serving = _copy(values.serving.config, SERVING_PORTS * index, scratch_dir=places.scratch(name))
+        serving = _role(
+            role_settings.ServingConfig, values.serving.config, SERVING_PORTS * index, scratch_dir=places.scratch(name)
+        )
         file = ServingFile(
             **places.common(ServingFile),
             model=values.model,
@@ -270,10 +279,10 @@ def roles(places: Places) -> Iterator[Role]:
         yield Role(f"ctr-{name}", "serving", file, _well(serving.admin_port))
 
 
-def _copy(config: S, ports_on: int = 0, **changes: object) -> S:
-    """Return the settings of one of several processes, with each open port moved by `ports_on`."""
+def _role(kind: type[S], config: Section, ports_on: int = 0, **chosen: object) -> S:
+    """Return the settings of one of several processes in its role file, with each open port moved by `ports_on`."""
     moved = {field: port + ports_on for field, port in _ports_of(config).items() if port}
-    return config.model_copy(update=moved | changes)
+    return kind.model_validate({**config.model_dump(exclude_unset=True), **moved, **chosen})
 
 
 def _well(port: int) -> str:

@@ -7,14 +7,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic_ctr.operate.local.endpoints import answers
-from elastic_ctr.operate.local.plan import Places, Role
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from elastic_ctr.operate.local.plan import Role, RunPlaces
+from elastic_ctr.runtime.child_process import end_children, log_lines, start_child
+from elastic_ctr.runtime.growing_pause import growing_pause
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Supervisor:
     outlive the roles, because they die with the thread that started them.
     """
 
-    places: Places
+    places: RunPlaces
     roles: list[Role]
     environment: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
@@ -83,15 +84,10 @@ class Supervisor:
         log_file.parent.mkdir(parents=True, exist_ok=True)
         program, config = Path(sys.executable).parent / "elastic-ctr", self.places.config_file(each.role)
         environment = {**os.environ, **self.environment, "POD_NAME": each.role.pod}
-        with log_file.open("ab") as out:
-            each.process = subprocess.Popen(
-                [str(program), each.role.command, "--config", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env=environment,
-                preexec_fn=_with_a_group_of_its_own(),  # noqa: PLW1509 (it calls setpgid and prctl alone)
-            )
+        command = [str(program), each.role.command, "--config", str(config)]
+        # Roles stay in this session: a kernel with autogroups divides a core among sessions first, and predictions would wait tens of
+        # milliseconds for training, whatever the niceness of both.
+        each.process = start_child(command, own_group=True, log=log_file, environment=environment)
         each.started_at = self.clock()
         _let_others_go_first(each.process.pid, _NICENESS.get(each.role.command, 0))
 
@@ -146,18 +142,14 @@ class Supervisor:
                 f"{each.role.name} ended {each.failures} times in a row within {_STABLE_SECONDS:.0f} s of its start; "
                 f"{self.places.log_file(each.role)} says why, last: {self.last_words(each.role)}"
             )
-        each.restart_at = now + (0 if each.failures == 1 else min(_LONGEST_PAUSE, 2.0 ** (each.failures - 2)))
+        each.restart_at = now + growing_pause(each.failures - 1, 1.0, _LONGEST_PAUSE)
         reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         log.warning("%s ended (%s) and is started again", each.role.name, reason)
         each.restart = Restart(each.role.command, each.role.name, now, reason)
         self.restarts.append(each.restart)
 
     def last_words(self, role: Role) -> str:
-        try:
-            lines = self.places.log_file(role).read_text(errors="replace").strip().splitlines()
-        except OSError:
-            return "it left no log"
-        return "\n".join(lines[-3:]) if lines else "it left an empty log"
+        return "\n".join(log_lines(self.places.log_file(role))[-3:]) or "it left an empty log"
 
     def stop(self, grace_seconds: float = 15.0) -> None:
         """SIGTERM all roles, then SIGKILL those still running. cube-transfer ends last: draining cube-agents read its document."""
@@ -165,36 +157,11 @@ class Supervisor:
             running = [each for each in self._all.values() if each.runs]
             ends = time.monotonic() + grace_seconds
             for last in (False, True):
-                _end([each.process for each in running if (each.role.command == _LAST) == last and each.process], ends)
+                ending = [each.process for each in running if (each.role.command == _LAST) == last and each.process]
+                end_children(ending, max(0.1, ends - time.monotonic()))
             for each in self._all.values():
                 each.process = None
                 each.done = True
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]], ends: float) -> None:
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(max(0.1, ends - time.monotonic()))
-        except subprocess.TimeoutExpired:  # noqa: PERF203 (each may be the one that stays)
-            process.kill()
-            process.wait()
-
-
-def _with_a_group_of_its_own() -> Callable[[], None]:
-    """Return the `preexec_fn` of a role: Ctrl-C reaches only the supervisor, which ends the roles in order, and whose end kills them.
-
-    Roles stay in the supervisor's session: a kernel with autogroups divides a core among sessions first, and predictions would
-    wait tens of milliseconds for training, whatever the niceness of both.
-    """
-    bind_child = dies_with_this_process()
-
-    def begin() -> None:
-        os.setpgid(0, 0)
-        bind_child()
-
-    return begin
 
 
 def _let_others_go_first(pid: int, niceness: int) -> None:

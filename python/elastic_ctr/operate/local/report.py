@@ -1,13 +1,13 @@
 """The report of a local run, as JSON and as a table."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
-
 from elastic_ctr.operate.local.processes import Restart
+from elastic_ctr.operate.text_table import TextTable, columns, number
+from elastic_ctr.runtime.status.master_status import PassStatus, TrainingStatus
 
 _OF_PASS = (
     "pass",
@@ -40,108 +40,99 @@ SampleResults = dict[int, SampleResult]
 """By version."""
 
 
-def build(
-    status: Mapping[str, Any], live: int | None, seen: SampleResults, restarts: Sequence[Restart]
-) -> dict[str, Any]:
+def build(status: TrainingStatus, live: int | None, seen: SampleResults, restarts: Sequence[Restart]) -> dict[str, Any]:
     """Return the content of the report file."""
     passes = []
-    for each in status["passes"]:
-        if each["state"] != "done":
-            continue
-        asked, trained = seen.get(each["version"]), each["trainedAt"]
+    for each in status.done:
+        asked, shown = _sample_of(each, seen), each.to_dict()
         passes.append(
             {
-                **{name: each[name] for name in _OF_PASS},
-                "secondsToLive": None if asked is None or trained is None else round(asked.live_at - trained, 3),
+                **{name: shown[name] for name in _OF_PASS},
+                "secondsToLive": _seconds_to_live(each, asked),
                 "aucServed": None if asked is None else asked.auc,
                 "samplesServed": None if asked is None else asked.samples,
                 "maxAbsDiff": None if asked is None else asked.max_abs_diff,
                 "aucPublished": None if asked is None else asked.auc_published,
             }
         )
-    names = {each["ordinal"]: each["pass"] for each in status["passes"]}
-    refused = [
-        {"version": each["id"], "pass": names.get(each["pass"]), "reason": each["reason"]}
-        for each in status["versions"]
-        if each["state"] == "refused"
-    ]
-    recoveries = [{name: each[name] for name in ("role", "at", "seconds", "reason")} for each in status["recoveries"]]
-    recoveries += [
-        {"role": r.role, "at": r.at, "seconds": r.seconds, "reason": f"{r.name} {r.reason}"} for r in restarts
-    ]
+    names = {each.ordinal: each.id for each in status.passes}
+    recoveries = [(each.role, each.at, each.seconds, each.reason) for each in status.recoveries]
+    recoveries += [(each.role, each.at, each.seconds, f"{each.name} {each.reason}") for each in restarts]
     return {
         "passes": passes,
-        "curves": status["curves"],
-        "offset": status["offset"],
-        "refused": refused,
+        "curves": [each.to_dict() for each in status.curves],
+        "offset": status.offset,
+        "refused": [
+            {"version": each.id, "pass": names.get(each.ordinal), "reason": each.reason}
+            for each in status.versions
+            if each.state == "refused"
+        ],
         "live": live,
         "parity": {
             "samples": sum(each.samples for each in seen.values()),
             "maxAbsDiff": max((each.max_abs_diff for each in seen.values()), default=0.0),
         },
-        "ledger": status["ledger"],
-        "recoveries": sorted(recoveries, key=lambda each: each["at"]),
+        "ledger": status.ledger.to_dict(),
+        "recoveries": [
+            {"role": role, "at": at, "seconds": seconds, "reason": reason}
+            for role, at, seconds, reason in sorted(recoveries, key=lambda each: each[1])
+        ],
     }
 
 
-def table(report: Mapping[str, Any]) -> Table:
+def _sample_of(one: PassStatus, seen: SampleResults) -> SampleResult | None:
+    return None if one.version is None else seen.get(one.version)
+
+
+def _seconds_to_live(one: PassStatus, asked: SampleResult | None) -> float | None:
+    return None if asked is None or one.trained_at is None else round(asked.live_at - one.trained_at, 3)
+
+
+def table(status: TrainingStatus, seen: SampleResults) -> TextTable:
     """Return the report as a table for a terminal."""
-    shown = Table(title=None, header_style="bold", pad_edge=False)
-    columns = (
-        "pass, records, refused, AUC before, AUC after, logloss before, calibration before, version, kind, keys, seconds to live, "
-        "largest difference"
-    )
-    for name in columns.split(", "):
-        shown.add_column(name, justify="left" if name in ("pass", "kind") else "right")
-    for each in report["passes"]:
-        shown.add_row(
-            each["pass"],
-            f"{each['records']:,}",
-            f"{each['refused']:,}",
-            number(each["aucBefore"]),
-            number(each["auc"]),
-            number(figure(each, "before", "logloss")),
-            number(figure(each, "before", "calibration")),
-            "-" if each["version"] is None else str(each["version"]),
-            each["kind"] or "-",
-            f"{each['keys']:,}",
-            "-" if each["secondsToLive"] is None else f"{each['secondsToLive']:.1f}",
-            "-" if each["maxAbsDiff"] is None else f"{each['maxAbsDiff']:.1e} of {each['samplesServed']}",
+    shown = TextTable(
+        columns(
+            "pass", "records", "refused", "AUC before", "AUC after", "logloss before", "calibration before", "version", "kind", "keys",
+            "seconds to live", "largest difference", words=("kind",),
+        )
+    )  # fmt: skip
+    for each in status.done:
+        asked, (before, _) = _sample_of(each, seen), each.quality.moments
+        shown.add(
+            each.id,
+            f"{each.records:,}",
+            f"{each.refused:,}",
+            number(each.auc_before),
+            number(each.auc),
+            number(before.logloss),
+            number(before.calibration),
+            "-" if each.version is None else str(each.version),
+            each.kind or "-",
+            f"{each.keys:,}",
+            number(_seconds_to_live(each, asked), 1),
+            "-" if asked is None else f"{asked.max_abs_diff:.1e} of {asked.samples}",
         )
     return shown
 
 
-def figure(one: Mapping[str, Any], moment: str, name: str) -> float | None:
-    """Return one figure of a pass's quality; None if it is undefined, or the master is of an earlier release."""
-    figures = (one.get("quality") or {}).get(moment) or {}
-    value: float | None = figures.get(name)
-    return value
-
-
-def learned(status: Mapping[str, Any]) -> str:
+def learned(status: TrainingStatus) -> str:
     """Return one line on the learning of the last pass that is done; empty without one, or if the master is of an earlier release."""
-    done = [each for each in status["passes"] if each.get("state", "done") == "done" and each.get("learning")]
+    done = [each for each in status.done if each.learning.epochs]
     if not done:
         return ""
-    last, learning = done[-1], done[-1]["learning"]
-    epochs, sizes = learning["epochs"], ", ".join(map(str, learning["batchSizes"]))
+    last, learning = done[-1], done[-1].learning
+    sizes = ", ".join(map(str, learning.batch_sizes))
     said = [
-        f"pass {last['pass']} in {epochs} epoch{'' if epochs == 1 else 's'}"
+        f"pass {last.id} in {learning.epochs} epoch{'' if learning.epochs == 1 else 's'}"
         + (f" of batches of {sizes}" if sizes else "")
     ]
-    if learning["heldOut"]:
-        said.append(f"{learning['heldOut']:,} records held out")
-    if learning["shift"] is not None:
-        said.append(f"logits shifted by {learning['shift']:+.4f}")
-    if (offset := status.get("offset")) is not None:
-        said.append(f"the model's offset is {offset:+.4f}")
+    if learning.held_out:
+        said.append(f"{learning.held_out:,} records held out")
+    if learning.shift is not None:
+        said.append(f"logits shifted by {learning.shift:+.4f}")
+    if status.offset is not None:
+        said.append(f"the model's offset is {status.offset:+.4f}")
     return ", ".join(said)
-
-
-def total(counts: Iterable[int | None]) -> int | None:
-    """Return the sum; None if one of the counts is unknown."""
-    found = list(counts)
-    return None if any(each is None for each in found) else sum(each or 0 for each in found)
 
 
 def dated(version: int) -> str:
@@ -151,7 +142,3 @@ def dated(version: int) -> str:
     begun, today = time.localtime(version), time.localtime()
     form = "%H:%M:%S" if begun[:3] == today[:3] else "%Y-%m-%d %H:%M:%S"
     return f"{version} · {time.strftime(form, begun)}"
-
-
-def number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from elastic_ctr.operate.fitted_text import FittedTable
 from elastic_ctr.operate.local.report import table
 from elastic_ctr.operate.local.session import Session, troubles
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 
 __all__ = ["following", "stage", "troubles"]
 
@@ -25,23 +26,23 @@ _STATES = {
 }
 
 
-def stage(status: dict[str, Any] | None, candidate: int | None) -> str:
+def stage(status: TrainingStatus | None, candidate: int | None) -> str:
     """Return the stage of the run as one sentence."""
     if status is None:
         return "the master starts"
-    if not status["ready"]:
-        serving = sum(1 for each in status["pservers"] if each["serving"])
-        return f"generation {status['generation']}: {serving} pservers serve, {len(status['trainers'])} trainers joined"
-    current = status["current"]
+    if not status.ready:
+        serving = sum(each.serving for each in status.pservers)
+        return f"generation {status.generation}: {serving} pservers serve, {len(status.trainers)} trainers joined"
+    current = status.current
     if current is not None:
-        one = next(each for each in status["passes"] if each["pass"] == current["pass"])
-        by_tasks = one["state"] in ("analyzing", "checking", "training", "evaluating")
-        tasks = f" ({one['tasksDone']} of {one['tasks']} tasks done)" if by_tasks else ""
-        epoch = f", epoch {current['epoch']}" if current["epoch"] > 1 else ""
-        return f"pass {current['pass']} {_STATES.get(current['state'], current['state'])}{epoch}{tasks}"
+        one = next(each for each in status.passes if each.id == current.id)
+        by_tasks = one.state in ("analyzing", "checking", "training", "evaluating")
+        tasks = f" ({one.tasks_done} of {one.tasks} tasks done)" if by_tasks else ""
+        epoch = f", epoch {current.epoch}" if current.epoch > 1 else ""
+        return f"pass {current.id} {_STATES.get(current.state, current.state)}{epoch}{tasks}"
     if candidate is not None:
         return f"version {candidate} is loaded and validated"
-    return "the last version is built" if status["finished"] else "looks for the next pass"
+    return "the last version is built" if status.finished else "looks for the next pass"
 
 
 @contextmanager
@@ -74,9 +75,9 @@ def following(console: Console) -> Iterator[Callable[[Session], None]]:
 
 
 def _picture(session: Session) -> Group:
-    parts: list[Any] = []
+    parts: list[RenderableType] = []
     if session.status is not None:
-        parts.append(table(session.report()))
+        parts.append(FittedTable(table(session.status, session.seen), indent=0))
     restarts = len(session.supervisor.restarts)
     parts.append(
         Text(stage(session.status, session.candidate) + (f"; {restarts} restarts" if restarts else ""), style="cyan")

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -13,13 +13,14 @@ from pydantic import BaseModel
 from elastic_ctr.config.load import dump
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict, release_document, role_status
-from elastic_ctr.operate.local.plan import HOST, Places, ports, roles
+from elastic_ctr.operate.local.plan import HOST, RunPlaces, ports, roles
 from elastic_ctr.operate.local.processes import Supervisor
 from elastic_ctr.operate.local.report import SampleResult, SampleResults, build
 from elastic_ctr.operate.local.run_folder import RunFolder
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import PortInUse, listen
 from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.store import StoreError, open_store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
@@ -33,10 +34,6 @@ _LOOK_SECONDS = 0.25
 _LOOK_SHARE, _LONGEST_PAUSE = 0.05, 2.0
 
 
-# The answer of the master's /status.
-Status = Mapping[str, Any]
-
-
 class RunFailed(RuntimeError):
     """The run cannot reach its end; the text is the reason."""
 
@@ -45,7 +42,7 @@ class RoleRefused(RunFailed):
     """A role cannot run with its settings or on this machine."""
 
 
-def find_ports_free(places: Places) -> None:
+def find_ports_free(places: RunPlaces) -> None:
     """Raises PortInUse, with the name of the setting, if a port of the run is in use."""
     for setting, found in ports(places.values):
         for port in found:
@@ -67,48 +64,48 @@ class _Sample(BaseModel):
     published: float
 
 
-def last_published(status: Status) -> int | None:
+def last_published(status: TrainingStatus) -> int | None:
     """Return the newest version that training has published."""
-    return max((each["id"] for each in status["versions"] if each["state"] == "published"), default=None)
+    return max((each.id for each in status.versions if each.state == "published"), default=None)
 
 
-def failure(status: Status | None, release: ReleaseDocument | None) -> str:
+def failure(status: TrainingStatus | None, release: ReleaseDocument | None) -> str:
     """Return why training or its last version is stopped until an operator removes the cause; empty if neither is."""
     if status is None:
         return ""
-    current = status["current"]
-    if current is not None and current["state"] == "stopped":
-        return f"pass {current['pass']} is stopped: {current['reason']}"
-    if not status["finished"] or release is None:
+    current = status.current
+    if current is not None and current.state == "stopped":
+        return f"pass {current.id} is stopped: {current.reason}"
+    if not status.finished or release is None:
         return ""
     last = last_published(status)
     if last is None:
-        wrong = [each for each in status["versions"] if each["state"] == "refused"]
-        return f"no version was published: {wrong[-1]['reason']}" if wrong else ""
+        wrong = [each for each in status.versions if each.state == "refused"]
+        return f"no version was published: {wrong[-1].reason}" if wrong else ""
     refused = release.refused.get(last)
     return "" if refused is None else f"version {last} was refused: {refused}"
 
 
-def has_come_to_its_end(status: Status | None, release: ReleaseDocument | None) -> bool:
+def has_come_to_its_end(status: TrainingStatus | None, release: ReleaseDocument | None) -> bool:
     """True once training has finished and the last version that it published is live."""
-    if status is None or not status["finished"] or release is None or failure(status, release):
+    if status is None or not status.finished or release is None or failure(status, release):
         return False
     return last_published(status) in (None, release.live)
 
 
-def pause_of(status: Status, release: ReleaseDocument | None) -> str:
+def pause_of(status: TrainingStatus, release: ReleaseDocument | None) -> str:
     """Why the version of the last hour does not come by itself: a sentence; empty while it is on its way."""
     if release is not None and release.promotion_paused:
         return "promotion is paused: `elastic-ctr rollback --resume` lets the newest version go live"
-    return f"the master waits for {status['waitsFor']}" if status["waitsFor"] else ""
+    return f"the master waits for {status.waits_for}" if status.waits_for else ""
 
 
-def troubles(status: Status | None) -> list[str]:
+def troubles(status: TrainingStatus | None) -> list[str]:
     """Return errors that are retried, which explain why a run makes no progress."""
     if status is None:
         return []
-    pservers = [f"pserver {each['index']}: {each['error']}" for each in status["pservers"] if each["error"]]
-    return pservers if not status["error"] else [status["error"], *pservers]
+    pservers = [f"pserver {each.index}: {each.error}" for each in status.pservers if each.error]
+    return pservers if not status.error else [status.error, *pservers]
 
 
 def pause_after(took: float) -> float:
@@ -116,11 +113,11 @@ def pause_after(took: float) -> float:
     return min(max(_LOOK_SECONDS, took / _LOOK_SHARE), _LONGEST_PAUSE)
 
 
-def status_and_release(places: Places) -> tuple[dict[str, Any] | None, ReleaseDocument | None]:
+def status_and_release(places: RunPlaces) -> tuple[TrainingStatus | None, ReleaseDocument | None]:
     """Return the master's status and cube-transfer's document; None for a role that does not answer."""
     status = release = None
     with suppress(EndpointUnavailable):
-        status = role_status("master", places.info.master)
+        status = role_status(TrainingStatus, places.info.master)
     with suppress(EndpointUnavailable):
         release = release_document(places.transfer)
     return status, release
@@ -129,12 +126,12 @@ def status_and_release(places: Places) -> tuple[dict[str, Any] | None, ReleaseDo
 class Session:
     """Owns the folder and the processes of a run."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: RunPlaces) -> None:
         self.places = places
         self._lock = StateLock(places.folder / "state")
         self.supervisor = Supervisor(places, list(roles(places)))
         self.seen: SampleResults = {}
-        self.status: dict[str, Any] | None = None
+        self.status: TrainingStatus | None = None
         self.release: ReleaseDocument | None = None
         self.run_folder = RunFolder(places.folder)
         self._info = places.info

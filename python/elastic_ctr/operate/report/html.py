@@ -1,10 +1,11 @@
 """HTML in which only these functions write tags: all other text is escaped, whatever its source."""
 
-import math
 import time
 import unicodedata
 from collections.abc import Sequence
 from html import escape
+
+from elastic_ctr.operate.text_table import Column, Marked, TextTable
 
 # The most characters of one text, because a reason may contain a whole line of a click log.
 LONGEST = 600
@@ -50,34 +51,30 @@ def _safe(value: str) -> Html:
     return value if isinstance(value, Html) else text(value)
 
 
-def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[str] = ()) -> Html:
-    """Return a table of rows, newest first, with the older ones folded. Columns in `words` are text, the others numbers."""
-    if not rows:
+def table(caption: str, given: TextTable) -> Html:
+    """Return a table of rows, newest first, with the older ones folded. The mark of a cell is its class."""
+    if not given.rows:
         return element("p", f"{caption.partition(',')[0]}: none.", class_="none")
-    is_text = [name in words for name in columns]
-    shown, folded = rows[:OPEN_ROWS], rows[OPEN_ROWS:MOST_ROWS]
-    parts = [_table(caption, columns, shown, is_text)]
+    shown, folded = given.rows[:OPEN_ROWS], given.rows[OPEN_ROWS:MOST_ROWS]
+    parts = [_table(caption, given.columns, shown)]
     if folded:
         title = f"{caption}: {len(folded):,} more"
-        parts.append(element("details", element("summary", title), _table(title, columns, folded, is_text)))
-    if left_out := len(rows) - len(shown) - len(folded):
+        parts.append(element("details", element("summary", title), _table(title, given.columns, folded)))
+    if left_out := len(given.rows) - len(shown) - len(folded):
         parts.append(element("p", f"{left_out:,} older ones are left out.", class_="none"))
     return joined(parts)
 
 
-def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> Html:
+def _table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Html:
+    classes = [None if at == 0 or column.right else "w" for at, column in enumerate(columns)]
     heads = [
-        element("th", name, scope="col", class_="w" if words else None)
-        for name, words in zip(columns, is_text, strict=True)
+        element("th", column.name, scope="col", class_=kind) for column, kind in zip(columns, classes, strict=True)
     ]
     body = [
         element(
             "tr",
             element("th", row[0], scope="row"),
-            *(
-                element("td", cell, class_="w" if words else None)
-                for cell, words in zip(row[1:], is_text[1:], strict=True)
-            ),
+            *(element("td", _cell(cell), class_=kind) for cell, kind in zip(row[1:], classes[1:], strict=True)),
         )
         for row in rows
     ]
@@ -88,8 +85,8 @@ def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], 
     return element("div", found, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    return "-" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
+def _cell(given: str) -> str:
+    return element("b", str(given), class_=given.mark) if isinstance(given, Marked) else given
 
 
 def moment(value: float | None) -> str:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from statistics import median
 
-from elastic_ctr.operate.report.document import Pass, Report, Training
-from elastic_ctr.operate.report.html import Html, element, joined, number, table
+from elastic_ctr.operate.report.document import Report
+from elastic_ctr.operate.report.html import Html, element, joined, table
 from elastic_ctr.operate.report.summary import learned
+from elastic_ctr.operate.text_table import TextTable, columns, number
+from elastic_ctr.runtime.status.master_status import PassStatus, TrainingStatus
 
 # The number of last passes with bars; the table has all passes.
 _BARS = 24
@@ -21,44 +23,38 @@ _OTHERS = "other stages"
 _LONGEST_SECONDS = 1e9
 
 
-def passes(training: Training) -> Html:
-    columns: tuple[str, ...] = (
-        "pass", "state", "records", "refused", "AUC before", "AUC after", "logloss before", "logloss after",
-        "calibration before", "calibration after", "GAUC before", "GAUC after", "epochs", "batch sizes", "held out", "shift", "version", "reason",
+def passes(training: TrainingStatus) -> Html:
+    shown = TextTable(
+        columns(
+            "pass", "state", "records", "refused", "AUC before", "AUC after", "logloss before", "logloss after",
+            "calibration before", "calibration after", "GAUC before", "GAUC after", "epochs", "batch sizes", "held out",
+            "shift", "version", "reason", words=("state", "batch sizes", "reason"),
+        )
     )  # fmt: skip
-    rows = [_row(each) for each in reversed(training.passes)]
-    if not any(each.reason for each in training.passes):
-        columns, rows = columns[:-1], [each[:-1] for each in rows]
-    if all(each.gauc is None for one in training.passes for each in one.quality.moments):
-        first = columns.index("GAUC before")
-        columns, rows = _without(columns, first), [_without(each, first) for each in rows]
-    shown = table("Passes, newest first", columns, rows, words=("state", "batch sizes", "reason"))
-    return joined([shown, element("p", learned(training), class_="none")])
-
-
-def _without(cells: tuple[str, ...], first: int) -> tuple[str, ...]:
-    """Return the cells without the two from `first` on."""
-    return (*cells[:first], *cells[first + 2 :])
-
-
-def _row(one: Pass) -> tuple[str, ...]:
-    return (
-        one.id,
-        one.state,
-        f"{one.records:,}",
-        f"{one.refused:,}",
-        number(one.auc_before),
-        number(one.auc),
-        *(number(each.logloss) for each in one.quality.moments),
-        *(number(each.calibration, 3) for each in one.quality.moments),
-        *(number(each.gauc) for each in one.quality.moments),
-        str(one.learning.epochs),
-        batches(one.learning.batch_sizes),
-        f"{one.learning.held_out:,}",
-        number(one.learning.shift),
-        "-" if one.version is None else str(one.version),
-        one.reason,
-    )
+    for each in reversed(training.passes):
+        figures = each.quality.moments
+        shown.add(
+            each.id,
+            each.state,
+            f"{each.records:,}",
+            f"{each.refused:,}",
+            number(each.auc_before),
+            number(each.auc),
+            *(number(of_moment.logloss) for of_moment in figures),
+            *(number(of_moment.calibration, 3) for of_moment in figures),
+            *(number(of_moment.gauc) for of_moment in figures),
+            str(each.learning.epochs),
+            batches(each.learning.batch_sizes),
+            f"{each.learning.held_out:,}",
+            number(each.learning.shift),
+            "-" if each.version is None else str(each.version),
+            each.reason,
+        )
+    without = ["reason"]
+    if all(figures.gauc is None for each in training.passes for figures in each.quality.moments):
+        without += ["GAUC before", "GAUC after"]
+    found = table("Passes, newest first", shown.without_empty(*without))
+    return joined([found, element("p", learned(training), class_="none")])
 
 
 def batches(sizes: Sequence[int]) -> str:
@@ -74,12 +70,14 @@ def stages(report: Report) -> Html:
     if not names:
         return element("p", "No stage of a pass has ended yet.", class_="none")
     seconds = {each.id: _by_stage(each, names) for each in timed}
-    live = {each.id: _to_live(report, each) for each in timed}
+    live = {each.id: number(report.seconds_to_live(each.version), 2) for each in timed}
     sums = {name: sum(taken or 0.0 for taken in found) for name, found in seconds.items()}
     last = list(seconds)[-_BARS:]
     longest = max(sums[name] for name in last) or 1.0
-    bars = [(name, _bar(names, seconds[name], longest), f"{sums[name]:,.1f}") for name in reversed(last)]
-    whole = [
+    bars: list[tuple[str, ...]] = [
+        (name, _bar(names, seconds[name], longest), f"{sums[name]:,.1f}") for name in reversed(last)
+    ]
+    whole: list[tuple[str, ...]] = [
         (stage, f"{median(found):,.2f}", f"{max(found):,.2f}", f"{sum(found):,.1f}")
         for place, stage in enumerate(names)
         if (found := [each[place] or 0.0 for each in seconds.values() if each[place] is not None])
@@ -96,21 +94,26 @@ def stages(report: Report) -> Html:
                 *(element("li", element("i", class_=f"swatch s{place}"), name) for place, name in enumerate(names)),
                 class_="legend",
             ),
-            table("Stages of the last passes", ("pass", "stages", "seconds"), bars, words=("stages",)),
-            table("Seconds by stage, of the passes that had it", ("stage", "median", "largest", "sum"), whole),
-            table("Seconds of each pass", ("pass", *names, "published to live"), rows),
+            table(
+                "Stages of the last passes", TextTable(columns("pass", "stages", "seconds", words=("stages",)), bars)
+            ),
+            table(
+                "Seconds by stage, of the passes that had it",
+                TextTable(columns("stage", "median", "largest", "sum"), whole),
+            ),
+            table("Seconds of each pass", TextTable(columns("pass", *names, "published to live"), rows)),
             element("p", note, class_="none"),
         ]
     )
 
 
-def stage_names(timed: Sequence[Pass]) -> list[str]:
+def stage_names(timed: Sequence[PassStatus]) -> list[str]:
     found = {name for each in timed for name in each.seconds}
     order = [name for name in _STAGES if name in found] + sorted(found - set(_STAGES))
     return order if len(order) <= MOST_STAGES else [*order[: MOST_STAGES - 1], _OTHERS]
 
 
-def _by_stage(one: Pass, names: Sequence[str]) -> list[float | None]:
+def _by_stage(one: PassStatus, names: Sequence[str]) -> list[float | None]:
     """Return the seconds of each stage; None for a stage that the pass did not have."""
     shown = {name: taken for name, taken in one.seconds.items() if 0 <= taken <= _LONGEST_SECONDS}
     if others := [taken for name, taken in shown.items() if name not in names]:
@@ -133,8 +136,3 @@ def _bar(names: Sequence[str], seconds: Sequence[float | None], longest: float) 
     return element(
         "svg", *parts, viewBox="0 0 1000 10", preserveAspectRatio="none", class_="bar", role="img", aria_label=said
     )
-
-
-def _to_live(report: Report, one: Pass) -> str:
-    times = None if report.release is None or one.version is None else report.release.versions.get(one.version)
-    return number(None if times is None else times.seconds_to_live, 2)

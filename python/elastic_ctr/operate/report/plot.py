@@ -149,5 +149,5 @@ def figure(title: str, picture: Html, numbers: Html) -> Html:
     )
 
 
-def columns(*parts: Html) -> Html:
+def side_by_side(*parts: Html) -> Html:
     return element("div", joined(parts), class_="grid")

@@ -1,12 +1,15 @@
 """The head of the page: the figures of the last pass, and alerts for an operator."""
 
-from elastic_ctr.operate.report.document import Quality, Release, Report, Training
-from elastic_ctr.operate.report.html import Html, element, moment, number
+from elastic_ctr.operate.report.document import Report
+from elastic_ctr.operate.report.html import Html, element, moment
+from elastic_ctr.operate.text_table import number
+from elastic_ctr.runtime.status.master_status import QualityOfPass, TrainingStatus
+from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
 
 _MOST_PROBLEMS = 20
 
 
-def _of_live(release: Release | None) -> str:
+def _of_live(release: ReleaseStatus | None) -> str:
     """Return when the live version was begun, by its id, and a note if promotion is paused."""
     if release is None:
         return ""
@@ -18,10 +21,10 @@ def summary(report: Report) -> Html:
     training, release = report.training, report.release
     done = [each for each in training.done if each.records]
     last = done[-1] if done else None
-    before, after = (Quality() if last is None else last.quality).moments
+    before, after = (QualityOfPass() if last is None else last.quality).moments
     auc_before, auc = (None, None) if last is None else (last.auc_before, last.auc)
-    lines = training.ledger.get("records", 0)
-    refused = training.ledger.get("refused", 0)
+    lines = training.ledger.records
+    refused = training.ledger.refused
     earlier = training.earlier_passes
     left_out = f", the first {earlier:,} of them not on this page" if earlier else ""
     tiles = [
@@ -71,7 +74,7 @@ def _alerts(report: Report) -> list[Html]:
     return found
 
 
-def learned(training: Training) -> str:
+def learned(training: TrainingStatus) -> str:
     """Return a sentence on the model's offset."""
     if training.offset is None:
         return ""

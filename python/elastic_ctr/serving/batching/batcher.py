@@ -21,7 +21,7 @@ import numpy as np
 
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.runtime.inline_executor import InlineExecutor
-from elastic_ctr.serving.batching.canary import NO_CANARY, Canary, CanaryRule
+from elastic_ctr.serving.batching.canary import NO_CANARY, CanaryRule, CanarySwitch
 from elastic_ctr.serving.batching.instances import Instances, joined
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import MOST_INLINE, Floats, UniqueKeys, known_feasigns, pooled, unique_keys
@@ -32,7 +32,7 @@ from elastic_ctr.serving.worker_counters import Counters
 log = logging.getLogger(__name__)
 
 _BATCHES_AT_ONCE = 2
-# A lookup that takes longer waits for silent holders only: a slow holder was hedged after `cube.hedgeMs`, 20 by default.
+# A lookup that takes longer waits for silent holders only: a slow holder was hedged after `hedge_ms`.
 _DETACH_SECONDS = 0.1
 # Each detached batch has its keys and values in memory.
 _DETACHED_BATCHES = 16
@@ -88,7 +88,7 @@ class Batcher:
     ) -> None:
         self.versions: dict[int, ModelVersion] = {}
         self.pinned: int | None = None
-        self.canary = Canary(canary_rule)
+        self.canary = CanarySwitch(canary_rule)
         self.stage = "the process has just started"
         self.max_rows = max_rows
         self.shared_rows = shared_rows

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.splitmix import GAMMA, mixed
+from elastic_ctr.features.transforms.xxh3 import GAMMA, mixed
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema
 
@@ -50,7 +50,7 @@ class CanaryRule(NamedTuple):
 NO_CANARY = CanaryRule(0)
 
 
-class Canary:
+class CanarySwitch:
     """`version` is the candidate while it answers its share. It gets no requests for some seconds after it failed or was slow."""
 
     def __init__(self, rule: CanaryRule) -> None:

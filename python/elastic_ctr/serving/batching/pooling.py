@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.cube.dictionary.kernel import mix
 from elastic_ctr.formats.keys import PADDING_KEY, Keys, keys_of
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.serving.batching.instances import Instances, Lengths
@@ -20,7 +19,8 @@ MOST_INLINE = 65_536
 # The seed is secret, so that a client cannot choose keys that collide.
 _SEED = np.uint64(secrets.randbits(64))
 _PADDING = np.uint64(PADDING_KEY)
-_1 = np.uint64(1)
+_1, _27, _30, _31 = (np.uint64(number) for number in (1, 27, 30, 31))
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 NOT_AVERAGED = np.zeros(0, np.bool_)
 
 
@@ -34,6 +34,14 @@ class UniqueKeys(NamedTuple):
 
 
 @compiled
+def _mixed(key: np.uint64) -> np.uint64:
+    """As `features.splitmix.mixed`."""
+    key = (key ^ (key >> _30)) * _MIX_1
+    key = (key ^ (key >> _27)) * _MIX_2
+    return key ^ (key >> _31)
+
+
+@compiled
 def _unique(keys: Any, seed: Any, slots: Any, found: Any, places: Any) -> Any:
     """Write unique keys to `found` and return their number; slots are zeros, a power of two of them, more than keys."""
     last = np.uint64(slots.size - 1)
@@ -43,7 +51,7 @@ def _unique(keys: Any, seed: Any, slots: Any, found: Any, places: Any) -> Any:
         if key == _PADDING:
             places[i] = 0
             continue
-        slot = mix(key ^ seed) & last
+        slot = _mixed(key ^ seed) & last
         while slots[slot] != 0 and found[slots[slot] - 1] != key:
             slot = (slot + _1) & last
         if slots[slot] == 0:

@@ -16,7 +16,7 @@ from elastic_ctr.machine_code.sockets import BROKEN, CLOSED, IN, INPUT, OUT_AT, 
 
 # Columns after those of `sockets`. OWED: reply bytes of requests under way. SINCE: milliseconds, the start of its present deadline.
 # PENDING_INPUT: the input may contain whole requests, which epoll does not announce again. HALF_CLOSED: the peer sends no more.
-# HANDING_OVER: the connection moves to the asyncio frontend once no reply is due.
+# HANDING_OVER: the connection moves to the fallback frontend once no reply is due.
 (SERIAL, OWED, IN_FLIGHT, SINCE, MASK, PENDING_INPUT, ACCOUNTED, HALF_CLOSED, HANDING_OVER) = range(
     sockets.WIDTH, sockets.WIDTH + 9
 )
@@ -69,7 +69,7 @@ def detach(b: Any, fd: Any) -> None:
     row = b.sockets.connections[fd]
     if row[STATE] != CLOSED:
         _forget(b, row)
-        sockets.let_go(b.sockets, fd)
+        sockets.detach(b.sockets, fd)
 
 
 @compiled
@@ -131,7 +131,7 @@ def accept(b: Any, now: Any) -> None:
             return
         if fd >= b.sockets.connections.shape[0]:
             if not set_aside(b, fd, 0, NO_ROW):
-                sockets.turn_away(fd)
+                sockets.reject(fd)
             continue
         row = b.sockets.connections[fd]
         b.shared[NEXT_SERIAL] += 1
@@ -152,7 +152,7 @@ def account_input(b: Any, fd: Any) -> None:
     row = b.sockets.connections[fd]
     charged = row[INPUT] if row[INPUT] > sockets.LARGE else 0
     if charged == 0 and row[sockets.LARGE_INPUT] != 0:
-        sockets.give_back(b.sockets, fd)
+        sockets.release_memory(b.sockets, fd)
     b.shared[PENDING_BYTES] += charged - row[ACCOUNTED]
     row[ACCOUNTED] = charged
 

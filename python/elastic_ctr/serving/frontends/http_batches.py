@@ -1,7 +1,7 @@
 """The batches of the native HTTP frontend: one call recognizes and reads everyday requests, another one answers them.
 
-HTTP is not parsed here. A head must match one that `http_syntax` has read before (`templates`), and `elasticctr_json.scan` or
-`json_scan` must be able to read the body; otherwise the connection moves to the asyncio frontend with all unread input. Input is used
+HTTP is not parsed here. A head must match one that `runtime.http_connection` has read before (`templates`), and `elasticctr_json.scan` or
+`json_scan` must be able to read the body; otherwise the connection moves to the fallback frontend with all unread input. Input is used
 only after its length was checked.
 """
 
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.formats.inputs import Inputs
-from elastic_ctr.formats.json_scan import SHORTEST_ROW, CellRoom, Columns, new_cells, scan_instances
+from elastic_ctr.formats.inputs import InputColumns
+from elastic_ctr.formats.json_scan import SHORTEST_ROW, CellRoom, JsonColumns, new_cells, scan_instances
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, store_f32
-from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, reserve, taken
+from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, consume, reserve
 from elastic_ctr.serving.frontends import connections, templates
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
 
@@ -68,11 +68,11 @@ def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
         reserve(8 * max(lengths, 1)).view(np.int64),
         np.zeros((requests, REQUEST_WIDTH), np.int64),
         reserve(max(bodies, 1)),
-        new_cells(0, Inputs((), ())),
+        new_cells(0, InputColumns((), ())),
     )
 
 
-def reserved_cells(rows: int, inputs: Inputs) -> CellRoom:
+def reserved_cells(rows: int, inputs: InputColumns) -> CellRoom:
     """Return room for this many rows; pages take memory once they are written."""
     texts, numbers = len(inputs.texts), len(inputs.numbers)
     return CellRoom(
@@ -94,7 +94,7 @@ class Rules(NamedTuple):
     max_rows: int
     max_scanned: int  # bytes of bodies in one batch
     of_columns: bool  # the model takes rows of these columns
-    columns: Columns
+    columns: JsonColumns
 
 
 class Replies(NamedTuple):
@@ -256,11 +256,11 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         row[connections.IN_FLIGHT] += 1
         row[connections.SINCE] = now
         at += head + length
-    taken(b.sockets, fd, at)
+    consume(b.sockets, fd, at)
     connections.account_input(b, fd)
     more = full or stopped
     if b.shared[connections.PENDING_BYTES] > b.max_pending and row[connections.ACCOUNTED] > 0 and not more:
-        # The asyncio frontend enforces the limit of all bodies together.
+        # The fallback frontend enforces the limit of all bodies together.
         row[connections.HANDING_OVER] = 1
     connections.set_pending_input(b, row, 1 if more else 0)
     _hand_over(b, fd)
@@ -270,7 +270,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
 
 @compiled
 def _hand_over(b: Any, fd: Any) -> None:
-    """Set the connection aside if it moves to the asyncio frontend, as one that is half closed within a request does."""
+    """Set the connection aside if it moves to the fallback frontend, as one that is half closed within a request does."""
     row = b.sockets.connections[fd]
     if row[connections.HALF_CLOSED] != 0 and row[connections.PENDING_INPUT] == 0 and row[INPUT] > 0:
         row[connections.HANDING_OVER] = 1

@@ -1,9 +1,8 @@
 """The native HTTP frontend: `http_batches` does its work in machine code, this module owns its buffers and its lifecycle.
 
-The frontend does not submit requests to the batcher one by one. When a batch begins, one native call gathers the requests that have
-arrived, the frontend submits them as one request, and one native call sends all answers. Python handles only the connections that
-were set aside. A connection that sends anything but everyday predictions, or sends slowly, moves with its input to the asyncio
-frontend for good, which implements all of HTTP and all refusals.
+When a batch begins, one native call gathers the requests that have arrived, the frontend submits them as one request, and one native
+call sends all answers. Python handles only the connections that were set aside. A connection that sends anything but everyday
+predictions, or sends slowly, moves with its input to the fallback frontend for good (`handover`).
 """
 
 from __future__ import annotations
@@ -20,15 +19,14 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import orjson
-from numpy.typing import NDArray
 
 from elastic_ctr.features.transforms.transformer import TooManyKeys
 from elastic_ctr.formats.cells import Cells
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.json_scan import columns_of
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
+from elastic_ctr.runtime.http_connection import JSON_TYPE, read_head, response
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving.batching.batcher import Batcher
@@ -37,17 +35,17 @@ from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats, warm_pooling
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends import connections, http_batches, templates
-from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, HttpFrontend, Request, date_line, response
-from elastic_ctr.serving.frontends.http_batches import Batch, Replies, Rules
-from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
+from elastic_ctr.serving.frontends.fallback_http import HttpFrontend, Request
+from elastic_ctr.serving.frontends.handover import Handover, input_of
+from elastic_ctr.serving.frontends.http_batches import Batch, Rules
+from elastic_ctr.serving.frontends.reply_parts import reply_parts
 from elastic_ctr.serving.frontends.submitted_batch import SubmittedBatch
-from elastic_ctr.serving.frontends.templates import LONGEST_HEAD, LearnResult, Templates
+from elastic_ctr.serving.frontends.templates import HEAD_END, LONGEST_HEAD, LearnResult, Templates
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, inference_refusal, slot_names, warm_scan
 from elastic_ctr.serving.protocols.rows_json import warm_rows
 from elastic_ctr.serving.request_error import NoProbability, RequestError, request_error_of
 from elastic_ctr.serving.routes import OPEN_INFERENCE, PARSED_INLINE, PREDICTIONS, ROWS, SOURCE_PATH, Routes, error_body
 from elastic_ctr.serving.worker_counters import Counters
-from elastic_ctr.training.model.probability import complement
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +58,10 @@ _ASIDE = 512
 _LEAST_OUTPUT = 256 << 10
 # Bytes of bodies in a batch, which take some milliseconds to scan.
 _SCANNED = 4 << 20
-# New templates of one connection. A client with a new head for each request moves to the asyncio frontend.
+# New templates of one connection. A client with a new head for each request moves to the fallback frontend.
 _MOST_NEW_TEMPLATES = 4
 _SLOW_SECONDS = 1.0
-_NO_COLUMNS = Inputs((), ())
+_NO_COLUMNS = InputColumns((), ())
 # The endpoint's label in the metrics, by the kind of a request's head.
 _ENDPOINTS = {templates.SOURCE: PREDICTIONS, templates.TENSORS: OPEN_INFERENCE, templates.COLUMNS: ROWS}
 
@@ -81,7 +79,7 @@ class _SlotsChanged(RequestError):
 
 
 class NativeHttpFrontend:
-    """The frontend, used on the event loop's thread only. It owns the asyncio frontend `behind` it. Raises numba's errors."""
+    """The frontend, used on the event loop's thread only. It owns the fallback frontend `behind` it. Raises numba's errors."""
 
     def __init__(self, routes: Routes, behind: HttpFrontend, limits: NativeLimits) -> None:
         self.batcher = routes.batcher
@@ -91,7 +89,7 @@ class NativeHttpFrontend:
         self._listener: socket.socket | None = None
         # True while the event loop watches epoll, because no request was there.
         self._armed = False
-        # Larger bodies go to the asyncio frontend, which parses them on a thread.
+        # Larger bodies go to the fallback frontend, which parses them on a thread.
         max_body = min(PARSED_INLINE, behind.limits.max_body_bytes)
         feasigns, bodies = (_SCANNED + max_body) // SHORTEST_FEASIGN, _SCANNED + 2 * max_body
         self._free = [http_batches.new_batch(_REQUESTS, feasigns, limits.max_rows, bodies) for _ in range(_BATCHES)]
@@ -120,7 +118,7 @@ class NativeHttpFrontend:
             templates.SOURCE: SOURCE_PATH, templates.TENSORS: routes.infer_path, templates.COLUMNS: routes.rows_path
         }  # fmt: skip
         paths = {path: kind for kind, path in self._paths.items()}
-        self._heads = Templates(partial(templates.head_template, paths=paths, max_headers=behind.limits.max_headers))
+        self._heads = Templates(partial(templates.head_template, paths=paths, limits=behind.limits))
         self._tensors = Templates(lambda _: None)
         self._rules = Rules(
             *slot_names(None),
@@ -134,9 +132,7 @@ class NativeHttpFrontend:
         )
         self._schema: Schema | None = None
         self._inputs = _NO_COLUMNS
-        # Descriptors that move to the asyncio frontend, and the serial numbers of their connections.
-        self._leaving: dict[int, int] = {}
-        self._moving: set[asyncio.Task[None]] = set()
+        self._handover = Handover(behind)
         self._compile()
 
     # -- lifecycle
@@ -158,7 +154,7 @@ class NativeHttpFrontend:
         self._sweep()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Stop accepting, and move all connections to the asyncio frontend, which answers their last requests and stops."""
+        """Stop accepting, and move all connections to the fallback frontend, which answers their last requests and stops."""
         ends = time.monotonic() + grace_seconds
         self._behind.begin_drain(grace_seconds)
         if not self._epoll.closed:
@@ -168,7 +164,7 @@ class NativeHttpFrontend:
                 self._listener.close()
                 self._listener = None
             for descriptor in sockets.open_descriptors(self._buffers.sockets):
-                self._hand_over(descriptor)
+                self._handover.begin(self._buffers, descriptor)
             self._move_idle()
             if self.opened:
                 # A client that does not read its answers must not use up the whole grace.
@@ -180,8 +176,7 @@ class NativeHttpFrontend:
             if self._armed:
                 asyncio.get_running_loop().remove_reader(self._epoll.fileno())
             self._epoll.close()
-        while self._moving:
-            await asyncio.wait(self._moving)
+        await self._handover.wait()
         await self._behind.stop(max(ends - time.monotonic(), 0.0))
 
     def _compile(self) -> None:
@@ -192,7 +187,9 @@ class NativeHttpFrontend:
         buffers, batch = self._buffers, self._free[0]
         http_batches.gather(buffers, batch, self._rules, 0)
         none = np.zeros(0, np.float32)
-        http_batches.answer(buffers, batch, 0, 0, self._replies(none, np.zeros(0, np.int64), 0), none, 0)
+        http_batches.answer(
+            buffers, batch, 0, 0, reply_parts(self._routes.model_name, none, np.zeros(0, np.int64), 0), none, 0
+        )
         connections.put(buffers, 0, 1, np.frombuffer(b"none", np.uint8), 0, 0)
         connections.set_pending_input(buffers, buffers.sockets.connections[0], 0)
         connections.hang_up(buffers, 0)
@@ -370,32 +367,14 @@ class NativeHttpFrontend:
 
     def _answer(self, piece: SubmittedBatch, probabilities: Floats, version: int) -> None:
         kinds = piece.requests[:, http_batches.REQUEST_KIND]
-        replies = self._replies(probabilities, np.repeat(kinds, piece.requests[:, http_batches.REQUEST_ROWS]), version)
+        kinds_of_rows = np.repeat(kinds, piece.requests[:, http_batches.REQUEST_ROWS])
+        replies = reply_parts(self._routes.model_name, probabilities, kinds_of_rows, version)
         http_batches.answer(self._buffers, piece.batch, piece.begin, piece.end, replies, probabilities, _now())
         for kind, endpoint in _ENDPOINTS.items():
             if times := int(np.count_nonzero(kinds == kind)):
                 self._routes.count(endpoint, 200, times)
         seconds = time.perf_counter() - piece.started
         self._routes.counters.histograms["request_seconds"].observe(seconds, len(kinds))
-
-    def _replies(self, probabilities: Floats, kinds: NDArray[np.int64], version: int) -> Replies:
-        """Return the parts of the replies; `kinds` has the kind of each row's request."""
-        output = {"name": "probability", "datatype": "FP32", "shape": []}
-        tensors = {"model_name": self._routes.model_name, "model_version": str(version), "outputs": [output]}
-        in_pairs = probabilities[kinds == templates.SOURCE]
-        pairs = np.empty((len(in_pairs), 2))
-        pairs[:, 1] = in_pairs
-        pairs[:, 0] = complement(pairs[:, 1])
-        flat = np.ascontiguousarray(probabilities[kinds == templates.COLUMNS])
-        return Replies(
-            date=np.frombuffer(date_line(int(time.time())), np.uint8),
-            # The numbers are formatted as by `elasticctr_json.inference_answer`.
-            pairs=np.frombuffer(orjson.dumps(pairs, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
-            tensors=np.frombuffer(orjson.dumps(tensors).removesuffix(b"]}]}"), np.uint8),
-            # The numbers are formatted as by `rows_json.rows_answer`.
-            flat=np.frombuffer(orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
-            version=np.frombuffer(b'],"model_version":"%d"}' % version, np.uint8),
-        )
 
     def _refuse(self, piece: SubmittedBatch, error: Exception) -> None:
         refusal = request_error_of(error)
@@ -417,7 +396,7 @@ class NativeHttpFrontend:
     def _handle_exceptions(self, count: int) -> None:
         for descriptor, serial, why in self._buffers.aside[:count].tolist():
             if why == connections.NO_ROW:
-                self._move(socket.socket(fileno=descriptor), b"")
+                self._handover.move(socket.socket(fileno=descriptor), b"")
             elif self._buffers.sockets.connections[descriptor, connections.SERIAL] != serial:
                 continue
             elif why == http_batches.UNKNOWN:
@@ -425,7 +404,7 @@ class NativeHttpFrontend:
             elif why == http_batches.UNKNOWN_TENSORS:
                 self._classify_tensors(descriptor)
             elif why == http_batches.HANDS_OVER:
-                self._hand_over(descriptor)
+                self._handover.begin(self._buffers, descriptor)
             else:
                 refusal = RequestError(503, f"no version is live yet: {self.batcher.stage}")
                 reply = self._refusal(refusal, why - http_batches.NO_VERSION)
@@ -433,7 +412,7 @@ class NativeHttpFrontend:
 
     def _classify_head(self, descriptor: int) -> None:
         row = self._buffers.sockets.connections[descriptor]
-        data = self._input_of(descriptor, LONGEST_HEAD)
+        data = input_of(self._buffers, descriptor, LONGEST_HEAD)
         end = data.find(HEAD_END) + len(HEAD_END)
         if end >= len(HEAD_END):
             self._learn(descriptor, self._heads, data[:end])
@@ -442,12 +421,14 @@ class NativeHttpFrontend:
             connections.set_pending_input(self._buffers, row, 0)
             connections.update_interest(self._buffers, descriptor, _now())
         else:
-            self._hand_over(descriptor)
+            self._handover.begin(self._buffers, descriptor)
 
     def _classify_tensors(self, descriptor: int) -> None:
-        data = self._input_of(descriptor, 2 * LONGEST_HEAD)
+        data = input_of(self._buffers, descriptor, 2 * LONGEST_HEAD)
         end = data.find(HEAD_END) + len(HEAD_END)
-        json = read_head(data[:end], self._behind.limits.max_headers).json_length or 0
+        head = read_head(data[:end], self._behind.limits)
+        # The head matched a template, so it has one length of the JSON.
+        json = int(dict(head.headers)[b"inference-header-content-length"]) if head is not None else 0
         self._learn(descriptor, self._tensors, data[end : end + json])
 
     def _learn(self, descriptor: int, known: Templates, text: bytes) -> None:
@@ -456,48 +437,12 @@ class NativeHttpFrontend:
         # A template that was evicted from the table before does not count as new.
         row[connections.NEW_TEMPLATES] += learned == LearnResult.NEW
         if learned == LearnResult.NOT or row[connections.NEW_TEMPLATES] > _MOST_NEW_TEMPLATES:
-            self._hand_over(descriptor)
-
-    def _input_of(self, descriptor: int, most: int) -> bytes:
-        own = self._buffers.sockets
-        begin = descriptor * own.input_bytes
-        return bytes(own.inputs[begin : begin + min(int(own.connections[descriptor, sockets.INPUT]), most)])
-
-    # -- handing over to the asyncio frontend
-
-    def _hand_over(self, descriptor: int) -> None:
-        """Move the connection to the asyncio frontend as soon as no reply is due."""
-        row = self._buffers.sockets.connections[descriptor]
-        row[connections.HANDING_OVER] = 1
-        connections.set_pending_input(self._buffers, row, 0)
-        connections.update_interest(self._buffers, descriptor, _now())
-        self._leaving[descriptor] = int(row[connections.SERIAL])
+            self._handover.begin(self._buffers, descriptor)
 
     def _move_idle(self) -> None:
-        """Move the connections to the asyncio frontend to which no reply is due."""
-        for descriptor, serial in list(self._leaving.items()):
-            row = self._buffers.sockets.connections[descriptor]
-            if row[connections.SERIAL] != serial:
-                del self._leaving[descriptor]
-            elif row[connections.IN_FLIGHT] == 0 and row[sockets.OUT_END] == row[sockets.OUT_AT]:
-                del self._leaving[descriptor]
-                data = self._input_of(descriptor, self._buffers.sockets.input_bytes)
-                connections.detach(self._buffers, descriptor)
-                self._move(socket.socket(fileno=descriptor), data)
+        self._handover.move_idle(self._buffers)
         if self._listener is None and not self.opened:
             self._emptied.set()
-
-    def _move(self, peer: socket.socket, data: bytes) -> None:
-        async def adopt() -> None:
-            try:
-                await self._behind.adopt_connection(peer, data)
-            except OSError as gone:
-                log.debug("a connection ended while it was moved: %s", gone)
-                peer.close()
-
-        task = asyncio.get_running_loop().create_task(adopt())
-        self._moving.add(task)
-        task.add_done_callback(self._moving.discard)
 
     # -- waiting and deadlines
 
@@ -524,9 +469,9 @@ class NativeHttpFrontend:
             elif row[connections.IN_FLIGHT] or row[connections.HANDING_OVER]:
                 continue
             elif row[sockets.INPUT]:
-                # The asyncio frontend enforces the deadlines of slow requests.
+                # The fallback frontend enforces the deadlines of slow requests.
                 if passed > _SLOW_SECONDS:
-                    self._hand_over(descriptor)
+                    self._handover.begin(self._buffers, descriptor)
             elif passed > limits.idle_seconds:
                 connections.hang_up(self._buffers, descriptor)
         self._move_idle()

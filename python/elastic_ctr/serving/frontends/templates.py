@@ -1,9 +1,9 @@
-"""Templates of request heads: a head that `http_syntax` has read once is recognized later with other lengths and other values.
+"""Templates of request heads: a head that `runtime.http_connection` has read once is recognized later with other lengths and other values.
 
 A program sends the same headers repeatedly. Only the number in `content-length` changes, and the values that proxies and tracers
 write: traces, addresses, dates. So a template keeps the pieces of an everyday head, with holes between them: one for the length, one
 for the value of each header that no frontend reads. Another head with the same pieces has the same meaning. The JSON in front of
-binary tensors has templates, too. A connection with any other head moves to the asyncio frontend.
+binary tensors has templates, too. A connection with any other head moves to the fallback frontend.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_u64
-from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
+from elastic_ctr.runtime.http_connection import read_head
+from elastic_ctr.serving.frontends.fallback_http import Limits, request_head
 from elastic_ctr.serving.protocols.json_fields import json_object
 from elastic_ctr.serving.request_error import RequestError
 
 LONGEST_HEAD = 2048
+HEAD_END = b"\r\n\r\n"
 # Headers that change how a request is read or answered; a head with one is not an everyday head.
 UNUSUAL = frozenset([b"expect", b"content-encoding", b"transfer-encoding", b"upgrade"])
 # Headers whose values are checked: their values are part of the template.
@@ -67,33 +69,33 @@ class TemplateTable(NamedTuple):
     numbers: NDArray[np.int64]  # [_MOST_NUMBERS] numbers of the last text that matched
 
 
-def head_template(head: bytes, paths: Mapping[str, int], max_headers: int) -> Template | None:
+def head_template(head: bytes, paths: Mapping[str, int], limits: Limits) -> Template | None:
     """Return the form of a POST's head that keeps the connection, to one of `paths`, which map to kinds; None for other heads."""
-    if len(head) > LONGEST_HEAD:
+    read = read_head(head, limits) if len(head) <= LONGEST_HEAD else None
+    if read is None or read.method != b"POST" or read.http_version != b"1.1":
         return None
     try:
-        read = read_head(head, max_headers)
+        meant = request_head("POST", read.target, read.headers)
     except RequestError:
         return None
-    kind = paths.get(read.path)
+    names = [name for name, _ in read.headers]
+    kind = paths.get(meant.path)
     if (
-        read.method != "POST"
-        or kind is None
-        or read.length == 0
-        or read.last
-        or read.kept_alive
-        or not UNUSUAL.isdisjoint(read.names)
-        or (read.json_length is not None) != (kind == TENSORS)
+        kind is None
+        or meant.length == 0
+        or any(name == b"connection" and b"close" in value.lower() for name, value in read.headers)
+        or not UNUSUAL.isdisjoint(names)
+        or (meant.json_length is not None) != (kind == TENSORS)
     ):
         return None
     line, *lines = head.removesuffix(HEAD_END).split(b"\r\n")
-    # httptools may have split the head into other headers.
-    if tuple(each.partition(b":")[0].lower() for each in lines) != read.names:
+    # h11 may have dropped a header that is there twice.
+    if [each.partition(b":")[0].lower() for each in lines] != names:
         return None
     pieces: list[bytes] = []
     holes: list[int] = []
     piece = line
-    for name, each in zip(read.names, lines, strict=True):
+    for name, each in zip(names, lines, strict=True):
         begin, colon, value = each.partition(b":")
         piece += b"\r\n" + begin + colon
         if name in _TELLING:

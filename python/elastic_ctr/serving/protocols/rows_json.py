@@ -19,10 +19,9 @@ from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.transforms.transformer import TooManyKeys, Transformer
 from elastic_ctr.formats.cells import Cells, cells_of
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.formats.inputs import USUAL_WORDS, InputColumns
 from elastic_ctr.formats.json_rows import CellRefused, Row, row_of, unknown_column
 from elastic_ctr.formats.json_scan import RowScanner
-from elastic_ctr.formats.missing_words import USUAL_WORDS
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
@@ -41,14 +40,14 @@ def parse_rows(body: bytes, schema: Schema, max_instances: int) -> Instances:
     return instances_of_cells(cells_of(rows, transformer.inputs), transformer, "instances")
 
 
-def rows_object(body: bytes, inputs: Inputs, schema: Schema) -> dict[str, Any]:
+def rows_object(body: bytes, inputs: InputColumns, schema: Schema) -> dict[str, Any]:
     """Return the body as an object with instances. Raises RequestError."""
     # An ignored column may come twice.
     known = {*inputs.columns, *_NAMES} if schema.ignores_unknown else None
     return fields(json_object(body, known), "", _NAMES[:1], _NAMES[1:])
 
 
-def _row(given: Any, number: int, schema: Schema, inputs: Inputs) -> Row:
+def _row(given: Any, number: int, schema: Schema, inputs: InputColumns) -> Row:
     if type(given) is not dict:
         raise BadRequest(
             f"instances[{number}] is {short_repr(given)}; it must be an object with a value for each column"

@@ -5,13 +5,14 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from elastic_ctr.runtime.sqlite_file import SqliteFile, tables
 from elastic_ctr.sources.intake.disk_bytes import bytes_of_row
 from elastic_ctr.sources.intake.impressions import Impressions, Joins, TooMuchJoined, forget_all
 from elastic_ctr.sources.intake.join import LateClicks
@@ -45,6 +46,8 @@ insert or ignore into facts values ('clock moved', 0.0);
 insert or ignore into facts values ('log', lower(hex(randomblob(4))));
 insert or ignore into facts values ('needed from', 0);
 """
+# The first schema has `if not exists` and `or ignore`, because releases that wrote no schema number have its tables, or some of them.
+_MIGRATIONS = (tables(_SCHEMA),)
 
 
 class LogUnwritable(OSError):
@@ -105,27 +108,26 @@ class ClickLog:
         """`most_impressions` bounds the bytes of remembered impressions. With `of_topic` they age by the topic's time, and retention by age
         spares lines that training may still read. With `skip_damaged` readers skip a damaged batch, as if retention had dropped it.
 
-        Raises LogUnwritable.
+        Raises LogUnwritable, NewerSchema.
         """
         self._path = folder / "clicks.sqlite"
         self._retention = retention
         self._remembered = remembered
         self._of_topic = of_topic
         with self._told():
-            folder.mkdir(parents=True, exist_ok=True)
-            self._db = _opened(self._path)
-            self._db.executescript(_SCHEMA)
-            self._reader = _opened(self._path)
-            [log] = self._db.execute("select value from facts where name = 'log'").fetchone()
-            [place] = self._db.execute("select value from facts where name = 'needed from'").fetchone()
+            self._file = SqliteFile(self._path, _MIGRATIONS)
+            self._db = self._file.db
+            self._reader = SqliteFile(self._path, _MIGRATIONS)
+            [log] = self._file.one("select value from facts where name = 'log'")
+            [place] = self._file.one("select value from facts where name = 'needed from'")
             self._needed_from = self._read_up_to = int(place)
             self.partition = f"clicks-{log}"
-            [moved] = self._db.execute("select value from facts where name = 'clock moved'").fetchone()
+            [moved] = self._file.one("select value from facts where name = 'clock moved'")
             self._clock_moved = float(moved)
             self.kept, self.bytes = self._places()
-            self._impressions = None if join is None else Impressions(self._db, *join, most_impressions)
+            self._impressions = None if join is None else Impressions(self._file, *join, most_impressions)
             if join is None:
-                forget_all(self._db)
+                forget_all(self._file)
         self.joins = Joins()
         # Damaged batches that were read: their first offset, and the offset after their last.
         self.damaged: dict[int, int] = {}
@@ -134,7 +136,7 @@ class ClickLog:
 
     def close(self) -> None:
         self._reader.close()
-        self._db.close()
+        self._file.close()
 
     @property
     def joins_lines(self) -> bool:
@@ -154,7 +156,7 @@ class ClickLog:
     def positions(self) -> dict[str, int]:
         """Return, for each partition of the appended topic, the next offset to append. Raises LogUnwritable."""
         with self._told(), self._reading:
-            return dict(self._reader.execute("select partition, following from positions").fetchall())
+            return dict(self._reader.all("select partition, following from positions"))
 
     @property
     def needed(self) -> int:
@@ -190,7 +192,7 @@ class ClickLog:
                     self._joins_since(requests, now), sum(each.count for each in requests)
                 )
                 joins = joins.plus(Joins(crowded_out=forgotten))
-            [first] = self._db.execute("select end from places").fetchone()
+            [first] = self._file.one("select end from places")
             end = first
             for each in requests:
                 if size >= TRANSACTION_BYTES or (
@@ -228,7 +230,7 @@ class ClickLog:
         Raises LogUnwritable, BatchDamaged.
         """
         with self._told(), self._reading:
-            rows = self._reader.execute(
+            rows = self._reader.db.execute(
                 "select first, count, text, checksum from batches left join checksums using (first) where first < ? and first >= "
                 "(select coalesce(max(first), 0) from batches where first <= ?) order by first",
                 (stop, start),
@@ -306,14 +308,14 @@ class ClickLog:
         return found
 
     def _places(self) -> tuple[Kept, int]:
-        end, size = self._db.execute("select end, bytes from places").fetchone()
-        [first] = self._db.execute("select coalesce(min(first), ?) from batches", (end,)).fetchone()
+        end, size = self._file.one("select end, bytes from places")
+        [first] = self._file.one("select coalesce(min(first), ?) from batches", end)
         return Kept(first, end), size
 
     def _known(self, clicks: Clicks) -> Appended | KeyReused | None:
         if clicks.key is None:
             return None
-        row = self._db.execute("select first, end, digest from remembered where key = ?", (clicks.key,)).fetchone()
+        row = self._file.one("select first, end, digest from remembered where key = ?", clicks.key)
         if row is None:
             return None
         first, end, digest = row
@@ -346,7 +348,7 @@ class ClickLog:
         return first + count
 
     def _drop(self, now: float) -> None:
-        [size] = self._db.execute("select bytes from places").fetchone()
+        [size] = self._file.one("select bytes from places")
         left, up_to = size, None
         for first, count, each, at in self._db.execute(
             "select first, count, bytes, at from batches order by first limit ?", (_DROPPED_AT_ONCE,)
@@ -363,19 +365,13 @@ class ClickLog:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         impressions = self._impressions.bytes if self._impressions is not None else 0
-        with self._told():
-            try:
-                self._db.execute("begin immediate")
+        try:
+            with self._told(), self._file:
                 yield
-                self._db.execute("commit")
-            except BaseException:
-                if self._impressions is not None:
-                    self._impressions.bytes = impressions
-                # On a full disk SQLite may have rolled back by itself.
-                with suppress(sqlite3.Error):
-                    if self._db.in_transaction:
-                        self._db.execute("rollback")
-                raise
+        except BaseException:
+            if self._impressions is not None:
+                self._impressions.bytes = impressions
+            raise
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -389,15 +385,6 @@ class ClickLog:
             raise LogUnwritable(
                 f"the log {self._path} is damaged ({damaged}): restore it, or begin another one"
             ) from damaged
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-    db.execute("pragma journal_mode = wal")
-    db.execute("pragma synchronous = full")
-    # Deleted content need not be overwritten: its pages are reused.
-    db.execute("pragma secure_delete = off")
-    return db
 
 
 def _checksum_of(first: int, count: int, text: bytes) -> int:

@@ -2,10 +2,10 @@
 
 import io
 import logging
-import sqlite3
 from math import inf
 from typing import NamedTuple
 
+from elastic_ctr.runtime.sqlite_file import SqliteFile
 from elastic_ctr.sources.intake.disk_bytes import bytes_of_entry, bytes_of_row
 from elastic_ctr.sources.intake.join import Kind, LateClicks
 
@@ -50,19 +50,19 @@ class Impressions:
     `bytes` is the disk space of remembered impressions. A caller that rolls a transaction back must restore it.
     """
 
-    def __init__(self, db: sqlite3.Connection, rules: LateClicks, seconds: float, most_bytes: int) -> None:
-        self._db = db
+    def __init__(self, file: SqliteFile, rules: LateClicks, seconds: float, most_bytes: int) -> None:
+        self._db = file.db
         self._rules = rules
         self._seconds = seconds
         self._most_bytes = most_bytes
-        db.executescript(_SCHEMA)
-        self._forget_those_of_other_rules()
-        [self.bytes] = db.execute("select coalesce(sum(bytes), 0) from shown").fetchone()
+        self._db.executescript(_SCHEMA)
+        with file:
+            self._forget_those_of_other_rules()
+        [self.bytes] = file.one("select coalesce(sum(bytes), 0) from shown")
 
     def _forget_those_of_other_rules(self) -> None:
         """Forget impressions of an earlier format: their rows have other columns, so no late click can be made of them."""
         digest = self._rules.digest
-        self._db.execute("begin immediate")
         if self._db.execute("select value from facts where name = 'joined by'").fetchone() != (digest,):
             forgotten = self._db.execute("delete from shown").rowcount
             self._db.execute("insert or replace into facts values ('joined by', ?)", (digest,))
@@ -72,7 +72,6 @@ class Impressions:
                     "unmatched",
                     forgotten,
                 )
-        self._db.execute("commit")
 
     def forget(self, now: float | None, lines: int) -> int:
         """Forget impressions that are too old (if `now` is known) or too many, before the join of `lines` others. Return how many were too
@@ -145,6 +144,6 @@ class Impressions:
             self._db.execute("update shown set clicked = 1 where key = ?", (key,))
 
 
-def forget_all(db: sqlite3.Connection) -> None:
+def forget_all(file: SqliteFile) -> None:
     """Drop the impressions of a log that no longer joins clicks."""
-    db.execute("drop table if exists shown")
+    file.do("drop table if exists shown")

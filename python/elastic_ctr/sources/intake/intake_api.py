@@ -27,7 +27,7 @@ from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.sources.intake.click_log import JOINED_LINES, ClickLog, KeyReused, LogUnwritable, Retention
 from elastic_ctr.sources.intake.group_commit import GroupCommit
 from elastic_ctr.sources.intake.impressions import TooMuchJoined
-from elastic_ctr.sources.intake.intake_status import Counts, IntakeMetrics, status_of
+from elastic_ctr.sources.intake.intake_metrics import Counts, IntakeMetrics, status_of
 from elastic_ctr.sources.intake.join import LateClicks
 from elastic_ctr.sources.intake.log_clock import LogClock
 from elastic_ctr.sources.intake.request_lines import Clicks, ClicksRefused, clicks_of, key_of

@@ -27,11 +27,11 @@ _TEXT = re.compile(
 )
 
 
-class FileChanged(Exception):
+class FollowedFileChanged(Exception):
     """The path has another file, or the file was cut, since it was listed; the folder must be listed again."""
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """Inode and first lines of a file. The device is not part of it, because its number changes with each mount.
 
     Attributes:
@@ -54,7 +54,7 @@ class Identity(NamedTuple):
         return f"{'/' * self.is_absent}{self.name}@{self.inode}-{self.length}-{self.digest}-{self.least}-{self.start}"
 
     @classmethod
-    def parse(cls, text: str) -> "Identity | None":
+    def parse(cls, text: str) -> "FileIdentity | None":
         found = _TEXT.fullmatch(text)
         if found is None:
             return None
@@ -62,7 +62,7 @@ class Identity(NamedTuple):
         return cls(found["name"], inode, length, found["digest"], least, found["start"], bool(found["absent"]))
 
     @classmethod
-    def of(cls, file: "FollowedFile", head: bytes, end: int) -> "Identity":
+    def of(cls, file: "FollowedFile", head: bytes, end: int) -> "FileIdentity":
         """Return the identity of a file that begins with `head`; `end` is the offset after its last whole line."""
         length = min(end, len(head))
         least = head.rfind(b"\n", 0, end // 2) + 1 or head.find(b"\n") + 1 or length
@@ -111,15 +111,15 @@ class FollowedFile:
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        """Yield the uncompressed lines. Raises FileChanged if another file has the path by now, OSError."""
+        """Yield the uncompressed lines. Raises FollowedFileChanged if another file has the path by now, OSError."""
         try:
             raw = self.path.open("rb")
         except FileNotFoundError as gone:
-            raise FileChanged(self.name) from gone
+            raise FollowedFileChanged(self.name) from gone
         with raw:
             status = os.fstat(raw.fileno())
             if (status.st_dev, status.st_ino) != self.key:
-                raise FileChanged(self.name)
+                raise FollowedFileChanged(self.name)
             yield open_lines(raw, self.name)
 
     def head(self) -> bytes:

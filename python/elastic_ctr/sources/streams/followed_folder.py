@@ -1,6 +1,6 @@
 """A folder of files that are appended to. Each file is a partition; offsets count bytes.
 
-A file is recognised by its inode and a fingerprint of its first bytes (`Identity`), so rotation neither loses nor repeats a line. A
+A file is recognised by its inode and a fingerprint of its first bytes (`FileIdentity`), so rotation neither loses nor repeats a line. A
 file that is renamed, moved, copied and truncated, or compressed stays the same partition; a new file under an old name is a new one.
 """
 
@@ -13,7 +13,13 @@ from pathlib import Path
 
 from elastic_ctr.formats.blocks import DamagedFile
 from elastic_ctr.sources.streams.folder_listing import files_below
-from elastic_ctr.sources.streams.followed_file import HEAD_BYTES, FileChanged, FollowedFile, Identity, bytes_between
+from elastic_ctr.sources.streams.followed_file import (
+    HEAD_BYTES,
+    FileIdentity,
+    FollowedFile,
+    FollowedFileChanged,
+    bytes_between,
+)
 from elastic_ctr.sources.streams.interface import Kept, Lines, Places, TopicBefore
 from elastic_ctr.sources.streams.recognition import Recognition
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
@@ -53,7 +59,7 @@ class FollowedFolder:
             notices = list[str]()
             try:
                 found = self._known.look(files_below(self._root, notices.append), notices.append)
-            except FileChanged:
+            except FollowedFileChanged:
                 continue
             except StoreError:
                 raise
@@ -77,7 +83,7 @@ class FollowedFolder:
         memory, because the file may change while they are used.
         """
         following = stop if most_bytes is None else min(stop, start + most_bytes)
-        identity = Identity.parse(partition)
+        identity = FileIdentity.parse(partition)
         name = partition if identity is None else identity.name
         begin, most, unreadable = max(start - 1, 0), None, ""
         for search in range(_SEARCHES):
@@ -86,7 +92,7 @@ class FollowedFolder:
             for file, is_part in self._candidates(name, identity):
                 try:
                     found = _read(file, identity, begin, following, is_part=is_part)
-                except (FileChanged, DamagedFile):
+                except (FollowedFileChanged, DamagedFile):
                     continue
                 except OSError as failed:
                     # The wanted file may be another candidate.
@@ -114,7 +120,7 @@ class FollowedFolder:
         whole = most[: most.rfind(b"\n") + 1]
         return _lines(whole, begin, start, following, gone=following - max(start, begin + len(whole)))
 
-    def _candidates(self, name: str, identity: Identity | None) -> Iterator[tuple[FollowedFile, bool]]:
+    def _candidates(self, name: str, identity: FileIdentity | None) -> Iterator[tuple[FollowedFile, bool]]:
         """Yield (file, may be a partial copy): the last known path, then files by likelihood, the same inode first."""
         try:
             yield FollowedFile.of(self._root / name, name, (self._root / name).stat()), False
@@ -139,7 +145,7 @@ def _lines(found: bytes, begin: int, start: int, following: int, gone: int = 0) 
     return Lines(io.BytesIO(found), start - begin, following - begin, gone, following=following, base=begin)
 
 
-def _read(file: FollowedFile, identity: Identity | None, start: int, stop: int, *, is_part: bool) -> bytes | None:
+def _read(file: FollowedFile, identity: FileIdentity | None, start: int, stop: int, *, is_part: bool) -> bytes | None:
     """Return the bytes of a range, fewer if the file has fewer; None if it is another file. `is_part`: it may be a partial copy."""
 
     def is_it(head: bytes) -> bool:
@@ -157,6 +163,6 @@ def _read(file: FollowedFile, identity: Identity | None, start: int, stop: int, 
         # Read from the file again, not from a buffer.
         if not is_it(os.pread(lines.fileno(), HEAD_BYTES, 0)):
             # The file was truncated during the read.
-            raise FileChanged(file.name)
+            raise FollowedFileChanged(file.name)
         # It may have been truncated after its head; only the bytes within its present size are valid.
         return found[: max(0, os.fstat(lines.fileno()).st_size - start)]

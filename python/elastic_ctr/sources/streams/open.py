@@ -38,7 +38,7 @@ def open_topic(url: str, kafka: Callable[[], Mapping[str, str]] = dict) -> Strea
     parts = urlsplit(url)
     if not _is_topic(parts):
         raise StoreError(f"{url!r} is no topic; give kafka://broker:9092/topic")
-    from elastic_ctr.sources.streams.kafka import KafkaTopic
+    from elastic_ctr.sources.streams.kafka_topic import KafkaTopic
 
     return KafkaTopic(parts.netloc, parts.path.strip("/"), kafka)
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from elastic_ctr.formats.blocks import DamagedFile
 from elastic_ctr.sources.streams.followed_file import (
     HEAD_BYTES,
-    FileChanged,
+    FileIdentity,
     FollowedFile,
-    Identity,
+    FollowedFileChanged,
     digest_of,
     end_of_lines,
     end_when_unpacked,
@@ -39,7 +39,7 @@ class _Partition:
         seen: the greatest end that any look has found.
     """
 
-    identity: Identity | None
+    identity: FileIdentity | None
     place: int = 0
     first: int = 0
     file: FollowedFile | None = None
@@ -95,7 +95,7 @@ class Recognition:
         for name, place in places.following.items():
             known = self._partitions.get(name)
             if known is None:
-                identity = Identity.parse(places.files.get(name, ""))
+                identity = FileIdentity.parse(places.files.get(name, ""))
                 known = _Partition(identity, seen=place)
             self._partitions[name] = _moved(known, place)
         self._partitions = {
@@ -126,7 +126,7 @@ class Recognition:
         return self._lost
 
     def look(self, files: Iterable[FollowedFile], say: Say) -> Look:
-        """Match files with partitions. Raises FileChanged if a file is replaced before it is read, OSError."""
+        """Match files with partitions. Raises FollowedFileChanged if a file is replaced before it is read, OSError."""
         listing = _Listing({each.key: each for each in files})
         heads, self._heads = self._heads, {}
         states = {each.state for each in listing.free.values()}
@@ -315,7 +315,7 @@ def _without_file(each: _Partition) -> _Partition:
 
 
 def _measured(each: _Partition, file: FollowedFile) -> _Partition:
-    """Return the partition with this file and its identity. Raises FileChanged, DamagedFile, StoreError, OSError."""
+    """Return the partition with this file and its identity. Raises FollowedFileChanged, DamagedFile, StoreError, OSError."""
     if file.is_compressed:
         head = file.head()
         with file.opened() as lines:
@@ -331,10 +331,10 @@ def _measured(each: _Partition, file: FollowedFile) -> _Partition:
             head = os.pread(lines.fileno(), HEAD_BYTES, 0)
             end = end_of_lines(lines, file.size, each.end if is_same else 0)
             if os.fstat(lines.fileno()).st_size < file.size or not _is_at(lines.fileno(), head):
-                raise FileChanged(file.name)
+                raise FollowedFileChanged(file.name)
     if each.identity is not None and not (each.identity.begins(head) or each.identity.may_begin(head)):
-        raise FileChanged(file.name)
-    identity = Identity.of(file, head, end) if end else each.identity
+        raise FollowedFileChanged(file.name)
+    identity = FileIdentity.of(file, head, end) if end else each.identity
     return _Partition(identity, each.place, each.first, file, end, max(each.seen, end))
 
 

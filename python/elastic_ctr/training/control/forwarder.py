@@ -9,9 +9,12 @@ server. Both end with the process PID. They are separate processes, because Padd
 """
 
 import argparse
+import hashlib
 import logging
 import os
+import re
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -21,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_ctr.runtime.auth import TokenFile, Tokens
-from elastic_ctr.runtime.lifecycle import PortInUse, die_with_parent, listen, raise_fd_limit
+from elastic_ctr.runtime.child_process import die_with_parent
+from elastic_ctr.runtime.lifecycle import PortInUse, listen, raise_fd_limit
 from elastic_ctr.runtime.logging import configure_from_environment
-from elastic_ctr.training.control.mutual_tls import check_certificates, over_tls
 from elastic_ctr.training.control.proof import ProofRefused, check_and_prove, prove_and_check
 from elastic_ctr.training.control.pump import pump
 from elastic_ctr.training.control.server_call import MAGIC, connect, ping_over
@@ -40,12 +43,13 @@ _FILES = 65_536
 _TRIES, _PAUSE_SECONDS = 3, 0.3
 _BACKLOG = 256
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 # Seconds between two log lines about refused peers.
 _QUIET_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Credentials:
+class ForwarderSecrets:
     """The secrets of the run and, for TLS, the folder of certificates. Both are read for each connection, because they may be replaced."""
 
     tokens: Tokens
@@ -97,7 +101,7 @@ class RefusalLog:
 class Expose:
     """Connects proven connections to a server's socket."""
 
-    def __init__(self, server: Path, life: str, credentials: Credentials) -> None:
+    def __init__(self, server: Path, life: str, credentials: ForwarderSecrets) -> None:
         self._server = server
         self._life = life
         self._credentials = credentials
@@ -169,7 +173,7 @@ class Expose:
 class Reach:
     """Connects the connections of a trainer's local socket to a server in another pod."""
 
-    def __init__(self, to: Destination, credentials: Credentials) -> None:
+    def __init__(self, to: Destination, credentials: ForwarderSecrets) -> None:
         self._to = to
         self._credentials = credentials
         self._refusals = RefusalLog()
@@ -222,7 +226,7 @@ def ping_through(address: str, token: Path, tls: Path | None) -> None:
 
     Raises OSError, ValueError, ProofRefused.
     """
-    with Reach(Destination.parse(address), Credentials(TokenFile(token), tls)).proven() as connection:
+    with Reach(Destination.parse(address), ForwarderSecrets(TokenFile(token), tls)).proven() as connection:
         ping_over(connection)
 
 
@@ -274,7 +278,7 @@ def _arguments() -> argparse.Namespace:
 def _run(given: argparse.Namespace) -> None:
     """Run the mode of the arguments for ever. Raises OSError, ValueError."""
     raise_fd_limit(_FILES)
-    credentials = Credentials(TokenFile(given.token), given.tls)
+    credentials = ForwarderSecrets(TokenFile(given.token), given.tls)
     if given.tls is not None:
         check_certificates(given.tls)
     if given.mode == "expose":
@@ -305,6 +309,41 @@ def main() -> None:
         reason = failed.strerror if isinstance(failed, PortInUse) else failed
         log.error("the forwarder ends: %s", reason)  # noqa: TRY400 (one sentence)
         sys.exit(1)
+
+
+def over_tls(connection: socket.socket, folder: Path, *, server: bool) -> tuple[ssl.SSLSocket, bytes]:
+    """Return the connection in TLS 1.3, and the digests of the listening and the connecting side's certificates as this side sees them.
+
+    The certificates are in a folder as in cert-manager's Secrets (`tls.crt`, `tls.key`, `ca.crt`). The CA is the release's own, so any
+    certificate of it is accepted; names are not compared, because pods come and go. The folder is read for each connection, so renewed
+    certificates need no restart.
+
+    `connection` has a timeout. Raises OSError, of which ssl.SSLError is one.
+    """
+    context, own = _tls_context(folder, server=server)
+    secure = context.wrap_socket(connection, server_side=server)
+    theirs = secure.getpeercert(binary_form=True) or b""
+    listening, connecting = (own, theirs) if server else (theirs, own)
+    return secure, hashlib.sha256(listening).digest() + hashlib.sha256(connecting).digest()
+
+
+def check_certificates(folder: Path) -> None:
+    """Raises OSError, of which ssl.SSLError is one, if the folder is unusable."""
+    _tls_context(folder, server=True)
+
+
+def _tls_context(folder: Path, *, server: bool) -> tuple[ssl.SSLContext, bytes]:
+    """Return the context, and this side's own certificate in DER."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    context.load_verify_locations(folder / "ca.crt")
+    first = _CERTIFICATE.search((folder / "tls.crt").read_text())
+    if first is None:
+        raise ssl.SSLError(f"{folder}/tls.crt has no certificate")
+    return context, ssl.PEM_cert_to_DER_cert(first[0])
 
 
 if __name__ == "__main__":

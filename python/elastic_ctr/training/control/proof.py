@@ -27,7 +27,7 @@ class ProofRefused(Exception):
     """The peer did not prove a secret of this run, or wants another server process."""
 
 
-class Connection(Protocol):
+class ProvenSocket(Protocol):
     """A plain or TLS socket."""
 
     def settimeout(self, value: float | None, /) -> None: ...
@@ -43,7 +43,7 @@ def new_life() -> str:
 
 
 def prove_and_check(
-    connection: Connection, known: Iterable[str], life: str, binding: bytes = b"", *, seconds: float
+    connection: ProvenSocket, known: Iterable[str], life: str, binding: bytes = b"", *, seconds: float
 ) -> None:
     """Run the listening side. `known`: the valid secrets. Raises ProofRefused, OSError."""
     ends = time.monotonic() + seconds
@@ -63,7 +63,7 @@ def prove_and_check(
     connection.sendall(_mac(fitting[0], b"pserver", text))
 
 
-def check_and_prove(connection: Connection, secret: str, life: str, binding: bytes = b"", *, seconds: float) -> None:
+def check_and_prove(connection: ProvenSocket, secret: str, life: str, binding: bytes = b"", *, seconds: float) -> None:
     """Run the connecting side. Raises ProofRefused, OSError."""
     ends = time.monotonic() + seconds
     hello = _exactly(connection, _HELLO, ends)
@@ -80,7 +80,7 @@ def _mac(secret: str, side: bytes, text: bytes) -> bytes:
     return hmac.digest(secret.encode(), side + b"\0" + text, "sha256")
 
 
-def _exactly(connection: Connection, count: int, ends: float) -> bytes:
+def _exactly(connection: ProvenSocket, count: int, ends: float) -> bytes:
     """Return exactly `count` bytes; later bytes belong to the conversation. Raises ProofRefused, OSError."""
     found = b""
     while len(found) < count:

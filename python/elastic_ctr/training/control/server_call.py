@@ -28,7 +28,7 @@ _PING_SECONDS = 2.0
 _ROWS_SECONDS = 60.0
 
 
-class ServerUnreachable(OSError):
+class PserverUnreachable(OSError):
     """No Paddle server answers at a socket."""
 
 
@@ -45,7 +45,7 @@ def ping_over(connection: socket.socket) -> None:
     """Like `ping`, over an open connection to the server. Raises OSError."""
     code, _ = _call(connection, "ping", frames.PsRequest())
     if code != _NO_METHOD:
-        raise ServerUnreachable(f"the server answers with error {code}")
+        raise PserverUnreachable(f"the server answers with error {code}")
 
 
 def rows_at(path: Path, table: int) -> int:
@@ -75,12 +75,12 @@ def _call(connection: socket.socket, method: str, request: frames.PsRequest) -> 
     connection.sendall(_HEADER.pack(MAGIC, len(head) + len(body), len(head)) + head + body)
     magic, size, meta_size = _HEADER.unpack(_exactly(connection, _HEADER.size))
     if magic != MAGIC or meta_size > size or size > _MOST_BYTES:
-        raise ServerUnreachable("the server does not speak baidu_std")
+        raise PserverUnreachable("the server does not speak baidu_std")
     answer = _exactly(connection, size)
     try:
         found = frames.RpcMeta.FromString(answer[:meta_size])
     except DecodeError as failed:
-        raise ServerUnreachable("the server does not speak baidu_std") from failed
+        raise PserverUnreachable("the server does not speak baidu_std") from failed
     return found.response.error_code, answer[meta_size:]
 
 
@@ -105,6 +105,6 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     while len(found) < count:
         piece = connection.recv(count - len(found))
         if not piece:
-            raise ServerUnreachable("the connection was closed before the answer")
+            raise PserverUnreachable("the connection was closed before the answer")
         found += piece
     return bytes(found)

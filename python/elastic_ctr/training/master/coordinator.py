@@ -3,26 +3,23 @@ or with the next step of the pass. No call waits for the network.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.runtime.steady_clock import SteadyClock
-from elastic_ctr.store import StoreError
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.decision_lock import DecisionLock
+from elastic_ctr.training.master.decisions import DecisionContext, DecisionLock, Part
 from elastic_ctr.training.master.generations.members import Pservers, Trainers
-from elastic_ctr.training.master.generations.recovery import Initialisation, MidPassHandover, Part
-from elastic_ctr.training.master.generations.store_queries import Pending, StoreQueries
+from elastic_ctr.training.master.generations.recovery import FallBack, Initialisation, MidPassHandover
+from elastic_ctr.training.master.generations.store_queries import StoreQueries
 from elastic_ctr.training.master.ledger.ledger import Ledger
-from elastic_ctr.training.master.ledger.rows import PassRow
+from elastic_ctr.training.master.ledger.rows import Facts, PassRow, SaveRow
 from elastic_ctr.training.master.passes.epochs import EpochRunner
 from elastic_ctr.training.master.passes.found_data import FoundData
 from elastic_ctr.training.master.passes.tasks import Tasks
 from elastic_ctr.training.master.saves.checkpointing import Checkpointing, is_save
 from elastic_ctr.training.master.saves.planning import SavePlanning
-from elastic_ctr.training.master.saves.steps import SaveSteps
 
 log = logging.getLogger(__name__)
 
@@ -32,47 +29,39 @@ _CLOCK_JUMP = 2.0
 
 
 class Coordinator(Part):
-    """The master's decisions. Every public method may be called from any thread."""
+    """The master's decisions. Every public method may be called from any thread. Callers of `saves`, `planning` and `mid_pass` take the
+    `lock`.
+    """
 
     def __init__(
         self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: SteadyClock | None = None
     ) -> None:
         self._machine = clock = clock or SteadyClock(ledger.facts.clock_moved, _CLOCK_JUMP)
-        super().__init__(ledger, settings, store, clock)
+        context = DecisionContext(ledger, settings, store, clock)
+        super().__init__(context)
         self._training = settings.training
-        self._lock = DecisionLock(ledger, self._resume_writing)
+        self.lock = DecisionLock(ledger, self._resume_writing)
         self._digest = digest_of_model(settings.model, settings.input)
         self._started_at = clock()
-        # The pserver that found the last checkpoint damaged, and the message for operators while no older checkpoint is whole.
-        self._damage: tuple[int, str] | None = None
         self.pservers = Pservers(settings.pservers)
         self._trainers = Trainers(ledger)
-        self._handover = MidPassHandover(ledger, settings, store, clock)
-        self._runner = EpochRunner(ledger, settings, store, clock)
-        self._tasks = Tasks(ledger, settings, store, clock)
-        self._initialisation = Initialisation(ledger, settings, store, clock)
-        self._saves = Checkpointing(ledger, settings, store, clock)
-        self._planning = SavePlanning(ledger, settings, store, clock, self._saves.compaction)
-        self.found = FoundData(
-            self._lock,
-            self._schedule,
-            clock,
-            self._advance,
-            lambda: len(self.trainers()),
-            needs_statistics=self._needs_statistics,
-        )
-        self.save_steps = SaveSteps(
-            self._lock, self._planning, self._saves, self._handover, self._advance, self._recover
-        )
+        self.mid_pass = MidPassHandover(context)
+        self._runner = EpochRunner(context)
+        self._tasks = Tasks(context)
+        self._initialisation = Initialisation(context)
+        self._fall_back = FallBack(context)
+        self.saves = Checkpointing(context)
+        self.planning = SavePlanning(context, self.saves.compaction)
+        self.found = FoundData(context, self.lock, self._advance, lambda: len(self.trainers()))
         self._resume()
 
     def _resume(self) -> None:
         """Continue after a restart: leases are extended from now, a stopped pass is retried."""
-        with self._lock.reading(), self._ledger:
-            if (handover := self._handover.state) is not None:
+        with self.lock.reading(), self._ledger:
+            if (handover := self.mid_pass.state) is not None:
                 self._serve(handover.pservers)
             self._go_on()
-            current = self._ledger.current_pass()
+            current = self._ledger.passes.current()
             if current is not None and current.state == "stopped":
                 self._take_up(current)
             if self._schedule.cut_again():
@@ -86,8 +75,8 @@ class Coordinator(Part):
         """Extend leases from now: while the master was down, trainers could neither renew them nor report results."""
         ends = self._clock() + self._config.lease_seconds
         self._tasks.resume(ends)
-        self._saves.resume(ends)
-        self._handover.resume()
+        self.saves.resume(ends)
+        self.mid_pass.resume()
 
     def _resume_writing(self) -> None:
         """Continue after a failed write to the ledger."""
@@ -95,34 +84,19 @@ class Coordinator(Part):
         # Only a write shows that the disk has room again.
         self._ledger.set_facts(resumed_at=self._clock())
 
-    @property
-    def revision(self) -> int:
-        """Return a number that grows with every change of the ledger, after which there may be other work."""
-        return self._lock.revision
-
-    def wait_for_news(self, revision: int, seconds: float) -> None:
-        """Wait until the revision is another one, at most `seconds`."""
-        self._lock.wait_for_news(revision, seconds)
-
     def _take_up(self, stopped: PassRow) -> None:
         """Begin a stopped pass again, after its data or settings were corrected."""
         self._ledger.set_facts(save_failures=0, save_lost_leases=0, load_failures=0)
         self._generations.start_pass_over(stopped.ordinal)
-        if not any(row["pass"] for row in self._ledger.checkpoints()) and not self._ledger.versions():
-            # No version and no checkpoint of a pass uses these values yet, and the files may have changed.
-            if self._ledger.facts.statistics_of == stopped.ordinal:
-                self._ledger.set_facts(statistics="", statistics_of=0)
-            others = [each for each in self._ledger.passes() if each.ordinal != stopped.ordinal]
-            if self._ledger.facts.started_from is None and not any(each.epoch for each in others):
-                self._ledger.set_facts(offset=None)
+        self._runner.forget_first_values(stopped)
         # Gradients of a begun epoch may be in the table, and an unfinished load may have used damaged files.
         if stopped.epoch > 0 or (self._generations.used and not self._generations.ready):
             self._recover("master", "a stopped pass is taken up again")
         if self._generations.holds(stopped.ordinal):
             # The checkpoint includes the whole pass, so training it again would count it twice. Only its version is missing.
-            self._ledger.set_pass(stopped.ordinal, state="saving", reason="")
+            self._ledger.passes.update(stopped.ordinal, state="saving", reason="")
         else:
-            self._ledger.set_pass(stopped.ordinal, state="waiting", epoch=0, reason="")
+            self._ledger.passes.update(stopped.ordinal, state="waiting", epoch=0, reason="")
 
     def _take_over(self) -> None:
         """Detect that a new training has replaced the last one. Its pservers have empty tables and may be more or fewer."""
@@ -133,7 +107,7 @@ class Coordinator(Part):
         # If this training interrupts a handover, the members of that handover are gone.
         self._end_handover()
         if self._generations.used and not self._schedule.finished:
-            if (handover := self._handover.begin(before)) is not None:
+            if (handover := self.mid_pass.begin(before)) is not None:
                 self._serve(handover.pservers)
                 return
             self._recover("training", f"training {before} was replaced by {self._training}")
@@ -142,68 +116,44 @@ class Coordinator(Part):
     def _serve(self, pservers: int) -> None:
         """Set the number of pservers that share the table from now on."""
         self.pservers.begin(pservers)
-        self._saves.serve(pservers)
+        self.saves.serve(pservers)
 
     def _hand_over(self) -> None:
         """Take the next step of a handover."""
-        if (state := self._handover.state) is None:
+        if (state := self.mid_pass.state) is None:
             return
-        current = self._ledger.current_pass()
+        current = self._ledger.passes.current()
         if self.finished:
             self._end_handover()
         elif current is None or current.ordinal != state.ordinal:
             # The pass was saved as a whole. A mid-pass save ends the handover with its commit.
             self._recover("training", "")
-        elif broken := self._handover.broken(state, current, self.pservers, self._trainers):
+        elif broken := self.mid_pass.broken(state, current, self.pservers, self._trainers):
             self._recover("training", broken)
         else:
-            self._handover.order(state, current)
+            self.mid_pass.order(state, current)
 
     def _end_handover(self) -> None:
-        if self._handover.state is not None:
+        if self.mid_pass.state is not None:
             self._ledger.set_facts(pservers={}, handover=None)
             self._serve(self._settings.pservers)
 
     def _recover(self, role: str, reason: str) -> None:
         """Return to the last checkpoint in a new generation of server processes."""
         with self._ledger:
-            if (handover := self._handover.state) is not None:
-                role, reason = "training", self._handover.reason_text(handover, reason)
+            if (handover := self.mid_pass.state) is not None:
+                role, reason = "training", self.mid_pass.reason_text(handover, reason)
             self._generations.roll_back(role, reason)
-            self._saves.forget()
+            self.saves.forget()
             self._end_handover()
         self._initialisation.forget()
-        self._damage = None
-
-    def _fall_back(self, state: control.PserverState) -> None:
-        """If a pserver has found the last checkpoint damaged, return to an older one that is whole.
-
-        If there is none, the pserver keeps trying: the files may be restored, or the whole store may be unavailable.
-        """
-        name = state.damaged_checkpoint
-        if not name and self._damage is not None and self._damage[0] == state.index:
-            self._damage = None
-        if not name or state.generation != self.generation or name != self._generations.last_checkpoint:
-            return
-        older = [row["name"] for row in reversed(self._ledger.checkpoints()[:-1])]
-        try:
-            whole = self._store.whole_checkpoint(older) if older else ""
-        except StoreError as failed:
-            if not isinstance(failed, Pending):
-                log.warning("the older checkpoints cannot be checked yet: %s", failed)
-            return
-        if whole:
-            self._generations.set_aside([name, *older[: older.index(whole)]], state.error)
-            self._recover("store", f"checkpoint {name} is damaged, training goes back to {whole}: {state.error}")
-        else:
-            waits = f"checkpoint {name} is damaged and no older one is whole: put its files back into the store and training "
-            self._damage = (state.index, f"{waits}goes on by itself, or begin anew with an empty state and store")
+        self._fall_back.forget()
 
     def _advance(self) -> None:
         """Advance the current pass until it waits for a trainer, a pserver or the store."""
         with self._ledger:
-            while (current := self._ledger.current_pass()) is not None:
-                part = self._planning if current.state == "saving" else self._runner
+            while (current := self._ledger.passes.current()) is not None:
+                part = self.planning if current.state == "saving" else self._runner
                 if not part.step(current):
                     return
 
@@ -218,47 +168,42 @@ class Coordinator(Part):
     @property
     def handover(self) -> str | None:
         """Return the training that hands over to this one, or None."""
-        return self._handover.before
+        return self.mid_pass.before
 
     @property
     def save_waits(self) -> str:
         """Return a message for operators if the current save or task is blocked, else ""."""
-        return (self._damage or (0, ""))[1] or self._saves.waits or self._tasks.waits
+        return self._fall_back.waits or self.saves.waits or self._tasks.waits
 
     @property
     def finished(self) -> bool:
         """True if all passes are done and no further one will come."""
-        with self._lock.reading():
+        with self.lock.reading():
             return self._schedule.finished
 
     def trainers(self) -> dict[int, tuple[str, float]]:
         """Return id -> (name, time of the last call) of the trainers that called within the lease time."""
-        with self._lock.reading():
+        with self.lock.reading():
             return self._trainers.heard_since(self._clock() - self._config.lease_seconds)
 
-    def counted(self) -> dict[str, int]:
-        """Return the ledger's counts."""
-        with self._lock.reading():
-            return self._ledger.counted()
-
-    @contextmanager
-    def locked(self) -> Iterator[Ledger]:
-        """Yield the ledger under the lock, for the status page, the metrics and the publisher."""
-        with self._lock.reading() as ledger:
-            yield ledger
+    @property
+    def facts(self) -> Facts:
+        """Return the single values of the ledger."""
+        with self.lock.reading():
+            return self._ledger.facts
 
     def _wrong_training(self, training: str) -> str:
         """Return the reason for a caller to leave, or "" if it belongs to this training or to the one that hands over to it."""
-        belongs = training in (self._training, self._handover.before)
+        belongs = training in (self._training, self.mid_pass.before)
         return "" if belongs else f"training {training} was replaced by {self._training}"
 
     def _waiting_for_handover(self, training: str) -> str:
         """Return the reason for a caller to wait while the former training hands over, or ""."""
-        before = self._handover.before
+        before = self.mid_pass.before
         return f"waits for training {before}, which is saved once more" if before not in (None, training) else ""
 
     def sync_pserver(self, state: control.PserverState) -> control.PserverOrders:
-        with self._lock.writing():
+        with self.lock.writing():
             if not self._wrong_training(state.training):
                 if early := self._waiting_for_handover(state.training):
                     return control.PserverOrders(generation=state.generation, reason=early)
@@ -273,8 +218,8 @@ class Coordinator(Part):
                 jobs=self._jobs(state.index),
                 leave=self.finished,
                 reason=_OVER if self.finished else "",
-                keep_running=state.leaving and self._handover.state is not None,
-                leave_timeout_seconds=self._handover.leave_timeout,
+                keep_running=state.leaving and self.mid_pass.state is not None,
+                leave_timeout_seconds=self.mid_pass.leave_timeout,
             )
 
     def _update_pserver(self, state: control.PserverState) -> None:
@@ -290,7 +235,8 @@ class Coordinator(Part):
         self.pservers.learn(state, self._clock())
         if state.lost and state.generation == self.generation and not self.finished:
             self._recover("pserver", f"the server process of pserver {state.index} has ended")
-        self._fall_back(state)
+        if damage := self._fall_back.take(state):
+            self._recover("store", damage)
         for result in state.results:
             self._take(state.index, result)
 
@@ -300,7 +246,7 @@ class Coordinator(Part):
             self._recover("pserver", reason)
 
     def _jobs(self, index: int) -> list[control.Job]:
-        return self._initialisation.jobs(index) if self._initialisation.verifying else self._saves.jobs(index)
+        return self._initialisation.jobs(index) if self._initialisation.verifying else self.saves.jobs(index)
 
     def _take(self, index: int, result: control.JobResult) -> None:
         if result.id not in {job.id for job in self._jobs(index)}:
@@ -309,13 +255,13 @@ class Coordinator(Part):
             # The pserver retries; the status shows the error.
             log.warning("pserver %d: %s", index, result.error)
         elif not self._initialisation.verifying:
-            self._saves.take(index, result)
+            self.saves.take(index, result)
         elif reason := self._initialisation.take(index, result):
             self._recover("pserver", reason)
 
     def silent_pservers(self) -> list[tuple[int, str, int]]:
         """Return (index, host, admin port) of pservers that have been silent for too long. The caller probes them without the lock."""
-        with self._lock.reading():
+        with self.lock.reading():
             now = self._clock()
             if now - self._started_at < self._config.pserver_timeout_seconds:
                 return []
@@ -324,12 +270,12 @@ class Coordinator(Part):
 
     def declare_lost(self, index: int, reason: str) -> None:
         """Take the failed probe of a pserver as its loss."""
-        with self._lock.writing():
+        with self.lock.writing():
             self._lost_pserver(f"pserver {index} is lost: {reason}")
             self.pservers.forget(index)
 
     def join(self, name: str, trainer_id: int, training: str = "local") -> control.JoinReply:
-        with self._lock.writing():
+        with self.lock.writing():
             if foreign := self._wrong_training(training):
                 return control.JoinReply(verdict=control.JoinReply.LEAVE, wrong_training=True, reason=foreign)
             if early := self._waiting_for_handover(training):
@@ -348,7 +294,7 @@ class Coordinator(Part):
                 servers=self.pservers.servers(generation),
                 model_digest=self._digest,
                 lease_seconds=self._config.lease_seconds,
-                leave_timeout_seconds=self._handover.leave_timeout,
+                leave_timeout_seconds=self.mid_pass.leave_timeout,
                 save_seconds=self._config.save_timeout_seconds,
             )
             if self.finished:
@@ -380,7 +326,7 @@ class Coordinator(Part):
         return ""
 
     def initialised_by(self, member: control.Membership) -> control.Acknowledgement:
-        with self._lock.writing():
+        with self.lock.writing():
             reason = self._stale(member.trainer_id, member.generation)
             if not reason and self._generations.initialised_by != member.trainer_id:
                 if self.initialised:
@@ -401,20 +347,20 @@ class Coordinator(Part):
 
     def leave(self, member: control.Membership) -> control.Acknowledgement:
         trainer, reason = member.trainer_id, member.reason
-        with self._lock.writing():
+        with self.lock.writing():
             if member.generation == self.generation:
                 if reason:
                     log.warning("trainer %d leaves: %s", trainer, reason)
                 with self._ledger:
                     self._tasks.leave(trainer, reason)
-                    if lost := self._saves.leave(trainer, reason, table_unchanged=member.table_unchanged):
+                    if lost := self.saves.leave(trainer, reason, table_unchanged=member.table_unchanged):
                         self._recover("trainer", lost)
                     elif reason and self.initialised:
                         now = self._clock()
                         self._ledger.add_recovery("trainer", f"trainer {trainer} left: {reason}", now, 0)
                         self._ledger.end_recoveries(now)
                 # A trainer that leaves because of an error cannot help the handover.
-                if self._handover.state is not None and not reason:
+                if self.mid_pass.state is not None and not reason:
                     stays = "the training is saved once more before it ends"
                     return control.Acknowledgement(keep_running=True, reason=stays)
             self._trainers.leave(trainer)
@@ -422,7 +368,7 @@ class Coordinator(Part):
 
     def unreachable(self, report: control.UnreachableReport) -> tuple[int, str, int] | None:
         """Return (index, host, admin port) of the pserver that the master must probe, or None if the report is outdated."""
-        with self._lock.reading():
+        with self.lock.reading():
             servers = self.pservers.servers(self.generation)
             if report.generation != self.generation or report.server not in servers:
                 return None
@@ -431,12 +377,12 @@ class Coordinator(Part):
             return index, one.host, one.admin_port
 
     def lease(self, request: control.LeaseRequest) -> control.LeaseReply:
-        with self._lock.writing():
+        with self.lock.writing():
             if self.finished:
                 return control.LeaseReply(verdict=control.LeaseReply.LEAVE)
             if reason := self._stale(request.trainer_id, request.generation):
                 return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason=reason)
-            current, task, wait = self._ledger.current_pass(), None, 0.1
+            current, task, wait = self._ledger.passes.current(), None, 0.1
             if current is not None and current.state == "stopped":
                 wait = 0.5
             elif self._initialisation.verifying:
@@ -447,8 +393,8 @@ class Coordinator(Part):
             elif current is None:
                 wait = 0.5
             elif current.state == "saving":
-                task = None if request.prefetch else self._saves.lease(current, request.trainer_id)
-            elif self._handover.state is None:
+                task = None if request.prefetch else self.saves.lease(current, request.trainer_id)
+            elif self.mid_pass.state is None:
                 task = self._tasks.lease(current, request)
             if task is None:
                 return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=wait)
@@ -457,7 +403,7 @@ class Coordinator(Part):
             return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
 
     def renew(self, request: control.RenewRequest) -> control.Acknowledgement:
-        with self._lock.writing(), self._ledger:
+        with self.lock.writing(), self._ledger:
             if reason := self._stale(request.trainer_id, request.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             ends = self._clock() + self._config.lease_seconds
@@ -466,22 +412,22 @@ class Coordinator(Part):
                     # The trainer must end, but the values that it was sending may have overwritten rows trained since.
                     self._late_initialiser(request.trainer_id)
                 return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
-            self._saves.renew(request.trainer_id, ends)
+            self.saves.renew(request.trainer_id, ends)
             tasks = [attempt for attempt in request.attempts if not is_save(attempt)]
             all_held = self._tasks.renew(tasks, request.running, ends)
-            if not all_held or not all(self._saves.holds(a) for a in request.attempts if is_save(a)):
+            if not all_held or not all(self.saves.holds(a) for a in request.attempts if is_save(a)):
                 return control.Acknowledgement(rejoin=True, reason="a lease has run out and went to another trainer")
             return control.Acknowledgement()
 
     def report(self, result: control.TaskResult) -> control.Acknowledgement:
-        with self._lock.writing():
+        with self.lock.writing():
             if reason := self._stale(result.trainer_id, result.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             if is_save(result.attempt):
-                if not self._saves.holds(result.attempt):
+                if not self.saves.holds(result.attempt):
                     return control.Acknowledgement(rejoin=True, reason="the save went on without this trainer")
                 with self._ledger:
-                    if lost := self._saves.report(result):
+                    if lost := self.saves.report(result):
                         self._recover("trainer", lost)
                 return control.Acknowledgement()
             with self._ledger:
@@ -490,37 +436,59 @@ class Coordinator(Part):
                 self._advance()
             return control.Acknowledgement()
 
+    def files_judged(self, save: SaveRow) -> None:
+        """Take the next step after the files of a save were checked and its checkpoint, if it has one by now, was committed."""
+        with self.lock.writing(), self._ledger:
+            if self.mid_pass.mid_pass_state(save) is not None:
+                # The mid-pass checkpoint is committed; the recovery begins the new training.
+                self._recover("training", "")
+                return
+            self.saves.end_files(save)
+            self._advance()
+
+    def version_committed(self, save: SaveRow, keys: int, *, refused: str = "", log_on: str = "") -> None:
+        with self.lock.writing(), self._ledger:
+            self.saves.commit_version(save, keys, refused, log_on)
+            self._advance()
+
+    def versions_found(self, published: list[int]) -> None:
+        """Take the versions in the store at the master's start: some that the next delta depends on may be lost."""
+        with self.lock.writing():
+            lost = self.planning.lost_versions(published)
+            if self.saves.stands_on(lost):
+                self._recover("master", f"version {lost[0]}, which the save under way stands on, is not in the store")
+
     def tick(self) -> None:
         """Apply timeouts and take the next steps, in one transaction."""
-        with self._lock.writing(), self._ledger:
+        with self.lock.writing(), self._ledger:
             now = self._clock()
             if self._machine.moved != self._ledger.facts.clock_moved:
                 self._ledger.set_facts(clock_moved=self._machine.moved)
             self._tasks.expire(now)
             self._initialisation.expire(now)
-            if lost := self._saves.expire(now):
+            if lost := self.saves.expire(now):
                 self._recover("trainer", lost)
-            self._saves.compaction.expire(now)
-            self._saves.gather()
+            self.saves.compaction.expire(now)
+            self.saves.gather()
             self._advance()
             self._hand_over()
 
     def stopped_pass(self) -> PassRow | None:
-        with self._lock.reading():
-            current = self._ledger.current_pass()
+        with self.lock.reading():
+            current = self._ledger.passes.current()
             return current if current is not None and current.state == "stopped" else None
 
     def retry(self, name: str, skip: Sequence[tuple[str, int]] = ()) -> str:
         """Begin a stopped pass again, without the records that begin at these offsets of its files or partitions. Return the reason for a
         refusal, or "" if the pass was begun.
         """
-        with self._lock.writing(), self._ledger:
-            current = self._ledger.current_pass()
+        with self.lock.writing(), self._ledger:
+            current = self._ledger.passes.current()
             if current is None or current.state != "stopped":
                 return f"no pass is stopped; {'every pass is done' if current is None else f'pass {current.id} is {current.state}'}"
             if current.id != name:
                 return f"pass {name} is not stopped, pass {current.id} is"
-            if refused := self._ledger.skip(current, skip):
+            if refused := self._ledger.tasks.skip(current, skip):
                 return refused
             log.info("pass %s is retried%s", name, "".join(f", without {path}:{offset}" for path, offset in skip))
             self._take_up(current)

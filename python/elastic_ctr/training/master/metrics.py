@@ -8,8 +8,8 @@ from prometheus_client.registry import Collector
 
 from elastic_ctr.features.statistics.drift import Drift
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger.figures import MOMENTS, Figures
-from elastic_ctr.training.master.ledger.ledger_table import Tables
+from elastic_ctr.training.master.ledger.figure_table import MOMENTS, Figures
+from elastic_ctr.training.master.ledger.rows import Tables
 from elastic_ctr.training.master.training_status import window_of
 
 _PREFIX = "elastic_ctr_master"
@@ -98,18 +98,18 @@ class MasterMetrics(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        with self._coordinator.locked() as ledger:
-            totals = ledger.totals()
-            parked, generation = ledger.counts()["parked"], ledger.facts.generation
-            refused = sum(each["state"] == "refused" for each in ledger.versions())
-            done = [each for each in ledger.passes() if each.state == "done"]
-            drifts = list(ledger.drifts().values())
-            table = ledger.last_table()
+        with self._coordinator.lock.reading() as ledger:
+            totals = ledger.passes.totals()
+            parked, generation = ledger.passes.counts()["parked"], ledger.facts.generation
+            refused = sum(each["state"] == "refused" for each in ledger.saves.versions())
+            done = [each for each in ledger.passes.all() if each.state == "done"]
+            drifts = list(ledger.figures.drifts().values())
+            table = ledger.saves.last_table()
             memory = {index: one.memory_bytes for index, one in self._coordinator.pservers.items()}
             window = None if ledger.facts.stream is None else window_of(ledger)
             finished = ledger.facts.finished
             stream, held = ledger.facts.stream, ledger.facts.hold is not None
-            quality = ledger.figures(done[-1].ordinal).get(done[-1].ordinal) if done else None
+            quality = ledger.figures.since(done[-1].ordinal).get(done[-1].ordinal) if done else None
         for key, (name, what) in _TOTALS.items():
             yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
         gauges = {
@@ -137,7 +137,9 @@ class MasterMetrics(Collector):
         name, what = _AWAY
         yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=len(self._away()))
         for field, (name, what) in _WINDOW.items():
-            yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if window is None else window[field])
+            yield GaugeMetricFamily(
+                f"{_PREFIX}_{name}", what, value=float("nan") if window is None else getattr(window, field)
+            )
         yield from self._quality(quality or {})
         yield from self._table(table, memory)
         yield from self._drift(drifts[-1].columns if drifts else ())

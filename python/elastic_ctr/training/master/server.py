@@ -35,12 +35,13 @@ from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, re
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.mlflow import TrackingServer
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.sources.streams.interface import Stream
 from elastic_ctr.store import Store, StoreError, open_store
 from elastic_ctr.store.address import tokens_for
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.refusals import read_refusals
+from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control import control_pb2_grpc
 from elastic_ctr.training.control.channel import MAX_MESSAGE, MAX_RESULT, OPTIONS
@@ -48,13 +49,13 @@ from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.generations.checkpoint_files import first_generation, last_begun
 from elastic_ctr.training.master.generations.store_queries import StoreQueries
 from elastic_ctr.training.master.ledger.ledger import Ledger
-from elastic_ctr.training.master.ledger.sqlite_file import not_written
+from elastic_ctr.training.master.ledger.ledger_file import not_written
 from elastic_ctr.training.master.metrics import MasterMetrics
+from elastic_ctr.training.master.saves.publishing_hold import HoldAnnouncer
 from elastic_ctr.training.master.tracking import Tracking
 from elastic_ctr.training.master.training_status import status
 from elastic_ctr.training.master.work import start_from
 from elastic_ctr.training.master.work.finder import finder_of
-from elastic_ctr.training.master.work.hold_announcer import HoldAnnouncer
 from elastic_ctr.training.master.work.publisher import Publisher
 from elastic_ctr.training.master.work.statistics import PassStatistics, pin_given
 
@@ -178,7 +179,7 @@ class Master:
         self._queries = StoreQueries(store)
         self._coordinator = Coordinator(self._ledger, settings, self._queries)
         self._publisher = Publisher(self._coordinator, store, settings)
-        self._hold = HoldAnnouncer(self._coordinator, store)
+        self._hold = HoldAnnouncer(self._coordinator.lock, store)
         self._statistics = PassStatistics(self._coordinator, store, settings.features)
         self._copy_waits_for = ""
         self._error = ""
@@ -230,25 +231,21 @@ class Master:
     def _start_copy(self, url: str, said: Callable[[str, str], None]) -> start_from.CheckpointCopy:
         wanted, other, scratch = self._settings.model.start_from, self._other_store(url), Path(self._config.state_dir)
 
-        def choose(ledger: Ledger) -> None:
-            start_from.begin_again(ledger, self._settings, self._store, other)
-            pin_given(ledger, self._store, self._settings.features, self._settings.statistics)
-
         def choose_again() -> None:
-            self._coordinator.found.start_again(choose)
+            with self._coordinator.lock.writing() as ledger, ledger:
+                start_from.begin_again(ledger, self._settings, self._store, other)
+                pin_given(ledger, self._store, self._settings.features, self._settings.statistics)
 
         newest = wanted is not None and wanted.version == "latest"
         return start_from.CheckpointCopy(
             self._coordinator, self._store, other, scratch, said, choose_again if newest else None
         )
 
-    def status(self) -> dict[str, Any]:
-        return {
-            **status(self._coordinator, self._start_ignored),
-            "waitsFor": self._copy_waits_for or self._finder.waits_for,
-            **self._finder.status(),
-            "error": self._error,
-        }
+    def status(self) -> TrainingStatus:
+        now = {"waits_for": self._copy_waits_for or self._finder.waits_for, "error": self._error}
+        stream = self._finder.status()
+        of_stream = {} if stream is None else {"stream": stream}
+        return status(self._coordinator, self._start_ignored).model_copy(update={**now, **of_stream})
 
     def run(self, stop: threading.Event) -> int:
         """Run until `stop` is set. Return the exit code 0. Raises OSError if a port is taken."""
@@ -277,9 +274,9 @@ class Master:
                 ends.callback(tracking.start().stop)
             self._publisher.begin()
             while not stop.is_set():
-                revision = self._coordinator.revision
+                revision = self._coordinator.lock.revision
                 if not self._turn():
-                    self._coordinator.wait_for_news(revision, _TICK)
+                    self._coordinator.lock.wait_for_news(revision, _TICK)
         return 0
 
     def _turn(self) -> bool:
@@ -298,7 +295,9 @@ class Master:
             now = time.monotonic()
             if now - self._refusals_at > _REFUSALS_SECONDS:
                 self._refusals_at = now
-                self._coordinator.save_steps.versions_refused(read_refusals(self._store))
+                refused = read_refusals(self._store)
+                with self._coordinator.lock.writing():
+                    self._coordinator.planning.refused_versions(refused)
             self._hold.step()
             answered = self._queries.ask()
             self._waits(self._coordinator.save_waits)
@@ -429,7 +428,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     def _hold_lease(self, request: control.LeaseRequest, is_active: Callable[[], bool]) -> control.LeaseReply:
         """Return a lease, or wait for work first (long poll), so that trainers need not call ten times a second."""
         until = time.monotonic() + min(request.hold_seconds, _LONGEST_HOLD)
-        revision = self._coordinator.revision
+        revision = self._coordinator.lock.revision
         reply = self._coordinator.lease(request)
         if request.hold_seconds <= 0 or not self._held.acquire(blocking=False):
             return reply
@@ -438,11 +437,11 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 left = until - time.monotonic()
                 if left <= 0:
                     break
-                self._coordinator.wait_for_news(revision, min(left, _LOOK_AGAIN))
+                self._coordinator.lock.wait_for_news(revision, min(left, _LOOK_AGAIN))
                 # A trainer that has gone meanwhile must not get a task.
                 if not is_active():
                     break
-                revision = self._coordinator.revision
+                revision = self._coordinator.lock.revision
                 reply = self._coordinator.lease(request)
         finally:
             self._held.release()

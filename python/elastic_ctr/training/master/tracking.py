@@ -4,23 +4,22 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from elastic_ctr.runtime.line_plot import line_plot
 from elastic_ctr.runtime.mlflow import Reporter, TrackingServer, TrackingUnavailable
-from elastic_ctr.training.master.pictures import pictures_of
+from elastic_ctr.runtime.status.master_status import PassStatus, TrainingStatus
 
 log = logging.getLogger(__name__)
 
 _PERIOD = 5.0
-_COUNTS = ("records", "refused", "keys")
-
-Status = dict[str, Any]
 
 
-def numbers_of(one: Mapping[str, Any]) -> dict[str, float]:
+def numbers_of(one: PassStatus) -> dict[str, float]:
     """Return the metrics of a pass in the status: counts, quality before and after training (`auc/before`), seconds of each stage."""
-    found = {name: float(one[name]) for name in _COUNTS}
-    for moment, figures in one["quality"].items():
-        found |= {f"{name}/{moment}": float(value) for name, value in (figures or {}).items() if value is not None}
-    return found | {f"seconds_{stage}": float(took) for stage, took in one["seconds"].items()}
+    found = {"records": float(one.records), "refused": float(one.refused), "keys": float(one.keys)}
+    for moment, figures in (("before", one.quality.before), ("after", one.quality.after)):
+        known = {} if figures is None else figures.to_dict()
+        found |= {f"{name}/{moment}": float(value) for name, value in known.items() if value is not None}
+    return found | {f"seconds_{stage}": took for stage, took in one.seconds.items()}
 
 
 def settings_of(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -29,6 +28,32 @@ def settings_of(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in given.items():
         flat |= settings_of(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
+
+
+def pictures_of(status: TrainingStatus) -> dict[str, str]:
+    """Return SVG documents by file name; {} before a pass with records is done."""
+    if not status.curves:
+        return {}
+    last, done = status.curves[-1], status.done
+    roc = {name: [(at / 100, rate) for at, rate in enumerate(each.roc)] for name, each in last.moments.items()}
+    deciles = {
+        name: [(decile.predicted_ctr, decile.observed_ctr) for decile in each.deciles]
+        for name, each in last.moments.items()
+    }
+    aucs = {
+        "before training": [(float(each.ordinal), each.auc_before) for each in done if each.auc_before is not None],
+        "after training": [(float(each.ordinal), each.auc) for each in done if each.auc is not None],
+    }
+    return {
+        "roc.svg": line_plot(
+            f"ROC of pass {last.id}", "false positive rate", "true positive rate", roc, diagonal=True
+        ),
+        "calibration.svg": line_plot(
+            f"Calibration of pass {last.id} by deciles of the score",
+            "predicted CTR", "observed CTR", deciles, diagonal=True,
+        ),
+        "auc.svg": line_plot(f"AUC until pass {last.id}", "pass", "AUC", aucs),
+    }  # fmt: skip
 
 
 class Tracking(Reporter):
@@ -40,7 +65,7 @@ class Tracking(Reporter):
         training: str,
         experiment: str,
         settings: Mapping[str, Any],
-        status: Callable[[], Status],
+        status: Callable[[], TrainingStatus],
     ) -> None:
         super().__init__(_PERIOD, self._send, server)
         self._training = training
@@ -75,12 +100,11 @@ class Tracking(Reporter):
                 # The settings were logged before with other values; go on with the metrics.
                 log.warning("%s; not all settings are logged", refused)
             self._known = self._server.history(run, "records")
-        for one in status["passes"]:
-            if one["state"] != "done":
-                continue
-            mark = (int(one["ordinal"]), int(one["doneAt"] * 1000))
+        for one in status.done:
+            assert one.done_at is not None
+            mark = (one.ordinal, int(one.done_at * 1000))
             if mark not in self._known:
-                self._server.log(run, numbers_of(one), one["ordinal"], at=one["doneAt"])
+                self._server.log(run, numbers_of(one), one.ordinal, at=one.done_at)
                 self._known.add(mark)
         if ended and ended != self._ended:
             self._server.end(run, ended)
@@ -89,9 +113,9 @@ class Tracking(Reporter):
         self._run = run
         self._draw(run, status)
 
-    def _draw(self, run: str, status: Status) -> None:
+    def _draw(self, run: str, status: TrainingStatus) -> None:
         """Upload plots, which replace those of the last pass."""
-        drawn = status["curves"][-1:], run
+        drawn = status.curves[-1:], run
         if drawn == self._drawn:
             return
         for name, picture in pictures_of(status).items():
@@ -99,10 +123,10 @@ class Tracking(Reporter):
         self._drawn = drawn
 
 
-def _ended(status: Status, *, stopping: bool) -> str:
+def _ended(status: TrainingStatus, *, stopping: bool) -> str:
     """Return MLflow's status of the ended training, or "" while it goes on."""
-    if status["finished"]:
+    if status.finished:
         return "FINISHED"
     if not stopping:
         return ""
-    return "FAILED" if (status["current"] or {}).get("state") == "stopped" else "KILLED"
+    return "FAILED" if status.current is not None and status.current.state == "stopped" else "KILLED"

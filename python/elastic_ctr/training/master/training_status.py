@@ -1,18 +1,34 @@
 """The master's status: the state in the ledger, and the trainers and pservers."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from pydantic.alias_generators import to_camel
-
-from elastic_ctr.features.statistics.drift import Drift
+from elastic_ctr.runtime.status.master_status import (
+    ColumnDrift,
+    CurrentPass,
+    CurvesOfPass,
+    DamagedCheckpoint,
+    DriftOfPass,
+    LearningOfPass,
+    LineCounts,
+    PassStatus,
+    PserverStatus,
+    QualityOfPass,
+    RecoveryStatus,
+    StreamWindow,
+    TablePartStatus,
+    TrainerStatus,
+    TrainingStatus,
+    VersionStatus,
+)
+from elastic_ctr.runtime.status.status_document import PublishingHold
 from elastic_ctr.store.versions.manifest import PassLearning
 from elastic_ctr.training.master.calendar.quality_gate import LOOKED_AT, newest_windows
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger.figures import MOMENTS, Figures
+from elastic_ctr.training.master.ledger.figure_table import MOMENTS, Figures
 from elastic_ctr.training.master.ledger.ledger import Ledger
-from elastic_ctr.training.master.ledger.ledger_table import Tables
-from elastic_ctr.training.master.ledger.rows import DriftRow, HoldRow, PassRow
+from elastic_ctr.training.master.ledger.rows import DriftRow, HoldRow, PassRow, Tables
 from elastic_ctr.training.master.work import start_from
 
 _SHOWN_PASSES = 1000
@@ -21,59 +37,65 @@ _SHOWN_CURVES = 24
 _WORST = 3
 
 
-def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
+def status(coordinator: Coordinator, start_ignored: str = "") -> TrainingStatus:
     """Return a consistent snapshot of ledger and members. The number of queries does not depend on the number of passes."""
-    with coordinator.locked() as ledger:
+    with coordinator.lock.reading() as ledger:
         generation = coordinator.generation
-        return {
+        members = {
             "ready": coordinator.initialised,
-            "pservers": [
-                {
-                    "index": index,
-                    "serving": one.serving and one.generation == generation,
-                    "error": one.error,
+            "pservers": tuple(
+                PserverStatus(
+                    index=index,
+                    serving=one.serving and one.generation == generation,
+                    error=one.error,
                     # A supervisor of an earlier release does not report it.
-                    "memoryBytes": one.memory_bytes or None,
-                }
+                    memory_bytes=one.memory_bytes or None,
+                )
                 for index, one in coordinator.pservers.items()
-            ],
+            ),
             "handover": coordinator.handover,
-            "startedFrom": start_from.status_of(ledger, start_ignored),
-            "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
-            **status_of_ledger(ledger),
+            "started_from": start_from.status_of(ledger, start_ignored),
+            "trainers": tuple(
+                TrainerStatus(id=number, name=name) for number, (name, _) in sorted(coordinator.trainers().items())
+            ),
             "generation": generation,
             "finished": coordinator.finished,
         }
+        return status_of_ledger(ledger).model_copy(update=members)
 
 
-def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
+def status_of_ledger(ledger: Ledger) -> TrainingStatus:
     """Return the part of the status that comes from the ledger."""
     moved = ledger.facts.clock_moved
-    versions = {row["id"]: row for row in _by_the_clock(ledger.versions(), moved)}
-    shown = ledger.last_passes(_SHOWN_PASSES)
+    versions = [VersionStatus.model_validate(each) for each in _by_the_clock(ledger.saves.versions(), moved)]
+    by_id = {each.id: each for each in versions}
+    shown = ledger.passes.newest(_SHOWN_PASSES)
     first = shown[0].ordinal if shown else 1
     current = next((each for each in shown if each.state != "done"), None)
-    facts, drifts = ledger.facts, ledger.drifts()
-    counts, figures, learned = ledger.counts_by_pass(0), ledger.figures(first), ledger.learned(first)
-    tables = ledger.tables(first)
+    facts, drifts = ledger.facts, ledger.figures.drifts()
+    counts, figures, learned = (
+        ledger.passes.counts_by_pass(0),
+        ledger.figures.since(first),
+        ledger.figures.learned(first),
+    )
+    tables = ledger.saves.tables(first)
     done = [each.ordinal for each in shown if each.state == "done"][-_SHOWN_CURVES:]
-    curves = ledger.curves(done[0]) if done else {}
+    curves = ledger.figures.curves(done[0]) if done else {}
     names = {each.ordinal: each.id for each in shown}
-    return {
-        "generation": facts.generation,
-        "finished": facts.finished,
-        "baseDue": facts.base_due,
-        "offset": facts.offset,
-        "window": None if facts.stream is None else window_of(ledger),
-        "hold": None if facts.hold is None else _hold(facts.hold, names),
-        "streamGone": 0 if facts.stream is None else facts.stream.gone,
-        "current": current
-        and {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
-        "passes": [
+    return TrainingStatus(
+        generation=facts.generation,
+        finished=facts.finished,
+        base_due=facts.base_due,
+        offset=facts.offset,
+        window=None if facts.stream is None else window_of(ledger),
+        hold=None if facts.hold is None else _hold(facts.hold, names),
+        stream_gone=0 if facts.stream is None else facts.stream.gone,
+        current=None if current is None else CurrentPass.model_validate(current),
+        passes=tuple(
             _pass(
                 each,
                 counts[each.ordinal],
-                versions,
+                None if each.version is None else by_id.get(each.version),
                 drifts.get(each.ordinal),
                 figures.get(each.ordinal) or dict.fromkeys(MOMENTS),
                 learned[each.ordinal],
@@ -81,16 +103,22 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
                 moved,
             )
             for each in shown
-        ],
+        ),
         # Passes before those shown, all of them done.
-        "earlierPasses": facts.dropped_passes + ledger.count_passes() - len(shown),
-        "curves": [{"pass": names[number], **curves[number]} for number in done if number in curves],
-        "drift": _last_drift(drifts, names),
-        "versions": list(versions.values()),
-        "ledger": ledger.counted(counts),
-        "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.damaged_checkpoints()],
-        "recoveries": _by_the_clock(ledger.recoveries(), moved),
-    }
+        earlier_passes=facts.dropped_passes + ledger.passes.count() - len(shown),
+        curves=tuple(
+            CurvesOfPass.model_validate({"pass": names[number], **curves[number]})
+            for number in done
+            if number in curves
+        ),
+        drift=_last_drift(drifts, names),
+        versions=tuple(versions),
+        ledger=LineCounts.model_validate(ledger.passes.counted(counts)),
+        damaged_checkpoints=tuple(
+            DamagedCheckpoint(name=each["name"], reason=each["damaged"]) for each in ledger.saves.damaged_checkpoints()
+        ),
+        recoveries=tuple(RecoveryStatus.model_validate(each) for each in _by_the_clock(ledger.recoveries(), moved)),
+    )
 
 
 def _by_the_clock(rows: list[dict[str, Any]], moved: float) -> list[dict[str, Any]]:
@@ -98,58 +126,72 @@ def _by_the_clock(rows: list[dict[str, Any]], moved: float) -> list[dict[str, An
     return [{**row, "at": row["at"] + moved} for row in rows]
 
 
-def window_of(ledger: Ledger) -> dict[str, Any] | None:
+def window_of(ledger: Ledger) -> StreamWindow | None:
     """Return the joint figures of a stream's newest passes, each record predicted before it was learned; None without any."""
-    last = ledger.last_pass()
-    found = None if last is None else newest_windows(ledger.windows(last.ordinal, 0, LOOKED_AT))
-    return None if found is None else {"passes": found[0], **found[1]._asdict()}
+    last = ledger.passes.last()
+    found = None if last is None else newest_windows(ledger.figures.windows(last.ordinal, 0, LOOKED_AT))
+    return None if found is None else StreamWindow(passes=found[0], **found[1]._asdict())
 
 
-def _hold(row: HoldRow, names: Mapping[int, str]) -> dict[str, Any]:
+def _hold(row: HoldRow, names: Mapping[int, str]) -> PublishingHold:
     """Return the reason why no version is published, and the pass since when."""
-    return {**row.hold.model_dump(mode="json", by_alias=True), "since": names.get(row.since)}
+    return PublishingHold.model_validate({**row.hold.model_dump(by_alias=True), "since": names.get(row.since)})
 
 
-def _last_drift(drifts: Mapping[int, DriftRow], names: Mapping[int, str]) -> dict[str, Any] | None:
+def _last_drift(drifts: Mapping[int, DriftRow], names: Mapping[int, str]) -> DriftOfPass | None:
     """Return the drift of every column in the last pass that was compared with the pinned statistics, or None."""
     if not drifts:
         return None
     ordinal, drift = list(drifts.items())[-1]
-    return {"pass": names.get(ordinal), "rows": drift.rows, "columns": [_drift(each) for each in drift.columns]}
+    columns = tuple(map(ColumnDrift.model_validate, drift.columns))
+    return DriftOfPass(id=names.get(ordinal), rows=drift.rows, columns=columns)
 
 
-def _drift(each: Drift) -> dict[str, Any]:
-    return {to_camel(name): value for name, value in each._asdict().items()}
+# The status shows a thousand passes, of which one or two have changed.
+@lru_cache(maxsize=2048)
+def _learning(learned: PassLearning) -> LearningOfPass:
+    return LearningOfPass.model_validate(learned)
+
+
+@lru_cache(maxsize=2048)
+def _table(parts: Tables) -> tuple[TablePartStatus, ...]:
+    return tuple(map(TablePartStatus.model_validate, parts))
 
 
 def _pass(
     each: PassRow,
     counts: Mapping[str, int],
-    versions: Mapping[int, dict[str, Any]],
+    version: VersionStatus | None,
     drift: DriftRow | None,
     quality: Figures,
     learned: PassLearning,
     table: Tables | None,
     clock_moved: float,
-) -> dict[str, Any]:
-    version = versions.get(each.version) if each.version is not None else None
-    return {
-        "pass": each.id,
-        **{name: getattr(each, name) for name in ("ordinal", "state", "epoch", "reason")},
-        **{name: counts[name] for name in ("records", "refused", "ignored", "padding", "repeated", "tasks")},
-        "parked": counts["parked_tasks"],
-        "tasksDone": counts["done"],
-        "aucBefore": each.auc_before,
-        "auc": each.auc,
-        "quality": quality,
-        "learning": learned.model_dump(mode="json", by_alias=True),
-        # By pserver.
-        "table": None if table is None else [part.model_dump() for part in table],
-        "trainedAt": None if each.trained_at is None else each.trained_at + clock_moved,
-        "doneAt": None if each.done_at is None else each.done_at + clock_moved,
-        "seconds": each.seconds or {},
-        "drift": None if drift is None else [_drift(column) for column in drift.worst(_WORST)],
-        "version": each.version,
-        "kind": version["kind"] if version else None,
-        "keys": version["keys"] if version else 0,
-    }
+) -> PassStatus:
+    return PassStatus(
+        id=each.id,
+        ordinal=each.ordinal,
+        state=each.state,
+        epoch=each.epoch,
+        reason=each.reason,
+        records=counts["records"],
+        refused=counts["refused"],
+        ignored=counts["ignored"],
+        padding=counts["padding"],
+        repeated=counts["repeated"],
+        tasks=counts["tasks"],
+        parked=counts["parked_tasks"],
+        tasks_done=counts["done"],
+        auc_before=each.auc_before,
+        auc=each.auc,
+        quality=QualityOfPass.model_validate(quality),
+        learning=_learning(learned),
+        table=None if table is None else _table(table),
+        trained_at=None if each.trained_at is None else each.trained_at + clock_moved,
+        done_at=None if each.done_at is None else each.done_at + clock_moved,
+        seconds=each.seconds or {},
+        drift=None if drift is None else tuple(map(ColumnDrift.model_validate, drift.worst(_WORST))),
+        version=each.version,
+        kind=None if version is None else version.kind,
+        keys=0 if version is None else version.keys,
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from elastic_ctr.config.model import Model, ModelInput, VectorRule
 from elastic_ctr.runtime.math_library import choose_code_path
-from elastic_ctr.training.model.networks.catalog import logit_of
+from elastic_ctr.training.model.networks.by_name import logit_of
 from elastic_ctr.training.model.score_counter import ScoreCounter
 
 SUPPORTED = "2.6."

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.runtime.child_process import die_with_parent
 from elastic_ctr.training.control.server_sockets import paddle_endpoints, socket_name
 from elastic_ctr.training.model.networks.inspection import inspect_own
 from elastic_ctr.training.model.networks.own import NetworkRefused

@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -24,18 +23,19 @@ import grpc
 import psutil
 
 from elastic_ctr.config.role_files import PserverFile
+from elastic_ctr.runtime.child_process import end_child, log_lines, python_module, start_child
+from elastic_ctr.runtime.growing_pause import growing_pause
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.store.versions.manifest import ManifestDamaged
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.training.control.forwarder import ping_through
-from elastic_ctr.training.control.forwarder_process import expose
 from elastic_ctr.training.control.proof import ProofRefused, new_life
 from elastic_ctr.training.control.server_call import ping
-from elastic_ctr.training.control.server_sockets import address_on_this_machine, socket_name
-from elastic_ctr.training.pserver.compaction import COMPACTION, Compactor
+from elastic_ctr.training.control.server_sockets import address_on_this_machine, expose, socket_name
 from elastic_ctr.training.pserver.folders import Folders
 from elastic_ctr.training.pserver.process import REFUSED
+from elastic_ctr.training.pserver.table_compaction import COMPACTION, Compactor
 
 log = logging.getLogger(__name__)
 
@@ -199,8 +199,7 @@ class PserverSupervisor:
         elif self._alive() and time.monotonic() - self._answered_at > _SILENT_SECONDS:
             # A server that cannot listen logs an error but keeps running, and one that hangs blocks every trainer.
             log.error("the server process has not answered for %.0f s and is ended", _SILENT_SECONDS)
-            self._child.kill()  # type: ignore[union-attr]
-            self._child.wait()  # type: ignore[union-attr]
+            end_child(self._child)  # type: ignore[arg-type]
         # Another start would be refused, too. So the error stays in the state, and the process does not count as lost.
         refused = self._child is not None and self._child.poll() == REFUSED
         lost = self._child is not None and not self._alive() and not refused
@@ -291,7 +290,7 @@ class PserverSupervisor:
     def _start_when_ready(self, checkpoint: str) -> None:
         if self._preparing is None:
             # A short pause, because damaged files may be restored at any time.
-            pause = _DAMAGED_SECONDS if self._damaged else min(30.0, 2.0 ** min(self._failed_starts, 5) - 1)
+            pause = _DAMAGED_SECONDS if self._damaged else growing_pause(self._failed_starts, 1.0, 30.0)
             self._preparing = self._pool.submit(_prepare, self._folders(), checkpoint, pause)
         if not self._preparing.done():
             return
@@ -315,16 +314,13 @@ class PserverSupervisor:
             "servers": self._settings.pservers,
             "index": self._index,
             "scratch": str(self._folder()),
-            # The child binds itself to this process, as in the trainer's supervisor: gRPC has threads here, too.
             "parent": os.getpid(),
         }
         file = self._folder() / "spec.json"
         file.write_text(json.dumps(spec))
         self._answered_at = time.monotonic()
-        with (self._folder() / "server.log").open("ab") as out:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.training.pserver.process", str(file)], stdout=out, stderr=out
-            )
+        command = python_module("elastic_ctr.training.pserver.process", str(file))
+        self._child = start_child(command, binds_itself=True, log=self._folder() / "server.log")
         if self._settings.forwarded:
             settings = self._settings
             listen = f"{settings.host}:{settings.pserver.port}"
@@ -341,8 +337,7 @@ class PserverSupervisor:
             return
         log.error("the forwarder ended with %s; its server process is ended, too", self._forwarder.returncode)
         reason = self._end_of_child(0)
-        self._child.kill()  # type: ignore[union-attr]
-        self._child.wait()  # type: ignore[union-attr]
+        end_child(self._child)  # type: ignore[arg-type]
         if not self._served:
             # Its port is taken, or it has no secret. No trainer was connected, so no recovery is needed; it starts again after a pause.
             self._error = reason
@@ -385,10 +380,7 @@ class PserverSupervisor:
         return True
 
     def _log_lines(self) -> list[str]:
-        try:
-            return (self._folder() / "server.log").read_text(errors="replace").strip().splitlines()
-        except OSError:
-            return []
+        return log_lines(self._folder() / "server.log")
 
     def _last_line(self) -> str:
         return (self._log_lines() or ["the server process refused its settings and left no log"])[-1][:500]
@@ -401,15 +393,10 @@ class PserverSupervisor:
         return errors[-1] if errors else "no error in its log"
 
     def _end_child(self) -> None:
-        if self._child is not None:
-            # The server process never releases the GIL, so it ignores SIGTERM.
-            self._child.kill()
-            self._child.wait()
-            self._child = None
-        if self._forwarder is not None:
-            self._forwarder.kill()
-            self._forwarder.wait()
-            self._forwarder = None
+        for child in filter(None, (self._child, self._forwarder)):
+            # Without grace: the server process never releases the GIL, so it ignores SIGTERM.
+            end_child(child)
+        self._child = self._forwarder = None
 
     def _work(self, jobs: Sequence[control.Job]) -> None:
         self._wanted = {job.id for job in jobs}

@@ -12,31 +12,37 @@ import numpy.typing as npt
 from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.transforms.transformer import Transformed, Transformer
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
-from elastic_ctr.formats.cells import Cells
+from elastic_ctr.formats.cells import Cells, RowSample
 from elastic_ctr.formats.convert import EXCERPT_BYTES, Converted, Converter
 from elastic_ctr.formats.json_rows import cells_of_json, json_of_row
 from elastic_ctr.formats.keys import PADDING_KEY
 from elastic_ctr.formats.line import MAX_LINE_BYTES, Reason
 from elastic_ctr.formats.readers.batches import Format, RowBatch, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.record_arrays import record_arrays
-from elastic_ctr.formats.row_sample import RowSample
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.sources.streams.interface import Lines, Stream
 from elastic_ctr.store.source import Source
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.trainer.left_out import NOTHING, SKIPPED, LeftOut, left_out_of
+from elastic_ctr.training.trainer.converted_files import on_scratch
 from elastic_ctr.training.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
-from elastic_ctr.training.trainer.scratch import on_scratch
-from elastic_ctr.training.trainer.suspects import ORDINARY, Suspect, Suspects
-from elastic_ctr.training.trainer.task_lines import pieces_of
+from elastic_ctr.training.trainer.task_lines import (
+    NOTHING,
+    ORDINARY,
+    SKIPPED,
+    LeftOut,
+    Suspect,
+    Suspects,
+    left_out_of,
+    pieces_of,
+)
 
 Floats = npt.NDArray[np.float32]
 _SAMPLE_KEYS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ConvertedBlock:
     """A converted part of a task. `offer(n)` returns at most n samples of it; `cells` are its rows, unless it is of click lines;
     `suspects` are records that the model may not be able to predict.
     """
@@ -90,11 +96,11 @@ class SampleKeys:
 class Conversion(Protocol):
     """The conversion of a file's records into the engine's text."""
 
-    def blocks(self, lines: Lines, path: str, left_out: LeftOut = NOTHING) -> Iterator[Block]:
+    def blocks(self, lines: Lines, path: str, left_out: LeftOut = NOTHING) -> Iterator[ConvertedBlock]:
         """Yield converted blocks. `refused` has byte positions in `lines.raw`, and includes the records of `left_out`."""
 
     def sample(self, lines: Sequence[str]) -> SampleKeys:
-        """Return the keys, without the padding key, and the numbers of samples by `Block.offer`."""
+        """Return the keys, without the padding key, and the numbers of samples by `ConvertedBlock.offer`."""
 
 
 class ClickConversion:
@@ -107,12 +113,12 @@ class ClickConversion:
         self._sparse_dim = sparse_dim
         self._converter = Converter(slots, sparse_dim, max_line_bytes, late_clicks=late_clicks)
 
-    def blocks(self, lines: Lines, path: str, left_out: LeftOut = NOTHING) -> Iterator[Block]:
+    def blocks(self, lines: Lines, path: str, left_out: LeftOut = NOTHING) -> Iterator[ConvertedBlock]:
         text = open_lines(lines.raw, path)
         for offset, block in lines_in_range(text, lines.start, lines.stop, self._converter.max_line_bytes):
             yield from self._kept(offset, block, left_out) if left_out else [self._block(offset, block)]
 
-    def _kept(self, offset: int, block: bytes, left_out: LeftOut) -> Iterator[Block]:
+    def _kept(self, offset: int, block: bytes, left_out: LeftOut) -> Iterator[ConvertedBlock]:
         """Yield the lines between those that are left out, and these as refused."""
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")).astype(np.int64) + 1
         edges = np.unique(np.concatenate([np.zeros(1, np.int64), ends, np.array([len(block)])]))
@@ -122,16 +128,18 @@ class ClickConversion:
             if begin > kept_from:
                 yield self._block(offset + kept_from, block[kept_from:begin])
             reason, excerpt = left_out.reasons[which[line]], block[begin:end].rstrip(b"\n")[:EXCERPT_BYTES]
-            yield Block(b"", 0, 0, 0, 0, 0, [RefusedAt(offset + begin, reason, SKIPPED, excerpt)], lambda _: [])
+            yield ConvertedBlock(
+                b"", 0, 0, 0, 0, 0, [RefusedAt(offset + begin, reason, SKIPPED, excerpt)], lambda _: []
+            )
             kept_from = end
         if kept_from < len(block):
             yield self._block(offset + kept_from, block[kept_from:])
 
-    def _block(self, offset: int, block: bytes) -> Block:
+    def _block(self, offset: int, block: bytes) -> ConvertedBlock:
         found, no_keys = self._converter.convert(block), self._converter.no_keys
         refused = (RefusedAt(offset + each.offset, each.reason, each.detail, each.excerpt) for each in found.refused)
         counts = found.records, found.shows, found.clicks, found.ignored, found.padding
-        return Block(found.text, *counts, refused, lambda wanted: _offer_lines(block, found, no_keys, wanted))
+        return ConvertedBlock(found.text, *counts, refused, lambda wanted: _offer_lines(block, found, no_keys, wanted))
 
     def sample(self, lines: Sequence[str]) -> SampleKeys:
         found = self._converter.convert("".join(f"1 0 {line}\n" for line in lines).encode("ascii"))
@@ -157,7 +165,7 @@ class RowConversion:
         self._wanted = wanted
         self._max_line_bytes = max_line_bytes
 
-    def blocks(self, lines: Lines, path: str, left_out: LeftOut = NOTHING) -> Iterator[Block]:
+    def blocks(self, lines: Lines, path: str, left_out: LeftOut = NOTHING) -> Iterator[ConvertedBlock]:
         batches = rows_in_range(
             lines.raw, path, self._format, self._wanted, lines.start, lines.stop, self._max_line_bytes
         )
@@ -169,7 +177,7 @@ class RowConversion:
                 yield self._block(piece, rows, left_out)
                 refused = []
 
-    def _block(self, batch: RowBatch, rows: Transformed, left_out: LeftOut) -> Block:
+    def _block(self, batch: RowBatch, rows: Transformed, left_out: LeftOut) -> ConvertedBlock:
         refused = [*refused_rows(batch), *self._left_out(batch, rows, left_out)]
         shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
         out = np.flatnonzero(left_out.find(places) >= 0)
@@ -193,7 +201,7 @@ class RowConversion:
         suspects = [
             Suspect(int(places[row]), text[ends[row] : ends[row + 1]]) for row in np.flatnonzero(~(largest <= ORDINARY))
         ]
-        return Block(text, *counts, refused, offer, cells, suspects)
+        return ConvertedBlock(text, *counts, refused, offer, cells, suspects)
 
     def _left_out(self, batch: RowBatch, rows: Transformed, left_out: LeftOut) -> Iterator[RefusedAt]:
         which = left_out.find(batch.places)

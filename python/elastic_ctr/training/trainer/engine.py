@@ -4,8 +4,9 @@ It depends on paddlepaddle 2.6.2, as found by experiment: asynchronous training 
 launcher, gloo or barriers. TEST_MODE keeps a joining trainer from overwriting the dense parameters.
 """
 
+import ctypes
 import zlib  # noqa: F401  (before paddle: its libpaddle carries zlib symbols of its own, and a later import crashes)
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,87 @@ import numpy.typing as npt
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
-from elastic_ctr.training.control.listen_filter import listen_nowhere
 from elastic_ctr.training.control.server_call import rows_at
-from elastic_ctr.training.control.server_sockets import await_servers, close_listeners, paddle_endpoints, socket_name
+from elastic_ctr.training.control.server_sockets import (
+    await_servers,
+    close_listeners,
+    listen_nowhere,
+    paddle_endpoints,
+    socket_name,
+)
 from elastic_ctr.training.model.evaluation import Floats, Histograms
 from elastic_ctr.training.model.grouped_auc import GroupSample
-from elastic_ctr.training.model.networks.catalog import logit_of
+from elastic_ctr.training.model.networks.by_name import logit_of
 from elastic_ctr.training.model.program import OFFSET, TABLE, build_program, offset, start_paddle
-from elastic_ctr.training.trainer.gradient_pushes import merge_gradients
-from elastic_ctr.training.trainer.kept_program import KeptProgram, SavedParameters
 from elastic_ctr.training.trainer.take_over import Names, Values, random_rows, take_over
+
+_PARAMETERS = "serialised.parameters"
+
+
+class KeptProgram:
+    """A program with its own executor and scope, for one set of feeds and fetches.
+
+    The preparation of a program costs many times its run. An executor in the global scope would have to prepare it again after each
+    dataset run, which drops the child scopes in which the executor keeps its variables.
+    """
+
+    def __init__(self, paddle: Any, program: Any) -> None:
+        self.program = program
+        self._values = paddle.static.global_scope()
+        self._scope = paddle.static.Scope()
+        self._executor = paddle.static.Executor(paddle.CPUPlace())
+        self._names = persistable_names(program)
+        for each in program.list_vars():
+            if each.persistable and each.type == each.type.SELECTED_ROWS:
+                # The sparse table. Its values are in the servers; an operator only reads its shape.
+                self._scope.var(each.name).get_selected_rows().get_tensor()._set_dims(list(each.shape))  # noqa: SLF001
+
+    def run(self, feed: Mapping[str, Any], fetches: Sequence[Any]) -> list[Any]:
+        """Return the fetches as arrays, computed from the global scope's current values, which are not copied."""
+        for name in self._names:
+            tensor = self._values.find_var(name).get_tensor()
+            self._scope.var(name).get_tensor()._share_data_with(tensor)  # noqa: SLF001
+        found: list[Any] = self._executor.run(
+            self.program, feed=dict(feed), fetch_list=list(fetches), scope=self._scope
+        )
+        return found
+
+    def bytes_of(self, name: str) -> bytes:
+        """Return the bytes that an operator has written into a RAW variable."""
+        found: bytes = self._scope.find_var(name).get_bytes()
+        return found
+
+
+class SavedParameters:
+    """The parameters of an exported network as Paddle writes them to its `.pdiparams`."""
+
+    def __init__(self, paddle: Any, network: bytes) -> None:
+        program = paddle.static.Program()
+        block = program.global_block()
+        exported = paddle.static.deserialize_program(network).global_block()
+        # In the order of `save_inference_model`, because the file has no names.
+        names = sorted(persistable_names(exported.program))
+        variables = [block._clone_variable(exported.var(name)) for name in names]  # noqa: SLF001
+        out = block.create_var(type=paddle.base.core.VarDesc.VarType.RAW, name=_PARAMETERS, persistable=True)
+        block.append_op(
+            type="save_combine",
+            inputs={"X": variables},
+            outputs={"Y": out},
+            attrs={"file_path": "", "save_to_memory": True},
+        )
+        # The operator adds a variable to the program's description.
+        program._sync_with_cpp()  # noqa: SLF001
+        self._kept = KeptProgram(paddle, program)
+
+    def __bytes__(self) -> bytes:
+        self._kept.run({}, [])
+        return self._kept.bytes_of(_PARAMETERS)
+
+
+def persistable_names(program: Any) -> list[str]:
+    """Return the names of the program's persistable tensors, without variables of feeds, fetches and operators."""
+    return [each.name for each in program.list_vars() if each.persistable and each.type == each.type.LOD_TENSOR]
+
 
 # Bytes of one pull. A server's answer is limited to 64 MiB; a larger one is lost, and Paddle goes on with uninitialised memory.
 _PULLED_BYTES = 16 << 20
@@ -370,3 +442,29 @@ def _logits(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     inside = np.clip(np.asarray(scores, np.float64).reshape(-1), 1e-7, 1 - 1e-7)
     found: npt.NDArray[np.float64] = np.log(inside) - np.log1p(-inside)
     return found
+
+
+# Milliseconds that a thread of the client waits for more gradients.
+_PUSH_INTERVAL_MS = 1
+
+
+def merge_gradients(batches: int) -> None:
+    """Merge the gradients of up to so many batches of a trainer into one step. Call it after paddle is imported.
+
+    These are variables of its library. In 2.6.2 neither the environment nor `paddle.set_flags` reaches them: they are not exported, and
+    flags are parsed once, when paddle is imported. Raises RuntimeError for a Paddle without these variables.
+    """
+    import paddle
+
+    library = ctypes.CDLL(str(Path(paddle.__file__).parent / "base" / "libpaddle.so"))
+    for kind in ("sparse", "dense"):
+        # The variable counts further batches beside the first.
+        _paddle_flag(library, f"FLAGS_pserver_push_{kind}_merge_limit").value = batches - 1
+        _paddle_flag(library, f"FLAGS_pserver_async_push_{kind}_interval_ms").value = _PUSH_INTERVAL_MS
+
+
+def _paddle_flag(library: ctypes.CDLL, name: str) -> ctypes.c_int32:
+    try:
+        return ctypes.c_int32.in_dll(library, f"_ZN6paddle11distributed12paddle_flags{len(name)}{name}E")
+    except ValueError as missing:
+        raise RuntimeError(f"this paddlepaddle has no {name}; install requirements/run.txt") from missing

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from elastic_ctr.features.statistics.collector import Collector
-from elastic_ctr.features.transforms.transformer import Series
-from elastic_ctr.formats.cells import Cells, without_words
-from elastic_ctr.formats.inputs import Inputs
+from elastic_ctr.features.transforms.row_loop import Series
+from elastic_ctr.formats.cells import Cells, RowSample, without_words
+from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.line import Reason
 from elastic_ctr.formats.readers.batches import Format, RowBatch, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
-from elastic_ctr.formats.row_sample import RowSample
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.sources.streams.interface import Lines, Stream
 from elastic_ctr.store.source import Source
 from elastic_ctr.training.control import control_pb2 as control
@@ -32,7 +31,7 @@ class StatisticsTooLarge(ValueError):
 class Measurement:
     """The inputs of the statistics: text columns, and numbers after the steps that precede a scaling."""
 
-    inputs: Inputs
+    inputs: InputColumns
     series: Series
 
     def beyond(self, cells: Cells) -> dict[int, str]:

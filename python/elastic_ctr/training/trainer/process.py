@@ -19,7 +19,8 @@ from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.formats.readers.batches import ColumnsRefused
-from elastic_ctr.runtime.lifecycle import die_with_parent, preserve_sigterm_handler
+from elastic_ctr.runtime.child_process import die_with_parent
+from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
@@ -27,18 +28,17 @@ from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import fetch, read_checkpoint, read_version
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import ForeignMasterGrace, MasterClient
-from elastic_ctr.training.control.forwarder_process import reach
-from elastic_ctr.training.control.server_sockets import link_sockets
+from elastic_ctr.training.control.server_sockets import link_sockets, reach
 from elastic_ctr.training.model.networks.inspection import inspect_own
 from elastic_ctr.training.model.networks.own import NetworkRefused
 from elastic_ctr.training.model.program import prepare_environment, start_paddle
 from elastic_ctr.training.trainer.conversions import Conversions
+from elastic_ctr.training.trainer.converted_files import ScratchFailed, on_scratch
 from elastic_ctr.training.trainer.engine import Engine, EngineBroken
-from elastic_ctr.training.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.training.trainer.supervisor import LEAVE_SIGNAL, WATCH_FILE
 from elastic_ctr.training.trainer.take_over import Names
 from elastic_ctr.training.trainer.task_work import TaskWork
-from elastic_ctr.training.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
+from elastic_ctr.training.trainer.watchdog import REJOIN, ServerWatchdog, delegated_to_parent
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class TrainerProcess:
             gradient_merge=trainer.gradient_merge,
             group=self._settings.data.group,
         )
-        self._watchdog = Watchdog(
+        self._watchdog = ServerWatchdog(
             self._client, self._trainer_id, self._generation, servers, str(sockets), reply.lease_seconds
         )
         self._watchdog.start()
@@ -294,7 +294,7 @@ class TrainerProcess:
                     following = self._lease(prefetch=True)
                     following_dataset = None if following is None else self._prepare(following)
                     self._report(task, partial(self._work.round, task, dataset), go_on=following_dataset is None)
-                    self._work.let_go(dataset)
+                    self._work.release(dataset)
             else:
                 self._report(task, partial(self._work.save, task))
             if following_dataset is None:

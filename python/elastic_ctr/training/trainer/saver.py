@@ -25,9 +25,9 @@ from elastic_ctr.store.versions import layout
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.export.published import publish_once
 from elastic_ctr.training.export.table_text import DIVERGED
+from elastic_ctr.training.trainer.converted_files import on_scratch
 from elastic_ctr.training.trainer.converter import Conversion, SampleKeys
 from elastic_ctr.training.trainer.engine import Engine
-from elastic_ctr.training.trainer.scratch import on_scratch
 
 log = logging.getLogger(__name__)
 

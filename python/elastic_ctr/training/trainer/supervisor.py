@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -18,9 +17,11 @@ from typing import Any
 import psutil
 
 from elastic_ctr.config.role_files import TrainerFile
+from elastic_ctr.runtime.child_process import end_child, python_module, start_child
+from elastic_ctr.runtime.mlflow import Reporter, TrackingServer
 from elastic_ctr.training.control.channel import MasterClient
-from elastic_ctr.training.trainer.scratch import ScratchFailed, on_scratch
-from elastic_ctr.training.trainer.watchdog import REJOIN, Watchdog
+from elastic_ctr.training.trainer.converted_files import ScratchFailed, on_scratch
+from elastic_ctr.training.trainer.watchdog import REJOIN, ServerWatchdog
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +74,8 @@ class TrainerSupervisor:
                 # A dead process may have left its watchdog state.
                 (self._scratch / WATCH_FILE).unlink(missing_ok=True)
             began = time.monotonic()
-            # The child binds itself to this process. A `preexec_fn` would need a fork, for which gRPC waits until its threads are idle;
-            # after a minute it aborts.
-            child = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.training.trainer.process", str(file), self._name, str(os.getpid())]
-            )
+            command = python_module("elastic_ctr.training.trainer.process", str(file), self._name, str(os.getpid()))
+            child = start_child(command, binds_itself=True)
             self._child, self._starts = child.pid, self._starts + 1
             code = self._wait(child, stop)
             if stop.is_set():
@@ -98,8 +96,7 @@ class TrainerSupervisor:
                 return child.wait(0.2)
             if reason := duty.round():
                 log.warning("the training process is ended to rejoin: %s", reason)
-                child.kill()
-                child.wait()
+                end_child(child)
                 return REJOIN
             if stop.is_set() and told_at is None:
                 told_at = time.monotonic()
@@ -117,7 +114,7 @@ class _DelegatedWatchdog:
         self._file = file
         self._child = child
         self._client: MasterClient | None = None
-        self._watchdog: Watchdog | None = None
+        self._watchdog: ServerWatchdog | None = None
         self._reasons: list[str] = []
         self._written = 0
         self._next = 0.0
@@ -138,7 +135,7 @@ class _DelegatedWatchdog:
             except (OSError, ValueError):
                 return ""
             self._client = self._client or MasterClient(self._settings.master_address, self._settings.auth.internal())
-            self._watchdog = Watchdog(self._client, **state, end=self._reasons.append)
+            self._watchdog = ServerWatchdog(self._client, **state, end=self._reasons.append)
         self._watchdog.round()
         self._next = time.monotonic() + self._watchdog.period
         # The result is stale if the process runs its own watchdog again, or has delegated another state.
@@ -150,3 +147,38 @@ class _DelegatedWatchdog:
             return self._file.stat().st_mtime_ns
         except OSError:
             return 0
+
+
+_HOST_METRICS_SECONDS = 15.0
+
+
+class HostMetrics(Reporter):
+    """A reporter in the trainer's supervisor. It waits for the master to begin the run."""
+
+    def __init__(self, server: TrackingServer, name: str, training: str, experiment: str) -> None:
+        super().__init__(_HOST_METRICS_SECONDS, self._send, server)
+        self._name = name
+        self._training = training
+        self._experiment = experiment
+        self._run: str | None = None
+
+    def _send(self) -> None:
+        """Report the machine's CPU in per cent of all cores since the last report, and the bytes of this pod's processes."""
+        own = psutil.Process()
+        memory = 0
+        for each in (own, *own.children(recursive=True)):
+            try:
+                memory += each.memory_info().rss
+            except psutil.NoSuchProcess:  # noqa: PERF203 (each may have ended)
+                pass
+        metrics = {
+            f"host/{self._name}/cpu_percent": psutil.cpu_percent(),
+            f"host/{self._name}/memory_bytes": float(memory),
+        }
+        run, self._run = self._run, None
+        if run is None:
+            run = self._server.run_of(self._training, self._experiment, begin=False)
+        if run is not None:
+            self._server.log(run, metrics, int(time.time()))
+        # Kept only after a success, so that a deleted run is looked up again.
+        self._run = run

@@ -5,8 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from elastic_ctr.config.role_files import TrainerFile
-from elastic_ctr.formats.row_sample import RowSample
+from elastic_ctr.formats.cells import RowSample
+from elastic_ctr.formats.keys import PADDING_KEY
+from elastic_ctr.formats.record_arrays import record_arrays
 from elastic_ctr.sources.streams.interface import Stream
 from elastic_ctr.store import Store
 from elastic_ctr.store.source import Source
@@ -14,16 +19,14 @@ from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.model.evaluation import Histograms
 from elastic_ctr.training.model.grouped_auc import NOTHING
 from elastic_ctr.training.trainer.conversions import Conversions
+from elastic_ctr.training.trainer.converted_files import hold_out, on_scratch, parts_of
 from elastic_ctr.training.trainer.converter import convert_task
 from elastic_ctr.training.trainer.engine import Engine
-from elastic_ctr.training.trainer.held_out import hold_out, parts_of
 from elastic_ctr.training.trainer.refusals import quarantine
 from elastic_ctr.training.trainer.saver import Saver
-from elastic_ctr.training.trainer.scratch import on_scratch
 from elastic_ctr.training.trainer.supervisor import WATCH_FILE
-from elastic_ctr.training.trainer.suspects import Suspects
-from elastic_ctr.training.trainer.touched_keys import touched_keys
-from elastic_ctr.training.trainer.watchdog import Watchdog, delegated_to_parent
+from elastic_ctr.training.trainer.task_lines import Suspects
+from elastic_ctr.training.trainer.watchdog import ServerWatchdog, delegated_to_parent
 
 # The most touched keys of a task, so that its result fits into a message.
 _MOST_TOUCHED = 3 << 20
@@ -37,7 +40,7 @@ class TaskWork:
         self,
         settings: TrainerFile,
         engine: Engine,
-        watchdog: Watchdog,
+        watchdog: ServerWatchdog,
         conversions: Conversions,
         source: Source | Stream,
         store: Store,
@@ -54,7 +57,7 @@ class TaskWork:
         self._scratch = Path(settings.trainer.scratch_dir)
         self._tasks = self._scratch / "tasks"
         self._saver: Saver | None = None
-        # Keeps datasets alive until `let_go`: freeing one while it loads aborts the process, and the exit code is lost.
+        # Keeps datasets alive until `release`: freeing one while it loads aborts the process, and the exit code is lost.
         self._datasets: list[Any] = []
 
     def converted_tasks(self) -> list[str]:
@@ -153,7 +156,7 @@ class TaskWork:
         self._datasets.append(self._engine.preload(self._file_of(task), task.batch_size))
         return self._datasets[-1]
 
-    def let_go(self, dataset: Any) -> None:
+    def release(self, dataset: Any) -> None:
         """Release a dataset whose round is over."""
         self._datasets.remove(dataset)
 
@@ -251,3 +254,31 @@ class TaskWork:
         work = self._saver.save if task.phase == control.SAVE else self._saver.score
         with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
             return control.TaskResult(save=work(task.save))
+
+
+Keys = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.float32]
+
+
+def touched_keys(text: bytes, records: int, slots: int, *, numbers: bool) -> tuple[Keys, Counts]:
+    """Return the sorted unique keys uint64 [n] of a converted text, without the padding key, and float32 [n, 2], the shows and clicks of
+    the records that have them, counted for each occurrence of a key.
+
+    Args:
+        text: lines of the engine's input (features/record_text.py has the format).
+        records: the number of lines.
+        slots: the number of groups of keys in a line.
+        numbers: True if a group of numbers precedes them.
+    """
+    import pyarrow as pa
+
+    found = record_arrays(text, records, slots, numbers=numbers)
+    keys_of_each = found.lengths.reshape(records, slots).sum(axis=1)
+    # By a hash table: with frequent keys np.unique takes several times as long.
+    encoded = pa.array(found.keys).dictionary_encode()
+    unique, places = (each.to_numpy(zero_copy_only=False) for each in (encoded.dictionary, encoded.indices))
+    added = [np.repeat(each, keys_of_each) for each in (found.shows, found.clicks)]
+    counts = np.stack([np.bincount(places, each, len(unique)) for each in added], axis=1)
+    order = np.argsort(unique)
+    known = order[unique[order] != PADDING_KEY]
+    return unique[known], counts[known].astype(np.float32)

@@ -20,7 +20,7 @@ from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import MasterClient
 from elastic_ctr.training.control.server_call import ping
 from elastic_ctr.training.control.server_sockets import socket_name
-from elastic_ctr.training.trainer.scratch import on_scratch
+from elastic_ctr.training.trainer.converted_files import on_scratch
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _MISSES = 3
 _PERIOD = 0.5
 
 
-class Watchdog(threading.Thread):
+class ServerWatchdog(threading.Thread):
     """Runs beside the engine. It ends the process with REJOIN, or calls `end`, when the trainer is no longer a member.
 
     `held` are the attempts of leased tasks, `running` is the one being trained. `servers` are the addresses of the pservers, whose
@@ -158,7 +158,7 @@ class Watchdog(threading.Thread):
 
 
 @contextmanager
-def delegated_to_parent(watchdog: Watchdog, file: Path) -> Iterator[None]:
+def delegated_to_parent(watchdog: ServerWatchdog, file: Path) -> Iterator[None]:
     """Let the supervisor run the watchdog from the state in `file`, because the engine may block the GIL, and with it all threads of this
     process. Raises ScratchFailed.
     """

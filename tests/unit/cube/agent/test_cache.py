@@ -12,6 +12,7 @@ from elastic_ctr.cube.agent.cache import Cache, FetchStopped
 from elastic_ctr.store import FileStore, NotInStore, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDamaged, OverlayBelow, digest_of, publish
+from waiting import Clock
 
 DATA = bytes(range(256)) * 1000
 
@@ -237,16 +238,6 @@ def test_an_agent_that_ends_leaves_what_it_has_fetched_for_the_next_start(store:
     assert (tmp_path / "cache" / "7" / "part-00000.part").exists()
 
 
-class Clock:
-    """Time that passes only while somebody waits."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Waiting(threading.Event):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -259,7 +250,7 @@ class Waiting(threading.Event):
 
 def test_fetching_keeps_to_its_bytes_a_second(store: FileStore, tmp_path: Path) -> None:
     put_dictionary(store, tmp_path / "work", 7)
-    clock = Clock()
+    clock = Clock(0.0)
     cache = Cache(RemoteStore(store.root), tmp_path / "cache", 100_000, clock)
     cache.stopped = Waiting(clock)
 

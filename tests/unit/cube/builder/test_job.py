@@ -11,7 +11,7 @@ from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder import job
 from elastic_ctr.cube.builder.job import (
     BuildFailed,
-    Outcome,
+    BuildOutcome,
     Step,
     Task,
     dictionary_of,
@@ -47,14 +47,14 @@ def store(tmp_path: Path) -> FileStore:
 
 def every(
     step: Step, store: FileStore, version: int, scratch: Path, parts: list[FileEntry] | None = None
-) -> list[Outcome]:
+) -> list[BuildOutcome]:
     plan = plan_build(version, store)
     task = Task(StoreConfig(url=store.url), plan, step, 0, scratch)
     count = len(parts) if parts else len(plan.files(step))
     return [run_task(task._replace(partition=p, part=parts[p] if parts else None)) for p in range(count)]
 
 
-def entries_of(outcomes: list[Outcome]) -> list[FileEntry]:
+def entries_of(outcomes: list[BuildOutcome]) -> list[FileEntry]:
     assert {each.failed for each in outcomes} == {None}
     return [each.entry for each in outcomes if each.entry is not None]
 

@@ -11,7 +11,7 @@ from cube.builder.test_job import MANY, build
 from cube.published import keys_of, publish_version
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder import folding, job
-from elastic_ctr.cube.builder.job import BuildFailed, Outcome, Plan, Step, Task, run_task
+from elastic_ctr.cube.builder.job import BuildFailed, BuildOutcome, Plan, Step, Task, run_task
 from elastic_ctr.cube.builder.mending import damaged_files, mend
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.versions import layout
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> FileStore:
 def mended(store: FileStore, scratch: Path, version: int) -> list[str]:
     scratch.mkdir(exist_ok=True)
 
-    def in_this_process(plan: Plan, step: Step, partition: int) -> Outcome:
+    def in_this_process(plan: Plan, step: Step, partition: int) -> BuildOutcome:
         return run_task(Task(StoreConfig(url=store.url), plan, step, partition, scratch))
 
     return mend(store, version, scratch, in_this_process)

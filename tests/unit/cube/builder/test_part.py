@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cube.parts import MAX_KEY, SPECIAL_KEYS, as_keys, values_for
-from elastic_ctr.cube.builder.part import Identity, PartFile, build_full, build_overlay, merge_full
+from elastic_ctr.cube.builder.part import PartFile, PartIdentity, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary import perfect_hash
 from elastic_ctr.cube.dictionary.format import DictionaryPart, Keys, Values
 
@@ -16,13 +16,15 @@ Block = tuple[Keys, Values]
 
 
 def _full(blocks: list[Block], out: Path, *, dim: int = 2, memory_bytes: int = 1 << 20, version: int = 1) -> PartFile:
-    return build_full(blocks, out, Identity(version, 0, 1, dim), memory_bytes)
+    return build_full(blocks, out, PartIdentity(version, 0, 1, dim), memory_bytes)
 
 
 def _overlay(
     parent: Path | None, blocks: list[Block], out: Path, *, deletions: list[Keys] | None = None, base: int = 1
 ) -> PartFile:
-    return build_overlay([] if parent is None else [parent], blocks, out, Identity(2, 0, 1, 2, base), deletions or [])
+    return build_overlay(
+        [] if parent is None else [parent], blocks, out, PartIdentity(2, 0, 1, 2, base), deletions or []
+    )
 
 
 def _content(path: Path) -> dict[int, list[float] | None]:
@@ -128,7 +130,7 @@ def test_a_merge_without_overlay_is_the_full_part_of_another_version(tmp_path: P
 
 def test_a_key_of_another_partition_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="key 7 belongs to partition 3 of 4, not to 2"):
-        build_full([_block([6, 7])], tmp_path / "x.dict", Identity(1, 2, 4, 2))
+        build_full([_block([6, 7])], tmp_path / "x.dict", PartIdentity(1, 2, 4, 2))
 
 
 def test_values_of_another_dim_are_refused(tmp_path: Path) -> None:

@@ -299,13 +299,13 @@ def test_a_question_that_was_given_up_leaves_no_answer_behind(busy_poll: bool, m
     server.late.set()
     try:
         with BlockingCubeClient([server.address], busy_poll=busy_poll) as client:
-            received = blocking._Server._receive
+            received = blocking._CubeServer._receive
 
             def interrupted(*_: object) -> int:
-                monkeypatch.setattr(blocking._Server, "_receive", received)
+                monkeypatch.setattr(blocking._CubeServer, "_receive", received)
                 raise KeyboardInterrupt
 
-            monkeypatch.setattr(blocking._Server, "_receive", interrupted)
+            monkeypatch.setattr(blocking._CubeServer, "_receive", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 client.lookup(3, as_keys([7]))
 

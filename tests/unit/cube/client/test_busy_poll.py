@@ -13,7 +13,7 @@ from cube_oracles import pack_refusal, pack_reply
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client import busy_poll as module
 from elastic_ctr.cube.client.busy_poll import BUSY_POLL_NS, Exchange
-from elastic_ctr.cube.wire import Kind, Status
+from elastic_ctr.cube.wire import MessageKind, Status
 
 DIM, VERSION, REQUEST = 2, 9, 1
 KEYS = np.arange(3, dtype=np.uint64)
@@ -47,7 +47,7 @@ def test_an_exchange_that_was_answered_at_once_polls_for_the_next_answer(asking:
     asking.peer.sendall(ANSWER)
 
     assert asking.ask() == (VALUES.tolist(), [False, True, False])
-    assert asking.peer.recv(1000) == wire.pack_request(Kind.LOOKUP, REQUEST, VERSION, KEYS)
+    assert asking.peer.recv(1000) == wire.pack_request(MessageKind.LOOKUP, REQUEST, VERSION, KEYS)
     asking.peer.sendall(ANSWER)
     assert asking.ask() is not None
 
@@ -59,7 +59,7 @@ def test_an_exchange_that_waited_sends_and_leaves_the_answer_to_its_caller(askin
 
     assert asking.ask() is None
     assert len(asking.exchange.unsent) == asking.exchange.received == 0
-    assert asking.peer.recv(1000) == wire.pack_request(Kind.LOOKUP, REQUEST, VERSION, KEYS)
+    assert asking.peer.recv(1000) == wire.pack_request(MessageKind.LOOKUP, REQUEST, VERSION, KEYS)
 
 
 def test_an_answer_that_comes_while_it_is_polled_for_is_read_piece_by_piece(asking: Asking) -> None:
@@ -95,7 +95,7 @@ def test_bytes_that_the_socket_does_not_take_are_unsent(asking: Asking) -> None:
             asking.own.send(bytes(1 << 16))
 
     assert asking.ask() is None
-    assert bytes(asking.exchange.unsent) == wire.pack_request(Kind.LOOKUP, REQUEST, VERSION, KEYS)
+    assert bytes(asking.exchange.unsent) == wire.pack_request(MessageKind.LOOKUP, REQUEST, VERSION, KEYS)
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,10 @@ from cube.client.readers import (
 )
 from cube.parts import as_keys, values_for
 from cube.running import Running
-from elastic_ctr.cube.client.connection import FIRST_PAUSE
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.wire import Kind
+from elastic_ctr.cube.wire import MessageKind
 from ports import free_port
 
 
@@ -325,7 +324,7 @@ async def test_a_holder_that_was_away_is_connected_to_again_before_it_gets_looku
         await until(lambda: connection.greeted)
         server.stop()
         # Lost, and tried in vain.
-        await until(lambda: connection._pause >= 4 * FIRST_PAUSE)
+        await until(lambda: connection._failures >= 2)
         back = Running(LookupLoop(counters.private(), 1000, 1000), port=server.port)
 
         await until(lambda: connection.greeted)
@@ -421,4 +420,4 @@ async def test_keys_of_another_type_are_refused() -> None:
 
 
 def test_a_request_kind_has_its_documented_number() -> None:
-    assert (Kind.LOOKUP, Kind.KEEP_ALIVE) == (1, 2)
+    assert (MessageKind.LOOKUP, MessageKind.KEEP_ALIVE) == (1, 2)

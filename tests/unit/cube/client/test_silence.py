@@ -31,7 +31,6 @@ from cube.client.readers import (
 )
 from cube.parts import values_for
 from cube.running import Running
-from elastic_ctr.cube.client.connection import FIRST_PAUSE
 from elastic_ctr.cube.client.reader import CubeUnavailable
 
 
@@ -175,7 +174,7 @@ async def test_a_connection_that_is_never_greeted_is_given_up_for_another_althou
         await until(lambda: connection.drops >= 3)
 
         # What did not greet is no reason to leave the address alone.
-        assert connection._pause <= 2 * FIRST_PAUSE
+        assert connection._failures <= 1
         await until(lambda: connection.greeted)
         assert not planned()
 

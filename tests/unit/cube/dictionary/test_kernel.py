@@ -16,7 +16,7 @@ from elastic_ctr.machine_code.compiled import bounds_checked
 def test_checked_numba_code_refuses_a_place_outside_the_output(tmp_path: Path) -> None:
     keys = np.arange(1, 5, dtype=np.uint64)
     table = write_table(tmp_path, keys)
-    lookup = kernel.lookup_kernel(4, stride_for(4), accumulate=False)
+    lookup = kernel.lookup_kernel(4, stride_for(4))
 
     with pytest.raises(IndexError, match="outside the output"):
         lookup(

@@ -49,52 +49,6 @@ def test_a_lookup_answers_recent_overlay_then_overlay_then_full_then_missing(
     assert [each.tobytes() for each in look_up(table, asked)] == [values.tobytes(), missing.tobytes()]
 
 
-@settings(max_examples=40)
-@given(st.data(), st.lists(st.lists(any_key, max_size=9), max_size=30))
-def test_a_pooled_lookup_is_the_sum_of_each_segment_in_order(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, segments: list[list[int]]
-) -> None:
-    dim = data.draw(st.sampled_from(COMPILED_DIMS), "dim")
-    known = [key for segment in segments for key in segment][::2]
-    table = write_table(tmp_path_factory.mktemp("parts"), as_keys(known), dim=dim, partitions=3)
-    keys = as_keys([key for segment in segments for key in segment])
-    offsets = np.cumsum([0, *(len(segment) for segment in segments)])
-
-    pooled = table.lookup_pooled(keys, offsets)
-
-    values, _ = table.lookup(keys)
-    wanted = np.zeros((len(segments), dim), np.float32)
-    for number in range(len(segments)):
-        for row in values[offsets[number] : offsets[number + 1]]:
-            wanted[number] += row
-    assert pooled.tobytes() == wanted.tobytes()
-
-
-def test_a_pooled_lookup_writes_into_the_columns_of_a_larger_matrix(tmp_path: Path) -> None:
-    keys = np.arange(1, 13, dtype=np.uint64)
-    table = write_table(tmp_path, keys, dim=4)
-    matrix = np.full((3, 2 * 4 + 3), 7, np.float32)
-    slots = np.lib.stride_tricks.as_strided(matrix, (3, 2, 4), (matrix.strides[0], 16, 4))
-
-    out = table.lookup_pooled(keys, np.arange(0, 13, 2), out=slots)
-
-    assert out is slots
-    wanted = values_for(keys, 4).reshape(6, 2, 4).sum(axis=1)
-    assert matrix[:, :8].reshape(6, 4).tolist() == wanted.tolist()
-    assert (matrix[:, 8:] == 7).all()
-
-
-def test_segment_offsets_that_leave_the_keys_are_refused(tmp_path: Path) -> None:
-    table = write_table(tmp_path, as_keys([1, 2]))
-    keys = as_keys([1, 2])
-
-    for offsets in ([0, 3], [1, 2], [0, 2, 1, 2], [0, -1, 2], []):
-        with pytest.raises(ValueError, match="must ascend"):
-            table.lookup_pooled(keys, np.array(offsets, np.int64))
-    with pytest.raises(ValueError, match="is needed"):
-        table.lookup_pooled(keys, np.array([0, 2]), out=np.zeros((2, 4), np.float32))
-
-
 def test_keys_of_another_type_are_refused(tmp_path: Path) -> None:
     table = write_table(tmp_path, as_keys([1]))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cube.parts import MAX_KEY, SPECIAL_KEYS, as_keys, expected, write_parts, write_table
 from cube_oracles import look_up
-from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay, merge_full
+from elastic_ctr.cube.builder.part import PartIdentity, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart, Keys, Values, describe, stride_for
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit, Paths, VersionTable
 from elastic_ctr.features.quantiser import encode, quantised
@@ -52,10 +52,10 @@ def test_a_lookup_answers_what_the_quantiser_says(
 ) -> None:  # fmt: skip
     dim, overlaid = data.draw(st.sampled_from(DIMS), "dim"), data.draw(st.booleans(), "overlaid")
     folder = tmp_path_factory.mktemp("parts")
-    full = build_full([block(below, dim)], folder / "full.dict", Identity(1, 0, 1, dim, values=kind)).path
+    full = build_full([block(below, dim)], folder / "full.dict", PartIdentity(1, 0, 1, dim, values=kind)).path
     overlay, known = None, rows_of(below, dim, kind)
     if overlaid:
-        identity = Identity(2, 0, 1, dim, 1, kind)
+        identity = PartIdentity(2, 0, 1, dim, 1, kind)
         overlay = build_overlay([], [block(above, dim, 2)], folder / "overlay.dict", identity, [as_keys(gone)]).path
         known = {key: row for key, row in {**known, **rows_of(above, dim, kind, 2)}.items() if key not in gone}
     table = VersionTable.open(2, dim, 1, {0: Paths(full, overlay)}, verify=True)
@@ -67,11 +67,6 @@ def test_a_lookup_answers_what_the_quantiser_says(
     assert values.tobytes() == wanted.tobytes()
     assert missing.tolist() == wanted_missing
     assert [each.tobytes() for each in look_up(table, asked)] == [values.tobytes(), missing.tobytes()]
-    pooled = table.lookup_pooled(asked, np.array([0, asked.size]))
-    summed = np.zeros(dim, np.float32)
-    for row in values:
-        summed += row
-    assert pooled[0].tobytes() == summed.tobytes()
 
 
 @kinds
@@ -81,8 +76,8 @@ def test_a_merge_has_the_stored_bytes_of_full_part_and_overlays(
     gone: list[int],
 ) -> None:  # fmt: skip
     folder = tmp_path_factory.mktemp("parts")
-    identity = Identity(3, 0, 1, 5, 1, kind)
-    full = build_full([block(below, 5)], folder / "full.dict", Identity(1, 0, 1, 5, values=kind)).path
+    identity = PartIdentity(3, 0, 1, 5, 1, kind)
+    full = build_full([block(below, 5)], folder / "full.dict", PartIdentity(1, 0, 1, 5, values=kind)).path
     older = build_overlay([], [block(first, 5, 2)], folder / "older.dict", identity).path
     newer = build_overlay([older], [block(second, 5, 3)], folder / "newer.dict", identity, [as_keys(gone)]).path
 
@@ -106,7 +101,7 @@ def test_a_merge_has_the_stored_bytes_of_full_part_and_overlays(
 @kinds
 def test_an_overlay_of_one_key_over_one_of_one_key_has_both(tmp_path: Path, kind: ValueKind) -> None:
     # Rows of one by one were joined column by column once.
-    identity = Identity(3, 0, 1, 5, 1, kind)
+    identity = PartIdentity(3, 0, 1, 5, 1, kind)
     older = build_overlay([], [block([8], 5, 2)], tmp_path / "older.dict", identity).path
 
     newer = build_overlay([older], [block([], 5, 3)], tmp_path / "newer.dict", identity, [as_keys([9])]).path
@@ -124,7 +119,7 @@ def test_the_same_records_give_the_same_bytes_in_any_memory(tmp_path: Path, kind
     keys = list(range(1, 2000))
     half = as_keys(keys[:900]), values_of(as_keys(keys), 9)[:900]
     rest = as_keys(keys[900:]), values_of(as_keys(keys), 9)[900:]
-    identity = Identity(1, 0, 1, 9, values=kind)
+    identity = PartIdentity(1, 0, 1, 9, values=kind)
 
     whole = build_full([block(keys, 9)], tmp_path / "whole.dict", identity)
     spilled = build_full([rest, half], tmp_path / "spilled.dict", identity, memory_bytes=1)
@@ -222,7 +217,7 @@ def test_parts_of_two_kinds_are_not_merged(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="as float16, and float32 is needed; build it from the published files anew"):
         merge_full(floats.full, halves.overlay, tmp_path / "merged.dict", 3)
     with pytest.raises(ValueError, match="as float16, and int8 is needed"):
-        build_overlay([halves.overlay], [], tmp_path / "overlay.dict", Identity(3, 0, 1, 4, 1, "int8"))
+        build_overlay([halves.overlay], [], tmp_path / "overlay.dict", PartIdentity(3, 0, 1, 4, 1, "int8"))
 
 
 def test_a_table_without_parts_can_be_asked(tmp_path: Path) -> None:

@@ -1,14 +1,7 @@
 import numpy as np
 
 from elastic_ctr.cube.server.lookup_counters import REQUESTS, VERSIONS_AT, WIDTH, Activity
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from waiting import Clock
 
 
 def test_a_version_whose_counter_changed_had_a_lookup_since_the_last_look() -> None:

@@ -20,7 +20,7 @@ from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.wire import HELLO_BYTES, Hello, Kind, Status
+from elastic_ctr.cube.wire import HELLO_BYTES, Hello, MessageKind, Status
 
 DIM = 9
 PIECE_KEYS = 640
@@ -47,7 +47,7 @@ def table(running: Running, tmp_path: Path) -> VersionTable:
     return table
 
 
-def _check(reply: wire.Reply, keys: Keys, version: int) -> None:
+def _check(reply: wire.LookupReply, keys: Keys, version: int) -> None:
     known = (keys > 0) & (keys <= KEYS[-1])
     assert (reply.status, reply.version) == (Status.OK, version)
     assert (reply.missing == (~known & (keys != 0))).all()
@@ -78,7 +78,7 @@ def test_requests_of_any_size_are_answered_in_order(running: Running, table: Ver
     asked = [np.resize(KEYS[number:], size) for number, size in enumerate(sizes)]
 
     with Peer(running.port) as peer:
-        peer.send(b"".join(wire.pack_request(Kind.LOOKUP, number, 1, keys) for number, keys in enumerate(asked)))
+        peer.send(b"".join(wire.pack_request(MessageKind.LOOKUP, number, 1, keys) for number, keys in enumerate(asked)))
         for number, keys in enumerate(asked):
             reply = peer.reply(DIM)
             assert reply.id == number
@@ -116,7 +116,7 @@ def test_requests_around_a_large_one_are_answered_in_their_order(running: Runnin
     large, small = np.resize(KEYS, MAX_KEYS), KEYS[:5]
     asked = [(1, small), (1, large), (1, small), (3, large), (1, large), (2, large), (2, large[:1]), (1, large)]
     with Peer(running.port) as peer:
-        peer.send(b"".join(wire.pack_request(Kind.LOOKUP, at, v, keys) for at, (v, keys) in enumerate(asked)))
+        peer.send(b"".join(wire.pack_request(MessageKind.LOOKUP, at, v, keys) for at, (v, keys) in enumerate(asked)))
         for at, (version, keys) in enumerate(asked):
             reply = peer.reply(DIM)
             assert reply.id == at
@@ -137,7 +137,7 @@ def test_a_peer_that_leaves_in_the_middle_of_a_large_answer_costs_only_itself(
     with Peer(running.port) as other:
         for _ in range(20):
             with Peer(running.port, receive_buffer=1 << 12) as leaving:
-                leaving.send(wire.pack_request(Kind.LOOKUP, 1, 1, keys) * 3)
+                leaving.send(wire.pack_request(MessageKind.LOOKUP, 1, 1, keys) * 3)
                 leaving.socket.recv(100)
                 leaving.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             _check(other.ask(1, keys, DIM), keys, 1)
@@ -154,7 +154,7 @@ def test_a_peer_that_has_gone_before_its_large_answer_is_hung_up_on_once(tmp_pat
         # On a socket of this kind what was sent can be read though its sender is gone.
         with socket.socket(socket.AF_UNIX) as gone:
             gone.connect(str(tmp_path / "s"))
-            gone.sendall(Hello().pack() + wire.pack_request(Kind.LOOKUP, 1, 1, np.resize(KEYS, MAX_KEYS)) * 2)
+            gone.sendall(Hello().pack() + wire.pack_request(MessageKind.LOOKUP, 1, 1, np.resize(KEYS, MAX_KEYS)) * 2)
         loop.start()
         until(lambda: loop.counts[counters.ACCEPTED] == 1 and loop.counts[counters.CONNECTIONS] == 0)
         loop.stop()
@@ -165,7 +165,7 @@ def test_a_peer_that_has_gone_before_its_large_answer_is_hung_up_on_once(tmp_pat
 def test_a_request_may_come_byte_by_byte(running: Running, table: VersionTable) -> None:
     with Peer(running.port, greet=False) as peer:
         peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in Hello().pack() + wire.pack_request(Kind.LOOKUP, 1, 1, KEYS[:2]):
+        for byte in Hello().pack() + wire.pack_request(MessageKind.LOOKUP, 1, 1, KEYS[:2]):
             peer.send(bytes([byte]))
 
         peer.receive(HELLO_BYTES)
@@ -257,7 +257,7 @@ def test_an_unknown_greeting_is_answered_with_ours_and_hung_up_on(
 
 def test_a_peer_that_stops_sending_still_gets_its_replies(running: Running, table: VersionTable) -> None:
     with Peer(running.port) as peer:
-        peer.send(b"".join(wire.pack_request(Kind.LOOKUP, 1, 1, KEYS) for _ in range(20)))
+        peer.send(b"".join(wire.pack_request(MessageKind.LOOKUP, 1, 1, KEYS) for _ in range(20)))
         peer.socket.shutdown(socket.SHUT_WR)
         for _ in range(20):
             _check(peer.reply(DIM), KEYS, 1)
@@ -266,7 +266,7 @@ def test_a_peer_that_stops_sending_still_gets_its_replies(running: Running, tabl
 
 
 def test_a_peer_that_does_not_read_costs_only_itself(running: Running, table: VersionTable) -> None:
-    frame = wire.pack_request(Kind.LOOKUP, 1, 1, np.resize(KEYS, MAX_KEYS))
+    frame = wire.pack_request(MessageKind.LOOKUP, 1, 1, np.resize(KEYS, MAX_KEYS))
     with Peer(running.port, receive_buffer=1 << 16) as lazy, Peer(running.port) as other:
         lazy.socket.settimeout(0.2)
         sent = _send_until_stuck(lazy, frame)
@@ -284,7 +284,7 @@ def test_a_peer_that_does_not_read_costs_only_itself(running: Running, table: Ve
 def test_a_peer_that_resets_costs_only_itself(running: Running, table: VersionTable) -> None:
     for _ in range(20):
         peer = Peer(running.port)
-        peer.send(wire.pack_request(Kind.LOOKUP, 1, 1, KEYS) * 3)
+        peer.send(wire.pack_request(MessageKind.LOOKUP, 1, 1, KEYS) * 3)
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.socket.close()
 
@@ -370,7 +370,7 @@ def test_a_reply_that_waits_survives_a_change_to_another_dim(running: Running, t
     running.hold(write_table(tmp_path / "a", KEYS, dim=DIM))
     with Peer(running.port, receive_buffer=1 << 16) as lazy, Peer(running.port) as other:
         count = 60
-        sender = threading.Thread(target=lazy.send, args=(wire.pack_request(Kind.LOOKUP, 1, 1, keys) * count,))
+        sender = threading.Thread(target=lazy.send, args=(wire.pack_request(MessageKind.LOOKUP, 1, 1, keys) * count,))
         sender.start()
         _check(other.ask(1, KEYS, DIM), KEYS, 1)
         _check(lazy.reply(DIM), keys, 1)

@@ -5,8 +5,8 @@ from typing import Any
 from elastic_ctr.config.roles import CubeTransferConfig
 from elastic_ctr.cube.release import Holder, Placement
 from elastic_ctr.cube.transfer.state import ReleaseState, View
-from elastic_ctr.store.versions.holds import Hold
 from elastic_ctr.store.versions.manifest import DictionaryManifest
+from elastic_ctr.store.versions.safeguards import Hold
 
 RULES = CubeTransferConfig(min_ready_replicas=1, validation_timeout_seconds=120)
 ALL = Holder(partitions=(0, 1, 2, 3), shard=0)

@@ -19,13 +19,17 @@ from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.cube.transfer import controller
 from elastic_ctr.cube.transfer.controller import CubeTransfer
+from elastic_ctr.cube.transfer.state import state_after_loss
 from elastic_ctr.cube.transfer.transfer_api import transfer_app
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import serving
 from elastic_ctr.runtime.lock import StateInUse
+from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
+from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry
+from status_documents import complete
 
 ALL = tuple(range(PARTITIONS))
 
@@ -101,6 +105,21 @@ async def desk(root: Path, *, state_recovery_seconds: float = 0.05, **options: A
                 await running
 
 
+async def test_a_clock_that_is_set_moves_the_times_of_the_state_with_it(tmp_path: Path) -> None:
+    wall, up = 1000.0, 50.0
+    transfer = transfer_of(tmp_path)
+    transfer._clock = SteadyClock(0.0, 2.0, lambda: wall, lambda: up)
+    transfer.state = state_after_loss(None).model_copy(update={"complete_since": 990.0})
+
+    wall, up = wall + 3601, up + 1
+    before = transfer.now()
+    transfer._follow_clock()
+    transfer._follow_clock()
+
+    assert (before, transfer.now()) == (1001.0, 4601.0)
+    assert transfer.state.complete_since == 4590.0
+
+
 async def test_while_it_listens_transfer_publishes_nothing_and_takes_reports(tmp_path: Path) -> None:
     async with desk(tmp_path, state_recovery_seconds=60) as it:
         answer = await it.client.get("/release")
@@ -145,18 +164,21 @@ async def test_a_built_version_is_candidate_then_live_and_the_status_tells_its_w
     async with desk(tmp_path) as it:
         it.publish(10)
         await it.until(candidate=10)
-        waiting = (await it.status())["candidate"]
+        waiting = complete(ReleaseStatus, (await it.client.get("/status")).content).candidate
         await it.agent(10)
+        await it.reader()
         await it.until(live=10)
-        status = await it.status()
+        status = complete(ReleaseStatus, (await it.client.get("/status")).content)
         metrics = (await it.client.get("/metrics")).text
 
-    assert waiting["missingPartitions"] == [0, 1, 2]
-    assert waiting["waitsFor"] == ["3 partitions have fewer than 1 holders: 0, 1, 2"]
-    assert status["live"] == 10
-    assert status["versions"]["10"]["secondsToLive"] > 0
-    assert status["eventTimeMax"] > 0
-    assert status["shards"][0]["pods"][0]["loaded"] == {"10": 3}
+    assert waiting is not None
+    assert waiting.missing_partitions == (0, 1, 2)
+    assert waiting.waits_for == ("3 partitions have fewer than 1 holders: 0, 1, 2",)
+    assert status.live == 10
+    assert (status.seconds_to_live or 0) > 0
+    assert (status.event_time_max or 0) > 0
+    assert status.shards[0].pods[0].loaded == {10: 3}
+    assert [each.pod for each in status.readers] == ["r"]
     assert "elastic_ctr_cube_transfer_live_version 10.0" in metrics
 
 
@@ -292,7 +314,7 @@ async def test_overlays_of_a_stream_go_though_a_checkpoint_has_their_deltas_in_i
             rows={}, files=(), stands_on="a", log=(11, 12, 13),
         )  # fmt: skip
         it.store.put_bytes(log.to_json(), layout.checkpoint_manifest("b"))
-        while it.store.exists(layout.dictionary_overlay(12)):
+        while any(it.store.exists(layout.dictionary_overlay(version)) for version in (11, 12)):
             await asyncio.sleep(0.01)
 
     left = [version for version in range(11, 17) if it.store.exists(layout.dictionary_overlay(version))]

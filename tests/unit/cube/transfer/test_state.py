@@ -10,7 +10,7 @@ from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, Relea
 from elastic_ctr.cube.transfer.state import (
     ReleaseState,
     RollbackRefused,
-    Times,
+    StepTimes,
     advance,
     forgotten,
     kept_for_holds,
@@ -371,7 +371,7 @@ def test_seconds_to_live_stay_what_they_were_after_a_rollback_and_its_end() -> N
     [(1.0, 2.0, 8.2, 7.2), (500.0, 2.0, 8.0, 6.0), (1.0, 9.0, 8.0, 8.0), (500.0, 9.0, 8.0, 0.0)],
 )
 def test_seconds_to_live_are_never_negative(published: float, seen: float, alive: float, expected: float) -> None:
-    assert Times(published=published, seen=seen, live=alive).seconds_to_live == expected
+    assert StepTimes(published=published, seen=seen, live=alive).seconds_to_live == expected
 
 
 @pytest.mark.parametrize("moved", [-7200.0, 3600.0, 3 * 86400.0])
@@ -412,15 +412,15 @@ def test_a_scan_notes_of_each_version_what_is_not_known_yet() -> None:
     state = with_scan(live(4), published, {150}, 300.0)
 
     assert min(state.times) > 100
-    assert state.times[150] == Times(published=150.0, seen=300.0, built=300.0)
-    assert state.times[199] == Times(published=199.0, seen=300.0)
+    assert state.times[150] == StepTimes(published=150.0, seen=300.0, built=300.0)
+    assert state.times[199] == StepTimes(published=199.0, seen=300.0)
     assert with_scan(state, published, {150}, 301.0) is state
     # One that is forgotten and built since is no news.
     assert with_scan(state, published, {2, 150}, 301.0) is state
     known = {**published, 200: manifest(created_at=200.0)}
     after = with_scan(with_times(state, {200: {"candidate": 301.0}}), known, {150, 199}, 302.0)
-    assert after.times[199] == Times(published=199.0, seen=300.0, built=302.0)
-    assert after.times[200] == Times(published=200.0, seen=302.0, candidate=301.0)
+    assert after.times[199] == StepTimes(published=199.0, seen=300.0, built=302.0)
+    assert after.times[200] == StepTimes(published=200.0, seen=302.0, candidate=301.0)
     assert after.times[150] is state.times[150]
 
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.cube.release import AgentReport
-from elastic_ctr.cube.transfer.state import ReleaseState, Times
+from elastic_ctr.cube.transfer.state import ReleaseState, StepTimes
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 
 STATE = PersistedState(
-    state=ReleaseState(generation=3, live=5, refused={4: "x"}, times={5: Times(live=1.5)}),
+    state=ReleaseState(generation=3, live=5, refused={4: "x"}, times={5: StepTimes(live=1.5)}),
     revisions=2000,
     agents=(AgentReport(pod="c-s0-0", address="a:1", shard=0, loaded={5: (0, 1)}),),
 )

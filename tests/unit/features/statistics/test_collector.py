@@ -13,10 +13,10 @@ from elastic_ctr.features.statistics import collector as collector_module
 from elastic_ctr.features.statistics.collector import CHUNK_ROWS, Collector, merged, merged_series, part_name, part_of
 from elastic_ctr.features.statistics.document import BUCKETS, LONGEST, Statistics
 from elastic_ctr.formats.cells import Cells, cells_of
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 
 Row = tuple[tuple[str, ...], tuple[float, ...]]
-INPUTS = Inputs((TextInput("city", ""), TextInput("tags", "|")), ("price",))
+INPUTS = InputColumns((TextInput("city", ""), TextInput("tags", "|")), ("price",))
 CITY, TAGS, PRICE = "city", "tags[|]", "price"
 NAN = float("nan")
 LARGE = 200_000
@@ -31,11 +31,11 @@ some_rows = st.lists(
 )
 
 
-def cells(rows: list[Row], inputs: Inputs = INPUTS) -> Cells:
+def cells(rows: list[Row], inputs: InputColumns = INPUTS) -> Cells:
     return cells_of([([text.encode() for text in texts], numbers) for texts, numbers in rows], inputs)
 
 
-def part(rows: list[Row], inputs: Inputs = INPUTS, top: int = 100) -> bytes:
+def part(rows: list[Row], inputs: InputColumns = INPUTS, top: int = 100) -> bytes:
     collector = Collector(inputs, top)
     collector.add(cells(rows, inputs))
     return collector.to_bytes()
@@ -107,7 +107,7 @@ def test_numbers_of_many_rows_are_within_a_hundredth_of_their_ranks(shape: str) 
     }[shape]
     parts = {}
     for place, share in enumerate(np.array_split(numbers, 3)):
-        collector = Collector(Inputs((), (PRICE,)))
+        collector = Collector(InputColumns((), (PRICE,)))
         collector.add(numbers_only(share))
         parts[str(place)] = collector.to_bytes()
 
@@ -128,7 +128,7 @@ def test_frequent_and_distinct_values_of_many_rows_are_within_their_bounds() -> 
     counts = Counter(f"{each:010d}" for each in values.tolist())
     parts = {}
     for place, share in enumerate(np.array_split(values, 3)):
-        collector = Collector(Inputs((TextInput(CITY, ""),), ()), top=500)
+        collector = Collector(InputColumns((TextInput(CITY, ""),), ()), top=500)
         collector.add(texts_only(share))
         parts[str(place)] = collector.to_bytes()
 
@@ -148,7 +148,7 @@ def test_parts_give_the_same_bytes_in_every_order() -> None:
     dice = np.random.default_rng(4)
     parts = {}
     for name in "abcd":
-        collector = Collector(Inputs((TextInput(CITY, ""),), ()), top=10)
+        collector = Collector(InputColumns((TextInput(CITY, ""),), ()), top=10)
         collector.add(texts_only(dice.zipf(1.3, 5000).clip(0, 2**31)))
         parts[name] = collector.to_bytes()
 
@@ -162,7 +162,7 @@ def test_parts_give_the_same_bytes_in_every_order() -> None:
 def test_rows_give_the_same_bytes_in_batches_of_any_size(sizes: list[int]) -> None:
     rows = 2 * CHUNK_ROWS + 100
     numbers = np.random.default_rng(5).normal(size=rows)
-    batches, whole = Collector(Inputs((), (PRICE,))), Collector(Inputs((), (PRICE,)))
+    batches, whole = Collector(InputColumns((), (PRICE,))), Collector(InputColumns((), (PRICE,)))
     whole.add(numbers_only(numbers))
     at = 0
     for size in [*sizes, rows]:
@@ -178,7 +178,7 @@ def test_rows_of_long_texts_give_the_same_bytes_in_batches_of_any_size(sizes: li
     values = np.random.default_rng(6).integers(0, 100, 1000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collector_module, "CHUNK_BYTES", most)
-        inputs = Inputs((TextInput(CITY, ""),), ())
+        inputs = InputColumns((TextInput(CITY, ""),), ())
         batches, whole = Collector(inputs, top=5), Collector(inputs, top=5)
         whole.add(texts_only(values))
         at = 0
@@ -193,7 +193,7 @@ def test_rows_that_wait_keep_neither_the_block_they_were_read_from_nor_more_than
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(collector_module, "CHUNK_BYTES", 1 << 16)
-    collector = Collector(Inputs((TextInput(CITY, ""),), ()), top=10)
+    collector = Collector(InputColumns((TextInput(CITY, ""),), ()), top=10)
     # Of each row ten bytes are read and 10,000 are not.
     begins = np.arange(0, 1_000_000, 10_000, dtype=np.int64)[:, None]
     collector.add(Cells(np.zeros(1_000_000, np.uint8), begins, begins + 10, np.empty((100, 0))))
@@ -211,7 +211,7 @@ def test_rows_that_wait_keep_neither_the_block_they_were_read_from_nor_more_than
 
 
 def test_merging_needs_no_more_memory_for_many_parts_than_for_few() -> None:
-    inputs = Inputs((TextInput(CITY, ""),), (PRICE,))
+    inputs = InputColumns((TextInput(CITY, ""),), (PRICE,))
     dice = np.random.default_rng(7)
 
     def drawn() -> bytes:
@@ -241,7 +241,7 @@ def test_quantiles_of_many_parts_are_within_a_tenth_of_a_percent_of_their_ranks(
     numbers = np.random.default_rng(8).lognormal(3, 2, LARGE)
     parts = {}
     for place, share in enumerate(np.array_split(numbers, 40)):
-        collector = Collector(Inputs((), (PRICE,)))
+        collector = Collector(InputColumns((), (PRICE,)))
         collector.add(numbers_only(share))
         parts[part_name("file", place)] = collector.to_bytes()
 
@@ -295,7 +295,7 @@ def test_a_list_of_long_values_is_cut_and_says_what_may_be_missing() -> None:
 
 
 def test_parts_of_other_columns_or_lists_are_refused() -> None:
-    other = Inputs((TextInput("city", ","), TextInput("tags", "|")), ("price",))
+    other = InputColumns((TextInput("city", ","), TextInput("tags", "|")), ("price",))
 
     for wrong in (part([], other), part([], top=7)):
         with pytest.raises(ValueError, match=r"the statistics of b are of other columns than those of a; make both"):
@@ -314,7 +314,7 @@ def test_damaged_bytes_are_refused_with_the_name_of_their_part(data: st.DataObje
 
 
 def test_an_input_that_is_read_twice_in_one_way_is_refused() -> None:
-    Collector(Inputs((TextInput("tags", ""), TextInput("tags", "|")), ("tags",)))
+    Collector(InputColumns((TextInput("tags", ""), TextInput("tags", "|")), ("tags",)))
     for texts, numbers in (((TextInput("a", "|"), TextInput("a", "|")), ()), ((), ("a", "a"))):
         with pytest.raises(ValueError, match="is read twice in the same way"):
-            Collector(Inputs(texts, numbers))
+            Collector(InputColumns(texts, numbers))

@@ -10,10 +10,10 @@ from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.statistics.drift import Drift, by_chance, compared, population_stability
 from elastic_ctr.formats.cells import cells_of
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 
 NAN = float("nan")
-INPUTS = Inputs((TextInput("city", ""),), ("price",))
+INPUTS = InputColumns((TextInput("city", ""),), ("price",))
 
 
 def of(cities: list[str], prices: list[float], top: int = 100) -> Statistics:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.features.statistics.moments import MOST_NUMBERS, Sums, sums_of
+from elastic_ctr.features.statistics.sketches import MOST_NUMBERS, Sums, sums_of
 
 some_numbers = st.lists(st.floats(allow_nan=False, allow_infinity=False, width=64), min_size=1, max_size=30)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.features.statistics.quantiles import FAN, POINTS, Numbers, Points, Quantiles, joined
+from elastic_ctr.features.statistics.sketches import FAN, POINTS, Numbers, Points, QuantileSketch, joined
 
 
 def points_of(numbers: Numbers) -> Points:
@@ -21,7 +21,7 @@ def rank_error(found: Numbers, ranks: Numbers, numbers: Numbers) -> float:
 
 @given(st.lists(st.lists(st.integers(-9, 9), max_size=20), max_size=40))
 def test_few_different_numbers_keep_every_rank(chunks: list[list[int]]) -> None:
-    quantiles = Quantiles()
+    quantiles = QuantileSketch()
     for chunk in chunks:
         quantiles.add(points_of(np.array(chunk, np.float64)))
 
@@ -47,7 +47,7 @@ def test_ranks_are_within_the_bound_of_two_levels(shape: str) -> None:
         "half zeros": np.where(dice.random(n) < 0.5, 0.0, dice.random(n)),
         "two heaps": np.where(dice.random(n) < 0.5, 1e12, 0.0) + dice.normal(0, 1e-3, n),
     }[shape]
-    quantiles = Quantiles()
+    quantiles = QuantileSketch()
     for part in np.split(numbers, chunks):
         quantiles.add(points_of(part))
 

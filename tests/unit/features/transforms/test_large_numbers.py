@@ -12,7 +12,8 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.config.statistics import numbers_out_of_scale
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.features.transforms.transformer import MOST_OF_NETWORK, Transformer
+from elastic_ctr.features.transforms.row_loop import MOST_OF_NETWORK
+from elastic_ctr.features.transforms.transformer import Transformer
 from elastic_ctr.formats.cells import cells_of
 from elastic_ctr.formats.line import Reason
 from elastic_ctr.serving.batching.schema import Schema

@@ -15,7 +15,8 @@ from elastic_ctr.config.feature_program import NeedsStatistics, OtherStatistics,
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.features.transforms.transformer import MOST_KEYS, MOST_OF_COLUMN, MOST_OF_NETWORK, TooManyKeys
+from elastic_ctr.features.transforms.row_loop import MOST_KEYS, MOST_OF_COLUMN, MOST_OF_NETWORK
+from elastic_ctr.features.transforms.transformer import TooManyKeys
 from elastic_ctr.formats.cells import cells_of
 
 GIVEN: dict[str, dict[str, Any]] = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_ctr.formats.imports.category_texts import note_of_texts
+from elastic_ctr.formats.imports.cell_texts import note_of_texts
 
 START = "the column 'x' is read as text, and a request must send its texts as they are: "
 NUMBERS = "; if it holds numbers, make it numeric or give it `round`."

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.formats.imports.criteo import CRITEO, CriteoImport
-from elastic_ctr.formats.imports.delimited_files import CsvFormat, CsvImport
+from elastic_ctr.formats.imports.delimited_files import CRITEO, CriteoImport, CsvFormat, CsvImport
 from elastic_ctr.formats.imports.importers import ImportRefused, Summary
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.readers.batches import Format, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from formats.imports.test_importers import hours, run, run_text
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data"
@@ -276,7 +275,7 @@ def test_a_format_that_makes_no_sense_is_refused(options: dict[str, Any]) -> Non
 def read_back(folder: Path, form: Format, columns: list[str], label: str) -> tuple[int, int]:
     """How many rows trainers take and refuse."""
     taken = refused = 0
-    wanted = Wanted(Inputs(tuple(TextInput(column, "") for column in columns), ()), label)
+    wanted = Wanted(InputColumns(tuple(TextInput(column, "") for column in columns), ()), label)
     for part in sorted(folder.rglob("part-00000")):
         with part.open("rb") as stream:
             for batch in rows_in_range(stream, str(part), form, wanted):

@@ -2,8 +2,7 @@ import pytest
 import yaml
 
 from elastic_ctr.config.features import Features
-from elastic_ctr.formats.imports.feature_names import yaml_text
-from elastic_ctr.formats.imports.proposal import Proposal
+from elastic_ctr.formats.imports.proposal import Proposal, yaml_text
 
 
 def guessed(columns: list[str], *rows: list[str]) -> dict[str, str]:

@@ -16,8 +16,7 @@ import pytest
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.formats.imports.delimited_files import RecordFormat
 from elastic_ctr.formats.imports.importers import ImportRefused, Summary
-from elastic_ctr.formats.imports.json_files import JsonImport
-from elastic_ctr.formats.imports.parquet_files import ParquetImport
+from elastic_ctr.formats.imports.record_files import JsonImport, ParquetImport
 from formats.imports.test_importers import hours, run
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.line import MAX_LINE_BYTES, Reason
 from elastic_ctr.formats.readers.batches import RowBatch, Wanted
 
@@ -37,7 +37,7 @@ def wanted_of(
 ) -> Wanted:
     """Texts are columns; `column|` is one with a separator."""
     inputs = [TextInput(text.removesuffix("|"), "|" if text.endswith("|") else "") for text in texts]
-    return Wanted(Inputs(tuple(inputs), tuple(numbers)), label, shows)
+    return Wanted(InputColumns(tuple(inputs), tuple(numbers)), label, shows)
 
 
 def rows_of(batches: Iterable[RowBatch]) -> list[Row | Refused]:

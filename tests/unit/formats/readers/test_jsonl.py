@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.json_rows import CellRefused, row_of
 from elastic_ctr.formats.line import MAX_LINE_BYTES, Reason
 from elastic_ctr.formats.readers.batches import Format, RowBatch, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from formats.readers.oracle import Refused, Row, lines_of, rows_of, wanted_of
 
 JSONL = Format("jsonl")
 WANTED = wanted_of(["user", "tags|"], ["price"], "click")
 COUNTED = Wanted(
-    Inputs((TextInput("user", ""), TextInput("tags", "|"), TextInput("tags", "-")), ("price",)), "click", "seen"
+    InputColumns((TextInput("user", ""), TextInput("tags", "|"), TextInput("tags", "-")), ("price",)), "click", "seen"
 )
 LATE = replace(COUNTED, late_clicks=True)
 LONGEST = 300

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elastic_ctr.formats.line import Reason
-from elastic_ctr.formats.readers import refusals
-from elastic_ctr.formats.readers.number_texts import numbers_of_texts
+from elastic_ctr.formats.readers import row_refusals
+from elastic_ctr.formats.readers.text import numbers_of_texts
 from formats.readers.oracle import number_of
 
 digits = st.text("0123456789", max_size=25)
@@ -39,10 +39,10 @@ def test_a_decimal_text_is_the_nearest_float64_and_anything_else_is_not(given_: 
     numbers, cells = numbers_of_texts(data.copy(), spans, np.zeros(len(given_), np.uint8))
 
     codes = np.zeros((len(given_), 1), np.uint8) if cells is None else cells
-    names = {refusals.NOT_A_NUMBER: Reason.NOT_A_NUMBER, refusals.NOT_FINITE: Reason.NOT_FINITE}
+    names = {row_refusals.NOT_A_NUMBER: Reason.NOT_A_NUMBER, row_refusals.NOT_FINITE: Reason.NOT_FINITE}
     for text, number, code in zip(given_, numbers[:, 0].tolist(), codes[:, 0].tolist(), strict=True):
         expected = number_of(text)
         if isinstance(expected, Reason):
             assert names[code] == expected, text
         else:
-            assert (code, number.hex()) == (refusals.FINE, expected.hex()), text
+            assert (code, number.hex()) == (row_refusals.FINE, expected.hex()), text

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from elastic_ctr.formats.readers.batches import ColumnsRefused, Format
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.readers.own_reader import ReaderFailed, find_reader
-from elastic_ctr.formats.readers.rows import rows_in_range
 from formats.readers.oracle import Row, rows_of, wanted_of
 
 HERE = __name__

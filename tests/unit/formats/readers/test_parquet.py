@@ -16,7 +16,7 @@ from pyarrow import parquet
 from elastic_ctr.formats.blocks import DamagedFile
 from elastic_ctr.formats.line import MAX_LINE_BYTES
 from elastic_ctr.formats.readers.batches import ColumnsRefused, Format, RowBatch, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from formats.readers.oracle import Row, rows_of, rows_of_lines, wanted_of
 
 PARQUET = Format("parquet")

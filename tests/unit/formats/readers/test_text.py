@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.formats.line import MAX_LINE_BYTES, Reason
 from elastic_ctr.formats.readers.batches import ColumnsRefused, Format, RefusedRow, RowBatch, Wanted
-from elastic_ctr.formats.readers.rows import rows_in_range
+from elastic_ctr.formats.readers.files import rows_in_range
 from formats.readers.oracle import Refused, rows_of, rows_of_lines, wanted_of
 
 COLUMNS = ("user", "price", "click", "seen")

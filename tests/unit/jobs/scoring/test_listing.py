@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.jobs.scoring.listing import NothingToRead, complete_hours, given_files
 from elastic_ctr.store import open_source
 
 
 def data_of(tmp_path: Path, **more: object) -> Data:
     return Data.model_validate(
-        {"source": Source(url=tmp_path.as_uri()), "path": "/logs", "start": "20200401/00", "slots": ["0"], **more}
+        {"source": DataSource(url=tmp_path.as_uri()), "path": "/logs", "start": "20200401/00", "slots": ["0"], **more}
     )
 
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.transforms.transformer import MOST_KEYS
+from elastic_ctr.features.transforms.row_loop import MOST_KEYS
 from elastic_ctr.formats.cells import cells_of
 from elastic_ctr.formats.readers.batches import ColumnsRefused
 from elastic_ctr.formats.slots import SlotList
@@ -24,7 +24,7 @@ FEATURES = {"user": {"type": "categorical"}, "tags": {"type": "categorical", "se
 TRANSFORMER = FeatureDocument(features=Features.model_validate(FEATURES)).transformer()
 OF_ROWS = Schema(TRANSFORMER.slots, TRANSFORMER, "digest")
 OF_LINES = Schema(SlotList(("0", "7")))
-SOURCE = Source(url="file:///d")
+SOURCE = DataSource(url="file:///d")
 
 
 def data_of(form: str, **more: Any) -> Data:

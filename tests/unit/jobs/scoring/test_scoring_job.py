@@ -10,13 +10,14 @@ from elastic_ctr.jobs.scoring.scoring_job import (
     SUCCESS,
     Job,
     JobFolder,
-    OpenTasks,
     Options,
     OtherJob,
     Outcome,
     OutputRefused,
     QualitySums,
+    Share,
     Written,
+    order_of,
     tasks_of,
 )
 from elastic_ctr.store import FileStore, NotInStore
@@ -150,7 +151,7 @@ def test_the_first_outcome_of_a_task_counts(folder: JobFolder) -> None:
 def test_the_end_of_a_job_leaves_its_outputs_and_outcomes_alone(folder: JobFolder, tmp_path: Path) -> None:
     folder.begin(job_of())
     folder.note(0, Outcome(rows=5))
-    for path in ("20200401/00/a.00001-of-00002.csv", "_job/leases/0.1", "20200401/00/.part-0011223344556677"):
+    for path in ("20200401/00/a.00001-of-00002.csv", "20200401/00/.part-0011223344556677"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
 
@@ -160,29 +161,18 @@ def test_the_end_of_a_job_leaves_its_outputs_and_outcomes_alone(folder: JobFolde
     assert left == ["20200401/00/a.00001-of-00002.csv", "_SUCCESS", "_job/done/0.json", "_job/job.json"]
 
 
-def test_a_process_lists_the_folder_once_in_a_while_and_takes_no_task_twice(folder: JobFolder) -> None:
-    now = 0.0
-    looks = 0
+def test_a_pod_scores_its_share_first_and_then_the_tasks_of_others() -> None:
+    orders = [order_of(10, Share(pod, 3)) for pod in range(3)]
 
-    class Counting(JobFolder):
-        def done(self) -> set[int]:
-            nonlocal looks
-            looks += 1
-            return super().done()
+    assert [order[:3] for order in orders] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+    assert all(sorted(order) == [*range(10)] for order in orders)
 
-    tasks = OpenTasks(Counting(folder.store), [2, 0, 1, 3], lambda: now)
 
-    assert tasks.left() == [2, 0, 1, 3]
-    tasks.settle(2)
-    folder.note(0, Outcome(rows=1))
-    assert (tasks.left(), looks) == ([0, 1, 3], 1)
-    tasks.look_again()
-    assert (tasks.left(), looks) == ([1, 3], 2)
-    folder.note(1, Outcome(rows=1))
-    now = 5.0
-    assert (tasks.left(), looks) == ([3], 3)
-    tasks.settle(3)
-    assert tasks.left() == []
+def test_machines_without_a_share_score_in_different_orders() -> None:
+    first, second = order_of(1000, None), order_of(1000, None)
+
+    assert first != second
+    assert sorted(first) == sorted(second) == [*range(1000)]
 
 
 @pytest.mark.parametrize("found", [b"rows\n1\n", b"rows\n1\n3\n", None], ids=["cut", "another byte", "lost"])

@@ -1,7 +1,7 @@
 import numpy as np
 
 from elastic_ctr.jobs.scoring.quality import QualityCounter
-from elastic_ctr.jobs.scoring.unscored import Where, split_unscored
+from elastic_ctr.jobs.scoring.records import BlockPosition, split_unscored
 from jobs.scoring.test_records import OF_ROWS, blocks, data_of
 
 ROWS = b'{"user": "a", "price": 1, "click": 1}\n{"click": 2}\n{"user": "b", "price": 9e4, "click": 0}\n{"user": "c", "click": 0}\n'
@@ -11,7 +11,7 @@ def test_a_row_without_a_probability_is_refused_by_its_place_and_its_largest_num
     [records] = blocks(data_of("jsonl", label="click"), ROWS, copied=("user",))
 
     kept, probabilities = split_unscored(
-        records, np.array([0.25, np.nan, 0.5], np.float32), Where("20200401/00/part-0", 0, 100), OF_ROWS
+        records, np.array([0.25, np.nan, 0.5], np.float32), BlockPosition("20200401/00/part-0", 0, 100), OF_ROWS
     )
 
     assert probabilities.tolist() == [0.25, 0.5]
@@ -34,7 +34,7 @@ def test_a_block_whose_rows_are_all_scored_is_as_it_was() -> None:
     [records] = blocks(data_of("jsonl", label="click"), ROWS)
     found = np.array([0.25, 0.5, 0.5], np.float32)
 
-    kept, probabilities = split_unscored(records, found, Where("part-0", 7, 0), OF_ROWS)
+    kept, probabilities = split_unscored(records, found, BlockPosition("part-0", 7, 0), OF_ROWS)
 
     assert kept is records
     assert probabilities is found

@@ -9,7 +9,7 @@ from elastic_ctr.jobs.scoring.version import VersionUnusable, fetch_version, fin
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import ManifestDamaged, VersionManifest
-from elastic_ctr.store.versions.refusals import Refusal, write_refusal
+from elastic_ctr.store.versions.safeguards import Refusal, write_refusal
 
 
 @pytest.fixture

@@ -7,26 +7,26 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
+from elastic_ctr.config.roles import TrainerSettings
+from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
 from elastic_ctr.jobs.tune.space import Candidate
 from elastic_ctr.operate.cli.local import load_values
 from jobs.tune.test_space import OTHERS, Drawn, space_of
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")
 from elastic_ctr.jobs.tune.outcome import changes, described, document, leaderboard, tuned_yaml, verdict
-from elastic_ctr.jobs.tune.search import Checked, Found, candidates, chosen, with_other_seed
+from elastic_ctr.jobs.tune.search import CheckedTrial, Found, candidates, chosen, with_other_seed
 from elastic_ctr.jobs.tune.study import Result
 
-BASE = Candidate(Model(), TrainerConfig())
+BASE = Candidate(Model(), TrainerSettings())
 HOURS = Hours(
-    passes=(TrainedPass(id="20200401/00", pieces=(Piece(file="1.txt", records=90),), shows=90, clicks=9, ends_day=False),),
-    validation=(Piece(file="2.txt", records=10),), validated="20200401/01", share=1,
+    passes=(TrainedPass(id="20200401/00", pieces=(ConvertedPiece(file="1.txt", records=90),), shows=90, clicks=9, ends_day=False),),
+    validation=(ConvertedPiece(file="2.txt", records=10),), validated="20200401/01", share=1,
 )  # fmt: skip
 
 
 def model(**given: Any) -> Candidate:
-    return Candidate(Model.model_validate(given), TrainerConfig())
+    return Candidate(Model.model_validate(given), TrainerSettings())
 
 
 def result(number: int, logloss: float | None, candidate: Candidate | None = None) -> Result:
@@ -36,8 +36,8 @@ def result(number: int, logloss: float | None, candidate: Candidate | None = Non
     return Result(number, state, number == 0, candidate or other, found, 2.0, "" if logloss else "it broke")
 
 
-def again(one: Result, logloss: float | None) -> Checked:
-    return Checked(one, None if logloss is None else {"logloss": logloss, "auc": 1 - logloss, "calibration": 1.0})
+def again(one: Result, logloss: float | None) -> CheckedTrial:
+    return CheckedTrial(one, None if logloss is None else {"logloss": logloss, "auc": 1 - logloss, "calibration": 1.0})
 
 
 @given(data=st.data(), base=st.sampled_from(OTHERS))

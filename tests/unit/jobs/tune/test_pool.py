@@ -1,6 +1,5 @@
 """The pool of trials, with a process that says what a trial says."""
 
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.jobs.tune import pool as module
 from elastic_ctr.jobs.tune.pool import Step, TrialPool
 from elastic_ctr.jobs.tune.space import Candidate
@@ -33,15 +32,10 @@ class _Template:
 def test_a_trial_stopped_at_its_first_step_says_nothing_of_a_second_one_that_came_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def process(_: list[str], **streams: Any) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen([sys.executable, "-c", _TWO_STEPS], **streams)
-
-    candidate = Candidate(space_of({}).base.model, TrainerConfig())
+    candidate = Candidate(space_of({}).base.model, TrainerSettings())
     with TrialPool(_Template(), tmp_path, 1, 60.0, keep=False) as pool:  # type: ignore[arg-type]
         with monkeypatch.context() as patched:
-            patched.setattr(
-                module, "subprocess", SimpleNamespace(Popen=process, DEVNULL=subprocess.DEVNULL, PIPE=subprocess.PIPE)
-            )
+            patched.setattr(module, "python_module", lambda *_: [sys.executable, "-c", _TWO_STEPS])
             pool.start("3", candidate)
         said: list[object] = []
         while not said:

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")
 from elastic_ctr.config.load import ConfigRefused
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.jobs.tune import search as module
 from elastic_ctr.jobs.tune.pool import Ended
 from elastic_ctr.jobs.tune.search import Search
@@ -30,7 +30,7 @@ class World:
         self._asked = 0
 
     def candidate(self, number: int) -> Candidate:
-        return Candidate(self._base.model.model_copy(update={"seed": number}), TrainerConfig())
+        return Candidate(self._base.model.model_copy(update={"seed": number}), TrainerSettings())
 
     # -- the study --------------------------------------------------------------------------------------------------
 

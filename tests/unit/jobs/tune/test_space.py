@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, usable_networks
 from elastic_ctr.operate.cli.local import _merged
 
-PRESENT = Candidate(Model(), TrainerConfig())
+PRESENT = Candidate(Model(), TrainerSettings())
 OTHERS: list[dict[str, Any]] = [
     {},
     {"network": "lr"},
@@ -49,7 +49,7 @@ class Drawn:
 
 
 def space_of(given: dict[str, Any], *, networks: tuple[str, ...] = DEFAULT_NETWORKS, **more: Any) -> Space:
-    base = Candidate(Model.model_validate(given), TrainerConfig())
+    base = Candidate(Model.model_validate(given), TrainerSettings())
     usable, _ = usable_networks(base, networks)
     return Space(base, usable, more.pop("kept", ()), more.pop("records", 5000), more.pop("whole", True), **more)
 
@@ -122,7 +122,7 @@ def test_small_batches_are_for_small_passes() -> None:
 
 
 def test_networks_that_the_values_forbid_are_left_out_with_the_reason() -> None:
-    base = Candidate(Model(output="softmax"), TrainerConfig())
+    base = Candidate(Model(output="softmax"), TrainerSettings())
 
     usable, refused = usable_networks(base, DEFAULT_NETWORKS)
 

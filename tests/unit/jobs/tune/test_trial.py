@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.jobs.tune.passes import Hours, Piece, TrainedPass
-from elastic_ctr.jobs.tune.trial import Training, TrialFailed, TrialSpec
+from elastic_ctr.config.roles import TrainerSettings
+from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
+from elastic_ctr.jobs.tune.trial import TrialFailed, TrialSpec, TrialTraining
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.model.evaluation import BUCKETS
 from training.master.world import MODEL, World, data_of, histogram, world
@@ -79,21 +79,21 @@ def ordered_by_the_master(one: World) -> list[Order]:
 
 def training_of(
     folder: Path, one: World, engine: "RecordingEngine", records: int, holdout: float, *, ends_day: bool = False
-) -> Training:
+) -> TrialTraining:
     held = round(records * holdout)
     passes = tuple(
         TrainedPass(
             id=hour, shows=4 * records, clicks=2 * records, ends_day=ends_day,
-            pieces=tuple(Piece(file=f"{hour[-2:]}-{file}.txt", records=records, held_out=held) for file in one.files),
+            pieces=tuple(ConvertedPiece(file=f"{hour[-2:]}-{file}.txt", records=records, held_out=held) for file in one.files),
         )
         for hour in HOURS
     )  # fmt: skip
-    hours = Hours(passes=passes, validation=(Piece(file="validation.txt", records=5),), validated="x", share=1)
+    hours = Hours(passes=passes, validation=(ConvertedPiece(file="validation.txt", records=5),), validated="x", share=1)
     spec = TrialSpec(
-        model=MODEL, trainer=TrainerConfig(epochs=one.epochs), slots=("a",), averaged=(), numbers=(),
+        model=MODEL, trainer=TrainerSettings(epochs=one.epochs), slots=("a",), averaged=(), numbers=(),
         evaluates=one.config.evaluate, holds_out=holdout > 0, hours=str(folder / "hours.json"), folder=str(folder),
     )  # fmt: skip
-    return Training(engine, spec, hours, engine.said.append)  # type: ignore[arg-type]
+    return TrialTraining(engine, spec, hours, engine.said.append)  # type: ignore[arg-type]
 
 
 def ordered_by_a_trial(folder: Path, one: World, records: int, holdout: float) -> tuple[list[Order], float]:
@@ -128,7 +128,7 @@ def test_a_trial_trains_and_predicts_what_a_master_would_have_trained_and_predic
 
     assert {name: of_file(found, name) for name in files} == {name: of_file(wanted, name) for name in files}
     assert len(found) == len(wanted)
-    assert shift == pytest.approx(one.ledger.learning(2).shift, abs=1e-6)
+    assert shift == pytest.approx(one.ledger.figures.learning(2).shift, abs=1e-6)
     assert bool(shift) == (evaluate or bool(holdout))
 
 

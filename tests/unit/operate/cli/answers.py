@@ -2,6 +2,12 @@
 
 from typing import Any
 
+from elastic_ctr.operate.cli.cluster import Pod
+from elastic_ctr.operate.cli.snapshot import Snapshot
+from elastic_ctr.runtime.status.master_status import TrainingStatus
+from elastic_ctr.runtime.status.serving_status import ServingStatus
+from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
+
 BASE, DELTA = 1795252709, 1795252716
 QUALITY = {
     "before": {
@@ -37,7 +43,7 @@ def master(**changes: Any) -> dict[str, Any]:
             _pass("20200401/02", None, None, state="training", tasksDone=1, tasks=4, auc=None, keys=0),
         ],
         "versions": [], "offset": -2.2, "curves": [],
-        "ledger": {"files": 6, "records": 9000, "trained": 6000, "refused": 6, "parked": 0, "repeated": 0},
+        "ledger": {"files": 6, "trained": 6000, "refused": 6, "parked": 0, "repeated": 0, "records": 9000},
         "recoveries": [
             {"role": "pserver", "reason": "pserver 1 ended with -9", "seconds": 3.21, "at": 1.0},
             {"role": "trainer", "reason": "trainer 2 is silent", "seconds": None, "at": 2.0},
@@ -93,3 +99,14 @@ def serving(**changes: Any) -> dict[str, Any]:
 
 def answers() -> dict[str, Any]:
     return {"master": master(), "transfer": transfer(), "serving": serving()}
+
+
+def snapshot(found: dict[str, Any], errors: dict[str, str] | None = None, pods: list[Pod] | None = None) -> Snapshot:
+    """The snapshot of these answers by role."""
+    return Snapshot(
+        TrainingStatus.model_validate(found["master"]) if "master" in found else None,
+        ReleaseStatus.model_validate(found["transfer"]) if "transfer" in found else None,
+        ServingStatus.model_validate(found["serving"]) if "serving" in found else None,
+        pods,
+        errors=errors or {},
+    )

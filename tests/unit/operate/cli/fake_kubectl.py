@@ -1,7 +1,7 @@
 """A kubectl that says what a test has written down, to see how it is called and what is made of its answers.
 
 It reads `world.json` beside itself: `pods`, `services` (the components that have one), `secrets` by name, `forward`
-(pod:port -> local port, or text to fail with), `logs` (lines), `cronjobs`, `job` (its statuses in turn, or text to fail with), `job_pods`, `fail` (text to fail
+(pod:port -> local port, or text to fail with), `logs` (lines), `cronjobs`, `configmaps`, `job` (its statuses in turn, or text to fail with), `job_pods`, `fail` (text to fail
 everything with). Calls and pids go to `calls.jsonl`, what is created to `created.json`.
 """
 
@@ -60,6 +60,8 @@ elif "get" in words and "secret" in words:
     if name not in world["secrets"]:
         fail(f'Error from server (Forbidden): secrets "{name}" is forbidden: User "you" cannot get resource "secrets"')
     print(json.dumps({"data": world["secrets"][name]}))
+elif "get" in words and "configmaps" in words:
+    print(json.dumps({"items": world["configmaps"]}))
 elif "get" in words and "cronjobs" in words:
     print(json.dumps({"items": world["cronjobs"]}))
 elif "create" in words:
@@ -100,6 +102,7 @@ class FakeKubectl:
             "forward": {},
             "logs": [],
             "cronjobs": [],
+            "configmaps": [],
             "job": [],
             "job_pods": [],
         }

@@ -100,3 +100,15 @@ def test_a_failure_that_does_not_pass_in_time_is_raised(monkeypatch: pytest.Monk
 
     with pytest.raises(CheckFailed, match="never"):
         until(look, wait=0)
+
+
+def test_values_that_contradict_each_other_are_refused_with_a_sentence_for_each_error(tmp_path: Path) -> None:
+    right, wrong = tmp_path / "right.yaml", tmp_path / "wrong.yaml"
+    right.write_text('data: {source: {url: "hdfs://namenode:9000"}, start: 20200401/00, slots: ["1"]}\n')
+    wrong.write_text(right.read_text() + "trainer: {minReplicas: 3}\nmodel: {table: {embedxThreshold: 1}}\n")
+
+    assert (call("values", right).exit_code, call("values", wrong).exit_code) == (0, 2)
+    assert [sentence.split(": ")[1] for sentence in call("values", wrong).stderr.splitlines()] == [
+        "model.table",
+        "trainer",
+    ]

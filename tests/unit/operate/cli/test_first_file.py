@@ -11,8 +11,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from elastic_ctr.config.load import ConfigRefused
-from elastic_ctr.operate.cli.first_file import check_columns
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.local import check_columns, load_values
 from elastic_ctr.operate.cli.main import build
 
 

@@ -10,6 +10,7 @@ import typer
 
 from elastic_ctr.operate.cli import local
 from elastic_ctr.operate.cli.check import Checked, CheckFailed
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 
 WRONG = "serving at 127.0.0.1:8400 answers 500: the log says why"
 
@@ -19,7 +20,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """`local up` of a run whose version 7 is live, with the answers of serving."""
 
     def following(
-        *looks: CheckFailed | int, states: Sequence[dict[str, Any]] = (), last: str | None = None, paused: bool = False
+        *looks: CheckFailed | int, states: Sequence[TrainingStatus] = (), last: str | None = None, paused: bool = False
     ) -> None:
         given = iter(looks)
 
@@ -37,10 +38,9 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         folder: Any = SimpleNamespace(read=lambda: None)
         monkeypatch.setattr(local, "verify_serving", verify)
         statuses = iter(states)
-        monkeypatch.setattr(local, "status_and_release", lambda _: (next(statuses, {}), release))
+        monkeypatch.setattr(local, "status_and_release", lambda _: (next(statuses, status(finished=False)), release))
         monkeypatch.setattr(local, "troubles", lambda _: [])
         monkeypatch.setattr(local, "_print_next_of_up", lambda _: None)
-        monkeypatch.setattr(local, "failure", lambda status, _: status.get("failure", ""))
         monkeypatch.setattr(local, "stage", lambda *_: "the roles start")
         monkeypatch.setattr("time.sleep", lambda _: None)
         local._follow_start(process, places, folder, last)
@@ -61,9 +61,11 @@ def test_it_names_what_it_waits_for_once_and_returns_with_the_first_answer(
     assert "predictions: http://127.0.0.1:8400" in words
 
 
-def status(*versions: int, finished: bool, **others: Any) -> dict[str, Any]:
+def status(*versions: int, finished: bool, **others: Any) -> TrainingStatus:
     published = [{"id": each, "state": "published"} for each in versions]
-    return {"finished": finished, "versions": published, "current": None, "waitsFor": "", **others}
+    return TrainingStatus.model_validate(
+        {"finished": finished, "versions": published, "passes": [], "ledger": {}, **others}
+    )
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:
@@ -100,7 +102,8 @@ def test_a_last_hour_that_does_not_come_by_itself_is_named(
 def test_a_training_that_is_stopped_before_its_last_hour_ends_it_with_1(
     follow: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stopped = status(7, finished=False, failure="pass 20200401/01 is stopped: too many lines are refused")
+    current = {"pass": "20200401/01", "state": "stopped", "reason": "too many lines are refused"}
+    stopped = status(7, finished=False, current=current)
 
     with pytest.raises(typer.Exit) as ended:
         follow(7, states=[stopped, stopped], last="20200401/01")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from elastic_ctr.operate.cli.logs import Role
+from elastic_ctr.operate.cli.logs import LogSource
 from elastic_ctr.operate.cli.main import build
 from elastic_ctr.operate.local.run_folder import RunFolder, RunInfo
 from operate.cli.fake_kubectl import FakeKubectl, environment
@@ -129,6 +129,6 @@ def test_a_refusal_of_kubectl_is_exit_code_2(release: FakeKubectl) -> None:
 
 
 def test_every_role_has_a_component() -> None:
-    assert {each.component for each in Role} == {
+    assert {each.component for each in LogSource} == {
         "master", "trainer", "pserver", "file-server", "cube", "cube-transfer", "intake", "serving", "scoring", "tracking",
     }  # fmt: skip

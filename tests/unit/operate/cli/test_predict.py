@@ -104,6 +104,23 @@ def written(folder: Path, name: str, text: str | bytes = ROWS) -> Path:
     return folder / name
 
 
+def of_release(file: Path, kubectl: FakeKubectl, **world: Any) -> Result:
+    with saying(RowServer()) as address:
+        kubectl.say(forward={"ctr-serving-7c4d-x1:8400": int(address.partition(":")[2])}, **world)
+        return call(file, "--namespace", "ns", given="")
+
+
+def test_words_for_a_missing_number_are_those_of_the_release(tmp_path: Path, kubectl: FakeKubectl) -> None:
+    file = written(tmp_path, "rows.csv", "click,user,price,age,tags\n1,u1,absent,7,a\n")
+    config = {"data": {"scoring.config.yaml": "data: {path: /, missing: [absent]}\nscoring: {}\n"}}
+
+    known = of_release(file, kubectl, configmaps=[{"data": {"nginx.conf": ""}}, config])
+    unknown = of_release(file, kubectl, configmaps=[])
+
+    assert (known.exit_code, known.stdout) == (0, "0.5\n")
+    assert (unknown.exit_code, unknown.stdout) == (1, "nan\n")
+
+
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows.tsv"])
 def test_rows_of_text_are_sent_as_rows_of_the_columns_that_the_model_reads(tmp_path: Path, name: str) -> None:
     text = ROWS.replace(",", "\t") if "tsv" in name else ROWS

@@ -14,7 +14,7 @@ from elastic_ctr.config.data import split_end
 from elastic_ctr.config.load import dump
 from elastic_ctr.operate.cli.local import load_values
 from elastic_ctr.operate.cli.main import build
-from elastic_ctr.operate.local.plan import Places, roles
+from elastic_ctr.operate.local.plan import RunPlaces, roles
 from elastic_ctr.operate.local.run_folder import RunFolder, RunInfo
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import FileStore
@@ -63,7 +63,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     }
     features = {name: {"type": "categorical"} for name in ("user", "tags", "age")} | {"price": {"type": "numeric"}}
     (hours / "values.yaml").write_text(yaml.safe_dump({"data": data, "features": features}))
-    places = Places(tmp_path / "run", load_values([hours / "values.yaml"], None, "20200401/01"))
+    places = RunPlaces(tmp_path / "run", load_values([hours / "values.yaml"], None, "20200401/01"))
     for role in roles(places):
         (tmp_path / "run" / "config").mkdir(parents=True, exist_ok=True)
         places.config_file(role).write_text(dump(role.file))
@@ -84,7 +84,7 @@ def test_words_for_a_missing_number_are_those_of_the_run(run: Run) -> None:
     values = yaml.safe_load((run.hours / "values.yaml").read_text())
     values["data"]["missing"] = ["?"]
     (run.hours / "values.yaml").write_text(yaml.safe_dump(values))
-    places = Places(run.folder, load_values([run.hours / "values.yaml"], None))
+    places = RunPlaces(run.folder, load_values([run.hours / "values.yaml"], None))
     [master] = [role for role in roles(places) if role.command == "master"]
     places.config_file(master).write_text(dump(master.file))
 
@@ -100,7 +100,7 @@ def test_the_columns_of_files_without_a_header_are_those_of_the_run(run: Run, tm
     values = yaml.safe_load((run.hours / "values.yaml").read_text())
     values["data"]["columns"] = names.split(",")
     (run.hours / "values.yaml").write_text(yaml.safe_dump(values))
-    places = Places(run.folder, load_values([run.hours / "values.yaml"], None))
+    places = RunPlaces(run.folder, load_values([run.hours / "values.yaml"], None))
     [master] = [role for role in roles(places) if role.command == "master"]
     places.config_file(master).write_text(dump(master.file))
     (tmp_path / "rows.csv").write_text(rows)

@@ -2,8 +2,9 @@ import json
 import re
 import shlex
 import shutil
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from answering import pages, saying
-from elastic_ctr.cube.transfer.state import ReleaseState, Times
+from elastic_ctr.cube.transfer.state import ReleaseState, StepTimes
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.operate.cli.main import build
 from elastic_ctr.operate.local.run_folder import RunFolder, RunInfo
-from elastic_ctr.operate.report.document import Report
 from elastic_ctr.operate.report.page import page
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.training.master.training_status import status_of_ledger
 from operate.cli.answers import DELTA, answers
 from operate.cli.fake_kubectl import FakeKubectl
+from operate.report.runs import report_of
 from training.master.world import World, data_of
 
 ROOT = Path(__file__).parents[4]
@@ -50,7 +51,7 @@ def finished(folder: Path, one: World, live: int) -> RunFolder:
     for name in ("ledger.db", "ledger.db-wal"):
         if (found := one.folder / name).exists():
             shutil.copyfile(found, folder / "state" / "master" / name)
-    state = ReleaseState(generation=1, live=live, times={live: Times(published=100.0, seen=101.0, live=103.5)})
+    state = ReleaseState(generation=1, live=live, times={live: StepTimes(published=100.0, seen=101.0, live=103.5)})
     StateFile(folder / "state" / "cube-transfer").write(PersistedState(state=state, revisions=1))
     return run
 
@@ -59,7 +60,7 @@ def finished(folder: Path, one: World, live: int) -> RunFolder:
 def ended(tmp_path: Path) -> RunFolder:
     one = World(tmp_path / "world", data_of(holdout=0.2))
     one.finish()
-    live = one.ledger.versions()[0]["id"]
+    live = one.ledger.saves.versions()[0]["id"]
     one.ledger.close()
     return finished(tmp_path / "run", one, live)
 
@@ -78,7 +79,7 @@ def test_a_run_at_addresses_becomes_a_page(tmp_path: Path) -> None:
 
     assert (done.exit_code, done.stdout) == (0, "")
     assert re.fullmatch(rf"{re.escape(str(file))}: 3 passes, \d+ KB\n", done.stderr)
-    said = Report.of(master, {role: answers()[role] for role in ("master", "transfer")})
+    said = report_of(master, {role: answers()[role] for role in ("master", "transfer")})
     assert file.read_text() == page(said) == again.stdout
     assert str(DELTA) in file.read_text()
 
@@ -113,14 +114,14 @@ def test_the_ledger_of_a_master_that_was_killed_is_read_whole(tmp_path: Path) ->
     one = World(tmp_path / "world")
     one.finish()
     # The ledger is open: its last transactions stand in the write-ahead log alone.
-    run = finished(tmp_path / "run", one, one.ledger.versions()[0]["id"])
+    run = finished(tmp_path / "run", one, one.ledger.saves.versions()[0]["id"])
     assert (run.path / "state" / "master" / "ledger.db-wal").stat().st_size
 
     done = call("--dir", run.path, "--json")
 
     found = json.loads(done.stdout)
     assert done.exit_code == 0
-    assert found["master"] == json.loads(json.dumps(status_of_ledger(one.ledger)))
+    assert found["master"] == status_of_ledger(one.ledger).to_dict()
     assert found["errors"] == {}
     assert [each["learning"]["epochs"] for each in found["master"]["passes"]] == [1, 1]
     assert list(found["transfer"]["versions"].values()) == [{"secondsToLive": 3.5}]
@@ -151,6 +152,17 @@ def test_files_that_cannot_be_read_are_named(ended: RunFolder, file: str, text: 
     assert done.exit_code == 2
     assert f"{ended.path / file} {sentence}" in done.stderr
     assert not output.exists()
+
+
+def test_a_ledger_of_a_newer_release_is_named(ended: RunFolder) -> None:
+    path = ended.path / "state" / "master" / "ledger.db"
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("pragma user_version = 2")
+
+    done = call("--dir", ended.path)
+
+    assert done.exit_code == 2
+    assert f"{path} was written by a newer release" in done.stderr
 
 
 def test_a_folder_without_a_run_or_without_a_ledger_is_refused(tmp_path: Path, ended: RunFolder) -> None:
@@ -204,7 +216,7 @@ def test_a_status_that_cannot_be_shown_and_a_file_that_cannot_be_written_are_ref
         unwritten = call("--address", master, "--transfer", transfer, "-o", tmp_path / "file" / "report.html")
 
     assert (wrong.exit_code, unwritten.exit_code) == (2, 2)
-    assert "training.passes.0.pass: Input should be a valid string; are both of one release?" in wrong.stderr
+    assert "passes.0.pass: Input should be a valid string; are both of one release?" in wrong.stderr
     assert "cannot be written" in unwritten.stderr
 
 

@@ -121,7 +121,7 @@ def test_pods_of_the_release_evaluate_and_their_report_is_printed(cluster: FakeK
     assert name.startswith("ctr-scoring-")
     [container] = job["spec"]["template"]["spec"]["containers"]
     order = Order.model_validate_json(container["args"][2])
-    assert order == Order(deed="evaluate", output=f"scores/{name}", version="live", first="20200401/00")
+    assert order == Order(deed="evaluate", output=f"scores/{name}", version="live", first="20200401/00", pods=3)
     assert f"Job {name} of 3 pods; its work stands in scores/{name} of the store" in done.stderr
     assert "1 of 3 pods have ended, 3 run" in done.stderr
     assert next(words for words in cluster.calls if "logs" in words)[2:4] == ["logs", "x-Succeeded"]
@@ -134,7 +134,7 @@ def test_pods_predict_into_the_store(cluster: FakeKubectl) -> None:
     assert "1,000 rows with version 7, 1,000 shows, 10 clicks: AUC 0.750000, logloss 0.050000" in done.stderr
     [container] = cluster.created["spec"]["template"]["spec"]["containers"]
     order = Order.model_validate_json(container["args"][2])
-    assert order == Order(deed="predict", output="scores/day", form="parquet", copied=("user",))
+    assert order == Order(deed="predict", output="scores/day", form="parquet", copied=("user",), pods=2)
 
 
 _AWAY = "Unable to connect to the server: dial tcp 10.0.0.1:6443: connect: connection refused"

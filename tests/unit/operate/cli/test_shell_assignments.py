@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.operate.cli.shell_assignments import Assignment, AssignmentRefused, read_assignments
+from elastic_ctr.operate.cli.shell_assignments import AssignmentRefused, ShellAssignment, read_assignments
 
 
 def value(text: str) -> str:
@@ -44,10 +44,10 @@ def test_assignments_keep_their_order_and_lines() -> None:
     found = read_assignments("# two\nB=1\n\nexport A=2 C=3; D=4\nexport A B\n")
 
     assert found == {
-        "B": Assignment(2, "1", None),
-        "A": Assignment(4, "2", None),
-        "C": Assignment(4, "3", None),
-        "D": Assignment(4, "4", None),
+        "B": ShellAssignment(2, "1", None),
+        "A": ShellAssignment(4, "2", None),
+        "C": ShellAssignment(4, "3", None),
+        "D": ShellAssignment(4, "4", None),
     }
 
 
@@ -121,7 +121,7 @@ def test_a_value_is_what_bash_makes_of_it(tmp_path: Path, word: str, after: str)
 @settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8") | st.sampled_from("AB=$`'\"\\#;&|(){}~ \n"), max_size=80))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    found: dict[str, Assignment] = {}
+    found: dict[str, ShellAssignment] = {}
     with suppress(AssignmentRefused):
         found = read_assignments(text)
 

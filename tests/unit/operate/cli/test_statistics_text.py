@@ -10,12 +10,12 @@ from rich.console import Console, RenderableType
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.formats.cells import cells_of
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.operate.cli.statistics_text import PlotterAbsent, plot, statistics_table
 
 
 def some() -> Statistics:
-    inputs = Inputs((TextInput("city", ""), TextInput("[red]tags", "")), ("price", "none"))
+    inputs = InputColumns((TextInput("city", ""), TextInput("[red]tags", "")), ("price", "none"))
     collector = Collector(inputs)
     rows = [(["Malmö", "a\nb[/]"], [1.5, float("nan")]), (["Malmö", ""], [2.5, float("nan")])]
     collector.add(cells_of([([text.encode() for text in texts], numbers) for texts, numbers in rows], inputs))

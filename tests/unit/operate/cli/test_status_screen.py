@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from elastic_ctr.operate.cli.fitted_text import Column, FittedTable, Sentence, shortened, wrapped
 from elastic_ctr.operate.cli.status_text import screen, stages
+from elastic_ctr.operate.fitted_text import FittedTable, Sentence, shortened, wrapped
 from elastic_ctr.operate.local.report import dated
-from operate.cli.answers import DELTA, answers, master, serving, transfer
+from elastic_ctr.operate.text_table import Column, TextTable
+from operate.cli.answers import DELTA, answers, master, serving, snapshot, transfer
 from operate.report.runs import answers as of_long_run
 
 NUMBER = re.compile(r"\d[\d.,:e%+-]*\d|\d")
@@ -47,9 +48,9 @@ def long_run(passes: int, say: str = "the reason") -> dict[str, Any]:
 @pytest.mark.parametrize("passes", [0, 3, 60])
 def test_a_screen_holds_it_and_every_number_is_whole(width: int, height: int, passes: int) -> None:
     found, errors = long_run(passes), {"serving": "http://ctr-serving:8401/status does not answer"}
-    all_of_it = shown(stages(found, errors, passes=1000), 1000)
+    all_of_it = shown(stages(snapshot(found, errors), passes=1000), 1000)
 
-    lines = shown(screen(found, errors, console(width, height)), width, height)
+    lines = shown(screen(snapshot(found, errors), console(width, height)), width, height)
 
     assert len(lines) <= height
     assert max(map(cell_len, lines)) <= width
@@ -60,7 +61,7 @@ def test_problems_stand_first_then_the_live_version_its_freshness_and_the_hours(
     found = answers()
     found["transfer"]["problems"] = ["the store is gone"]
 
-    lines = shown(screen(found, {"serving": "it does not answer"}, console(80, 24)), 80, 24)
+    lines = shown(screen(snapshot(found, {"serving": "it does not answer"}), console(80, 24)), 80, 24)
 
     assert lines[:2] == ["problem    the store is gone", "silent     it does not answer"]
     starts = [line.split(" ")[0] for line in lines if not line.startswith(" ")]
@@ -72,7 +73,7 @@ def test_problems_stand_first_then_the_live_version_its_freshness_and_the_hours(
 
 
 def test_on_80_columns_the_hours_lose_columns_and_keep_their_figures() -> None:
-    lines = shown(stages(answers(), {}), 80)
+    lines = shown(stages(snapshot(answers())), 80)
 
     [header] = [line for line in lines if "AUC before" in line]
     assert header.split() == ["hours", "state", "records", "refused", "AUC", "before", "AUC", "after"]
@@ -81,7 +82,7 @@ def test_on_80_columns_the_hours_lose_columns_and_keep_their_figures() -> None:
 
 
 def test_a_low_screen_keeps_the_newest_hours_and_names_what_has_no_room() -> None:
-    lines = shown(screen(long_run(60), {}, console(80, 24)), 80, 24)
+    lines = shown(screen(snapshot(long_run(60)), console(80, 24)), 80, 24)
 
     hours = [line.split()[0] for line in lines if re.match(r" +\d{8}/\d\d ", line)]
     assert len(hours) >= 3
@@ -94,14 +95,14 @@ def test_many_problems_leave_room_for_the_rest() -> None:
     found = {**answers()}
     found["transfer"]["problems"] = [f"pod {number} does not start" for number in range(40)]
 
-    lines = shown(screen(found, {}, console(80, 24)), 80, 24)
+    lines = shown(screen(snapshot(found), console(80, 24)), 80, 24)
 
     assert lines[11] == "… 29 more lines of problems: `elastic-ctr status`"
     assert lines[12].startswith("live ")
 
 
 def test_a_high_and_wide_screen_shows_all_of_it() -> None:
-    assert shown(screen(answers(), {}, console(200, 100)), 200) == shown(stages(answers(), {}), 200)
+    assert shown(screen(snapshot(answers()), console(200, 100)), 200) == shown(stages(snapshot(answers())), 200)
 
 
 WORDS = st.text(st.sampled_from("abc-/_.ö汉"), max_size=60)
@@ -115,10 +116,10 @@ def test_names_of_any_length_cut_no_number(width: int, height: int, name: str, p
         {**each, "pods": [{**pod, "pod": f"{name}-{pod['pod']}"} for pod in each["pods"]]}
         for each in transfer()["shards"]
     ]
-    known = numbers(shown(stages(found, {}, passes=1000), 5000))
+    known = numbers(shown(stages(snapshot(found), passes=1000), 5000))
 
-    whole = shown(stages(found, {}, passes=1000), width)
-    lines = shown(screen(found, {}, console(width, height)), width, height)
+    whole = shown(stages(snapshot(found), passes=1000), width)
+    lines = shown(screen(snapshot(found), console(width, height)), width, height)
 
     assert len(lines) <= height
     assert max(map(cell_len, [*whole, *lines])) <= width
@@ -138,10 +139,10 @@ def test_a_word_breaks_beside_its_numbers() -> None:
 
 
 def test_a_table_leaves_out_what_is_needed_least_and_its_first_column_stays() -> None:
-    table = FittedTable([Column("pod"), Column("a", 2, right=True), Column("b", 1, right=True)], 0)
+    table = TextTable([Column("pod"), Column("a", 2, right=True), Column("b", 1, right=True)])
     table.add("x", "1111", "22")
 
-    assert [shown(table, width)[1].split() for width in (14, 11, 6, 3)] == [
+    assert [shown(FittedTable(table, 0), width)[1].split() for width in (14, 11, 6, 3)] == [
         ["x", "1111", "22"],
         ["x", "22"],
         ["x"],

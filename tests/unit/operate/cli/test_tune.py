@@ -99,7 +99,7 @@ def test_values_files_that_were_changed_during_the_search_are_one_sentence(
     values: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
 ) -> None:
     pytest.importorskip("optuna", reason="make setup-dev installs it")
-    from elastic_ctr.jobs.tune.search import Checked, Found
+    from elastic_ctr.jobs.tune.search import CheckedTrial, Found
     from elastic_ctr.jobs.tune.study import Result
 
     def search(given: Any, *_: Any, **__: Any) -> Any:
@@ -117,7 +117,7 @@ def test_values_files_that_were_changed_during_the_search_are_one_sentence(
             for number in range(2)
         ]
         values.write_text(yaml.safe_dump({**yaml.safe_load(values.read_text()), **changed}))
-        return Found(results, [Checked(each, None) for each in results], interrupted=False), base
+        return Found(results, [CheckedTrial(each, None) for each in results], interrupted=False), base
 
     monkeypatch.setattr(module, "_search", search)
 
@@ -171,8 +171,8 @@ def test_time_alone_bounds_a_search_where_only_minutes_are_given(
 
     call(values, *words)
 
-    [(*_, counts, deadline, _)] = begun
-    assert (counts[0], deadline is None) == (trials, "--minutes" not in words)
+    [(_, _, _, trial, *_)] = begun
+    assert (trial.most, trial.minutes is None) == (trials, "--minutes" not in words)
 
 
 @pytest.mark.usefixtures("optuna_is_there")
@@ -186,7 +186,7 @@ def test_the_same_search_goes_on_and_another_one_is_refused(values: Path, monkey
     values.write_text(yaml.safe_dump({**given, "model": {"embeddingDim": 5}}))
     assert "has a search of other values, hours or options" in refusal(values)
 
-    first, second = (given[2] for given in begun)
+    first, second = (given[4] for given in begun)
     assert first == second
     assert [one.id for one in first.passes] == HOURS[:1]
     assert first.validated == HOURS[1]
@@ -203,4 +203,4 @@ def test_a_conversion_that_was_interrupted_is_made_again(values: Path, monkeypat
     call(values)
 
     assert json.loads((scratch / "data" / "hours.json").read_text())["passes"][0]["shows"] == 100
-    assert begun[0][2] == begun[1][2]
+    assert begun[0][4] == begun[1][4]

@@ -3,17 +3,17 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.config.data import Source
+from elastic_ctr.config.data import DataSource
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.role_files import IntakeFile, MasterFile, PserverFile, ServingFile
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.operate.local.plan import HOST, Places, Role, ports, roles
+from elastic_ctr.operate.local.plan import HOST, Role, RunPlaces, ports, roles
 
 DATA = {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}
 
 
-def places(**blocks: Any) -> Places:
-    return Places(Path("/run/local"), Values.model_validate({"data": DATA, **blocks}))
+def places(**blocks: Any) -> RunPlaces:
+    return RunPlaces(Path("/run/local"), Values.model_validate({"data": DATA, **blocks}))
 
 
 CLICKS_BY_HTTP: dict[str, Any] = {
@@ -22,7 +22,7 @@ CLICKS_BY_HTTP: dict[str, Any] = {
 }
 
 
-def names(one: Places) -> list[str]:
+def names(one: RunPlaces) -> list[str]:
     return [role.name for role in roles(one)]
 
 
@@ -91,7 +91,7 @@ def test_a_topic_whose_clicks_are_joined_is_the_intakes_and_training_reads_the_i
 
     assert given["intake"] == one.values.data.source
     for role in ("master", "trainer", "pserver"):
-        assert given[role] == Source(url="intake://127.0.0.1:8310", token_file="/run/local/tokens/internal"), role
+        assert given[role] == DataSource(url="intake://127.0.0.1:8310", token_file="/run/local/tokens/internal"), role
 
 
 def test_an_intake_moves_with_the_ports_of_a_run_and_takes_no_others() -> None:
@@ -199,7 +199,7 @@ def test_all_roles_have_the_same_internal_tokens_and_find_each_other() -> None:
 
 
 def test_a_port_base_moves_every_port_that_is_not_set_itself() -> None:
-    def taken(one: Places) -> set[int]:
+    def taken(one: RunPlaces) -> set[int]:
         return {port for _, found in ports(one.values) for port in found}
 
     first = taken(places())
@@ -211,7 +211,7 @@ def test_a_port_base_moves_every_port_that_is_not_set_itself() -> None:
     assert (moved.info.predictions, moved.info.serving_admin) == ([f"{HOST}:12400"], f"{HOST}:12401")
     written = {port for role in roles(moved) for port in own_ports(role)} - {0}
     assert min(written) >= 12300
-    assert set(Places(Path("/run/local"), moved.values).info.predictions) == set(moved.info.predictions)
+    assert set(RunPlaces(Path("/run/local"), moved.values).info.predictions) == set(moved.info.predictions)
 
 
 def test_an_mlflow_server_is_told_of_the_run_in_an_experiment_of_its_folder() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -18,21 +17,15 @@ from elastic_ctr.config.role_files import RoleFile
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.local import processes as module
 from elastic_ctr.operate.local.endpoints import answers
-from elastic_ctr.operate.local.plan import Places, Role
+from elastic_ctr.operate.local.plan import Role, RunPlaces
 from elastic_ctr.operate.local.processes import Supervisor
+from waiting import Clock, until
 
 VALUES = Values.model_validate({"data": {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}})
 STAYS = "import signal\nwhile True: signal.pause()"
 DEAF = (
     "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\nwhile True: signal.pause()"
 )
-
-
-def until(what: Callable[[], bool], seconds: float = 60) -> None:
-    ends = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def gone(pid: int) -> bool:
@@ -51,26 +44,18 @@ def command_beside(folder: Path) -> Path:
     return folder / "python"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 Made = Callable[..., Supervisor]
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture
 def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[Made]:
     monkeypatch.setattr(module.sys, "executable", str(command_beside(tmp_path / "bin")))  # type: ignore[attr-defined]
-    places = Places(tmp_path, VALUES)
+    places = RunPlaces(tmp_path, VALUES)
     started: list[Supervisor] = []
 
     def made(
@@ -289,11 +274,11 @@ def test_a_supervisor_that_is_killed_takes_its_roles_with_it(tmp_path: Path) -> 
         from pathlib import Path
         from elastic_ctr.config.role_files import RoleFile
         from elastic_ctr.config.values_file import Values
-        from elastic_ctr.operate.local.plan import Places, Role
+        from elastic_ctr.operate.local.plan import Role, RunPlaces
         from elastic_ctr.operate.local.processes import Supervisor
         sys.executable = {str(tmp_path / "bin/python")!r}
         values = Values.model_validate({{"data": {{"source": {{"url": "file:///x"}}, "start": "20200401/00", "slots": ["a"]}}}})
-        places = Places(Path({str(tmp_path)!r}), values)
+        places = RunPlaces(Path({str(tmp_path)!r}), values)
         one = Supervisor(places, [Role(f"r-{{n}}", "role", RoleFile(), None) for n in range(2)])
         one.start()
         print(*one.pids().values(), flush=True)

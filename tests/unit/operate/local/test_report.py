@@ -4,8 +4,11 @@ from typing import Any
 
 from rich.console import Console
 
+from elastic_ctr.operate.fitted_text import FittedTable
 from elastic_ctr.operate.local.processes import Restart
-from elastic_ctr.operate.local.report import SampleResult, build, learned, number, table
+from elastic_ctr.operate.local.report import SampleResult, build, learned, table
+from elastic_ctr.operate.text_table import number
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 
 
 def a_pass(name: str, **given: Any) -> dict[str, Any]:
@@ -29,15 +32,8 @@ def a_pass(name: str, **given: Any) -> dict[str, Any]:
     }
 
 
-def status(*passes: dict[str, Any], recoveries: Any = ()) -> dict[str, Any]:
-    return {
-        "passes": passes,
-        "curves": [],
-        "offset": -2.0,
-        "versions": [],
-        "recoveries": list(recoveries),
-        "ledger": {"records": 1001},
-    }
+def status(*passes: dict[str, Any], **given: Any) -> TrainingStatus:
+    return TrainingStatus.model_validate({"passes": passes, "offset": -2.0, "ledger": {"records": 1001}, **given})
 
 
 SEEN = {7: SampleResult(live_at=103.25, samples=512, max_abs_diff=1e-6, auc=0.7, auc_published=0.71)}
@@ -63,14 +59,15 @@ def test_a_pass_without_a_version_or_one_that_never_went_live_has_none() -> None
 
 def test_how_each_pass_was_learned_is_in_it_and_the_last_one_is_said_in_a_line() -> None:
     held_out = {"epochs": 1, "batchSizes": [512], "heldOut": 1200, "losses": [0.69, 0.5], "shift": 0.0}
-    report = build(status(a_pass("a"), a_pass("b", learning=held_out)), None, {}, [])
+    both = status(a_pass("a"), a_pass("b", learning=held_out))
+    report = build(both, None, {}, [])
 
     assert [one["learning"]["batchSizes"] for one in report["passes"]] == [[16, 64], [512]]
     assert report["offset"] == -2.0
     assert learned(status(a_pass("a"), a_pass("b", state="training", learning=held_out))) == (
         "pass a in 2 epochs of batches of 16, 64, logits shifted by -0.2500, the model's offset is -2.0000"
     )
-    assert learned(report) == (
+    assert learned(both) == (
         "pass b in 1 epoch of batches of 512, 1,200 records held out, logits shifted by +0.0000, the model's offset is -2.0000"
     )
 
@@ -78,7 +75,7 @@ def test_how_each_pass_was_learned_is_in_it_and_the_last_one_is_said_in_a_line()
 def test_of_a_master_of_an_earlier_release_it_is_not_said_how_a_pass_was_learned() -> None:
     passes = [{key: value for key, value in a_pass("a").items() if key != "learning"}]
 
-    assert learned({"passes": passes}) == learned({"passes": []}) == ""
+    assert learned(status(*passes)) == learned(status()) == ""
 
 
 def test_only_passes_that_are_done_are_in_it() -> None:
@@ -95,7 +92,7 @@ def test_the_quality_of_passes_and_the_versions_that_were_refused_are_in_it() ->
     ]
     curves = [{"pass": "a", "before": None, "after": None}]
 
-    report = build(status(a_pass("a")) | {"versions": versions, "curves": curves}, None, {}, [])
+    report = build(status(a_pass("a"), versions=versions, curves=curves), None, {}, [])
 
     assert report["passes"][0]["quality"]["before"] == {"logloss": 0.61, "calibration": None}
     assert report["curves"] == curves
@@ -119,12 +116,12 @@ def test_recoveries_and_restarts_stand_in_the_order_of_time() -> None:
 
 
 def test_the_table_shows_the_same() -> None:
-    report = build(status(a_pass("20200401/00"), a_pass("20200401/01", version=None, kind=None)), 7, SEEN, [])
+    two = status(a_pass("20200401/00"), a_pass("20200401/01", version=None, kind=None))
     out = io.StringIO()
 
-    Console(file=out, width=200).print(table(report))
+    Console(file=out, width=200).print(FittedTable(table(two, SEEN), 0))
 
-    lines = [line.replace("│", " ").split() for line in out.getvalue().splitlines()]
+    lines = [line.split() for line in out.getvalue().splitlines()]
     first, second = (line for line in lines if line and line[0].startswith("2020"))
     assert first == [
         "20200401/00",

@@ -4,25 +4,27 @@ import pytest
 
 from elastic_ctr.operate.local.run_view import stage
 from elastic_ctr.operate.local.session import troubles
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 
 
-def status(**given: Any) -> dict[str, Any]:
-    return {
-        "ready": True,
-        "generation": 1,
-        "pservers": [{"serving": True}, {"serving": False}],
-        "trainers": [{"id": 1}],
-        "current": None,
-        "finished": False,
-        "passes": [],
-        **given,
-    }
+def status(**given: Any) -> TrainingStatus:
+    return TrainingStatus.model_validate(
+        {
+            "ready": True,
+            "generation": 1,
+            "pservers": [{"index": 0, "serving": True}, {"index": 1, "serving": False}],
+            "trainers": [{"id": 1}],
+            "passes": [],
+            "ledger": {},
+            **given,
+        }
+    )
 
 
-def at(state: str, epoch: int = 1) -> dict[str, Any]:
+def at(state: str, epoch: int = 1) -> TrainingStatus:
     return status(
         current={"pass": "20200401/00", "state": state, "epoch": epoch, "reason": ""},
-        passes=[{"pass": "20200401/00", "state": state, "tasks": 4, "tasksDone": 1}],
+        passes=[{"pass": "20200401/00", "ordinal": 1, "state": state, "tasks": 4, "tasksDone": 1}],
     )
 
 
@@ -43,7 +45,7 @@ def at(state: str, epoch: int = 1) -> dict[str, Any]:
     ],
 )
 def test_a_run_says_where_it_is_in_one_sentence(
-    status_: dict[str, Any] | None, candidate: int | None, sentence: str
+    status_: TrainingStatus | None, candidate: int | None, sentence: str
 ) -> None:
     assert stage(status_, candidate) == sentence
 
@@ -52,8 +54,8 @@ def test_a_run_that_stands_still_says_why() -> None:
     pservers = [{"index": 0, "error": ""}, {"index": 1, "error": "the disk is full"}]
 
     assert troubles(None) == []
-    assert troubles({"error": "", "pservers": pservers[:1]}) == []
-    assert troubles({"error": "the store is gone", "pservers": pservers}) == [
+    assert troubles(status(pservers=pservers[:1])) == []
+    assert troubles(status(error="the store is gone", pservers=pservers)) == [
         "the store is gone",
         "pserver 1: the disk is full",
     ]

@@ -9,12 +9,13 @@ from elastic_ctr.config.load import load
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.release import Placement, ReleaseDocument
 from elastic_ctr.operate.local import session as module
-from elastic_ctr.operate.local.plan import Places
+from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.report import SampleResult
 from elastic_ctr.operate.local.run_folder import RunFolder, write_json
 from elastic_ctr.operate.local.session import RoleRefused, RunFailed, Session, failure, pause_after
 from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.lock import StateInUse
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 
 SAMPLE = SampleResult(0.0, 512, 0.0, None, None)
 
@@ -24,16 +25,19 @@ def session(tmp_path: Path) -> Session:
     values = Values.model_validate(
         {"data": {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}}
     )
-    return Session(Places(tmp_path, values))
+    return Session(RunPlaces(tmp_path, values))
 
 
-def status(*versions: tuple[int, str], finished: bool = True, **given: Any) -> dict[str, Any]:
-    return {
-        "finished": finished,
-        "current": None,
-        "versions": [{"id": number, "state": state, "reason": f"why {number}"} for number, state in versions],
-        **given,
-    }
+def status(*versions: tuple[int, str], finished: bool = True, **given: Any) -> TrainingStatus:
+    return TrainingStatus.model_validate(
+        {
+            "finished": finished,
+            "passes": [],
+            "ledger": {},
+            "versions": [{"id": number, "state": state, "reason": f"why {number}"} for number, state in versions],
+            **given,
+        }
+    )
 
 
 def release(live: int | None, refused: dict[int, str] | None = None) -> ReleaseDocument:
@@ -217,7 +221,7 @@ def test_a_store_that_training_waits_for_is_among_the_problems_of_the_run_until_
     """`local up` and other commands read them from the folder."""
     monkeypatch.setattr(session.supervisor, "watch", lambda: None)
     for waits in ("the store is read-only; it is tried again", ""):
-        answer = {**status(finished=False), "pservers": [], "error": waits}
+        answer = status(finished=False, error=waits)
         monkeypatch.setattr(module, "status_and_release", lambda _, answer=answer: (answer, None))
         session.look()
         found = session.run_folder.read()

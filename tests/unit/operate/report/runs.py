@@ -3,6 +3,11 @@
 import math
 from typing import Any
 
+from elastic_ctr.operate.report.document import Report
+from elastic_ctr.runtime.status.master_status import TrainingStatus
+from elastic_ctr.runtime.status.serving_status import FreshnessQuantiles
+from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
+
 HOSTILE = '</td><script>document.title="owned"</script><img src=x onerror=alert(1)>"\'&\u202e\x00\ud800'
 
 
@@ -82,3 +87,13 @@ def answers(passes: int = 6, *, say: str = "the reason", name: str = "") -> dict
             "versions": {str(1795252000 + number): {"secondsToLive": 7.39} for number in range(max(1, count - 63), count + 1)},
         },
     }  # fmt: skip
+
+
+def report_of(source: str, found: dict[str, Any]) -> Report:
+    serving = found.get("serving")
+    return Report(
+        source,
+        TrainingStatus.model_validate(found["master"]),
+        ReleaseStatus.model_validate(found["transfer"]) if "transfer" in found else None,
+        None if serving is None else FreshnessQuantiles.model_validate(serving["clickFreshness"]),
+    )

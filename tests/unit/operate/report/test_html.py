@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from elastic_ctr.operate.report.html import LONGEST, MOST_ROWS, OPEN_ROWS, Html, element, moment, number, table, text
+from elastic_ctr.operate.report.html import LONGEST, MOST_ROWS, OPEN_ROWS, Html, element, moment, table, text
+from elastic_ctr.operate.text_table import TextTable, columns, number
 from operate.report.runs import HOSTILE
 
 
@@ -30,16 +31,16 @@ def test_only_elements_write_tags_in_content_and_attributes() -> None:
 
 
 def test_a_long_table_is_folded_and_bounded() -> None:
-    rows = [(str(number), "a") for number in range(MOST_ROWS + 7)]
+    rows: list[tuple[str, ...]] = [(str(number), "a") for number in range(MOST_ROWS + 7)]
 
-    shown, folded = table("Things", ("thing", "kind"), rows, words=("kind",)).split("<details>")
+    shown, folded = table("Things", TextTable(columns("thing", "kind", words=("kind",)), rows)).split("<details>")
 
     assert shown.count("<tr>") == OPEN_ROWS + 1
     assert f"Things: {MOST_ROWS - OPEN_ROWS} more" in folded
     assert folded.count("<tr>") == MOST_ROWS - OPEN_ROWS + 1
     assert "7 older ones are left out." in folded
     assert '<th scope="row">0</th><td class="w">a</td>' in shown
-    assert table("Things", ("thing",), []) == '<p class="none">Things: none.</p>'
+    assert table("Things", TextTable(columns("thing"))) == '<p class="none">Things: none.</p>'
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])

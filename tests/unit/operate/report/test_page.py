@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.operate.report.document import Release, Report, Version
 from elastic_ctr.operate.report.page import page
 from elastic_ctr.operate.report.pass_tables import MOST_STAGES, batches, stage_names
 from elastic_ctr.operate.report.version_tables import state_of
-from operate.report.runs import HOSTILE, answers
+from elastic_ctr.runtime.status.master_status import VersionStatus
+from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
+from operate.report.runs import HOSTILE, answers, report_of
 
 MOST_BYTES = 1_500_000
 
 
 def page_of(found: dict[str, Any], source: str = "/home/you/elastic-ctr-local") -> str:
-    return page(Report.of(source, found))
+    return page(report_of(source, found))
 
 
 def body_of(text: str) -> ET.Element:
@@ -76,6 +77,7 @@ def test_the_rows_of_each_pserver_and_of_each_save_are_shown_and_a_figure_that_i
         ["pserver", "rows", "new", "expired", "checkpoint bytes", "memory bytes"],
         ["0", "900", "20", "120", "4,600", "200,000,000"],
         ["1", "9", "1", "1", "50", "-"],
+        ["all", "909", "21", "121", "4,650", "-"],
     ]
     assert rows_of(text, "Rows after each save, newest first") == [
         ["pass", "rows", "new", "expired", "checkpoint bytes"],
@@ -98,10 +100,13 @@ def test_versions_have_their_state_and_the_reason_of_a_refusal_by_whoever_refuse
 
 
 def test_a_live_version_that_is_refused_later_is_shown_as_refused() -> None:
-    version = Version.model_validate({"id": 7, "kind": "base", "pass": 1, "state": "published"})
+    version = VersionStatus.model_validate({"id": 7, "kind": "base", "pass": 1, "state": "published"})
 
-    assert state_of(version, Release(live=7, refused={7: "sample 3 differs"})) == ("refused", "sample 3 differs")
-    assert state_of(version, Release(live=7)) == ("live", "")
+    assert state_of(version, ReleaseStatus(live=7, promotion_paused=False, refused={7: "sample 3 differs"})) == (
+        "refused",
+        "sample 3 differs",
+    )
+    assert state_of(version, ReleaseStatus(live=7, promotion_paused=False)) == ("live", "")
 
 
 def test_each_line_is_in_one_row_of_the_ledger() -> None:
@@ -127,7 +132,7 @@ def test_stages_have_a_bar_and_seconds_and_the_time_to_live() -> None:
 def test_more_stages_than_colours_are_one_stage() -> None:
     found = answers()
     found["master"]["passes"][0]["seconds"] = {f"stage{number:02}": 1.0 for number in range(20)}
-    names = stage_names(Report.of("x", found).training.passes)
+    names = stage_names(report_of("x", found).training.passes)
 
     assert len(names) == MOST_STAGES
     assert (names[0], names[-1]) == ("train", "other stages")
@@ -283,7 +288,7 @@ def test_passes_that_the_status_leaves_out_are_counted_and_named() -> None:
     given = answers(passes=6)
     given["master"]["earlierPasses"] = 9_000
 
-    shown = page(Report.of("x", given))
+    shown = page(report_of("x", given))
 
     assert "<b>9,006</b>" in shown
     assert "of 9,007 found, the first 9,000 of them not on this page" in shown

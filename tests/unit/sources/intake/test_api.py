@@ -21,6 +21,7 @@ import yaml
 from credentials import tokens
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.lock import StateInUse
+from elastic_ctr.runtime.status.intake_status import IntakeStatus
 from elastic_ctr.sources.intake import intake_api
 from elastic_ctr.sources.intake.click_log import JOINED_LINES, ClickLog, LogUnwritable, Piece, Retention
 from elastic_ctr.sources.intake.disk_bytes import bytes_of_row
@@ -28,6 +29,7 @@ from elastic_ctr.sources.intake.group_commit import GroupCommit
 from elastic_ctr.sources.intake.request_lines import Clicks
 from ports import free_port
 from sources.intake.desk import TOKEN, Desk, desk, intake_file
+from status_documents import complete
 
 
 @pytest.fixture
@@ -40,6 +42,14 @@ def text_of(door: Desk, start: int, stop: int) -> bytes:
     answer = door.client.get("/v1/log/lines", params={"start": start, "stop": stop})
     assert answer.status_code == 200, answer.text
     return answer.content
+
+
+def test_its_status_is_the_document_of_an_intake(door: Desk) -> None:
+    door.post(b"1 0 5:a")
+
+    found = complete(IntakeStatus, door.client.get("/status").content)
+
+    assert (found.partition, found.end, found.accepted.records, found.topic) == (door.partition, 1, 1, None)
 
 
 def test_lines_that_are_posted_are_read_under_the_offsets_of_the_answer(door: Desk) -> None:
@@ -270,7 +280,7 @@ def test_a_request_that_the_log_cannot_bear_is_answered_alone_and_the_writer_goe
 
 def test_while_the_log_cannot_be_written_clicks_are_refused_and_what_is_there_is_read(door: Desk) -> None:
     door.post(b"a\n")
-    door.intake.log._db.execute("pragma query_only = 1")
+    door.intake.log._file.db.execute("pragma query_only = 1")
 
     answer = door.post(b"b\n", Idempotency_Key="k")
 
@@ -282,7 +292,7 @@ def test_while_the_log_cannot_be_written_clicks_are_refused_and_what_is_there_is
     assert text_of(door, 0, 1) == b"a\n"
     assert door.client.get("/readyz").status_code == 200
 
-    door.intake.log._db.execute("pragma query_only = 0")
+    door.intake.log._file.db.execute("pragma query_only = 0")
     assert door.post(b"b\n", Idempotency_Key="k").json() == {"partition": door.partition, "first": 1, "end": 2}
     assert door.status()["error"] is None
     assert door.metrics()["elastic_ctr_intake_write_failing"] == 0

@@ -157,7 +157,7 @@ def test_a_large_request_is_several_batches_of_whole_lines(lengths: list[int], m
                 Appended(0, len(lines[:5])),
                 Appended(len(lines[:5]), len(lines[:5]) + len(lines)),
             ]
-            sizes = log._db.execute("select length(text), count from batches").fetchall()
+            sizes = log._file.db.execute("select length(text), count from batches").fetchall()
             assert all(size <= most or count == 1 for size, count in sizes)
             everything = [line.encode() for line in lines[:5] + lines]
             assert read_all(log, 0, log.kept.end) == (0, everything)
@@ -238,7 +238,7 @@ def test_after_kill_9_acknowledged_clicks_are_there_and_no_transaction_by_half(t
             assert first == 0
             assert lines == [b"%d %s" % (number, b"x" * 3000) for number in range(log.kept.end)]
             assert log.bytes == sum(
-                bytes_of_row(size) for (size,) in log._db.execute("select length(text) from batches")
+                bytes_of_row(size) for (size,) in log._file.db.execute("select length(text) from batches")
             )
             # The keys went with the lines.
             last = log.kept.end - 1
@@ -351,6 +351,7 @@ def test_batches_of_an_earlier_release_have_no_checksum_and_are_read(tmp_path: P
         log.append([clicks("0", "1")], 0.0)
     with closing(sqlite3.connect(tmp_path / "clicks.sqlite", isolation_level=None)) as db:
         db.execute("drop table checksums")
+        db.execute("pragma user_version = 0")
 
     with log_in(tmp_path) as log:
         log.append([clicks("2")], 0.0)

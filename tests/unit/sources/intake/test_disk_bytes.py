@@ -18,7 +18,7 @@ SIZES = (10, 100, 1000, 1300, 2030, 2050, 2500, 3000, 4000, 4040, 4060, 4100, 50
 
 
 def file_bytes(log: ClickLog, folder: Path) -> int:
-    log._db.execute("pragma wal_checkpoint(truncate)")
+    log._file.db.execute("pragma wal_checkpoint(truncate)")
     return (folder / "clicks.sqlite").stat().st_size
 
 
@@ -38,8 +38,8 @@ def test_impressions_take_no_more_than_is_counted(tmp_path: Path, size: int) -> 
         for at in range(min(3000, 2_000_000 // size)):
             shown = b'{"id": "%032x", "city": "%s", "n": 1, "click": 0}\n' % (dice.getrandbits(128), b"x" * (size - 78))
             log.append([Clicks(shown, 1)], float(at))
-        log._db.execute("delete from batches")
-        log._db.execute("vacuum")
+        log._file.db.execute("delete from batches")
+        log._file.db.execute("vacuum")
         assert log._impressions is not None
 
         assert file_bytes(log, tmp_path) <= 1.02 * log._impressions.bytes + _SCHEMA_BYTES

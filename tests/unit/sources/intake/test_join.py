@@ -198,7 +198,7 @@ def test_an_impression_is_forgotten_with_its_window(tmp_path: Path) -> None:
         log.append([clicks_of(click(2), 1000)], 10.5)
 
         assert log.joins == Joins(joined=1, unmatched=1)
-        assert log._db.execute("select count(*) from shown").fetchone() == (0,)
+        assert log._file.db.execute("select count(*) from shown").fetchone() == (0,)
 
 
 def test_the_oldest_impressions_go_before_their_time_where_there_are_too_many(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_request_that_was_refused_counts_no_impressions(tmp_path: Path, monkey
         log.append([clicks_of(impression(4) + click(1) + click(2), 1000)], 0.0)
 
         assert log._impressions.bytes == before
-        assert before == log._db.execute("select sum(bytes) from shown").fetchone()[0]
+        assert before == log._file.db.execute("select sum(bytes) from shown").fetchone()[0]
 
 
 def test_impressions_that_are_too_old_are_deleted_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_impressions_that_are_too_old_are_deleted_in_pieces(tmp_path: Path, monk
         left = []
         for _ in range(3):
             log.append([], 11.0)
-            left += log._db.execute("select count(*) from shown").fetchone()
+            left += log._file.db.execute("select count(*) from shown").fetchone()
         assert log._impressions is not None
 
         assert (left, log._impressions.bytes, log.joins) == ([6, 2, 0], 0, Joins())
@@ -256,7 +256,7 @@ def test_a_log_that_joins_no_more_keeps_no_impressions(tmp_path: Path) -> None:
     with closing(ClickLog(tmp_path, FOR_EVER, join=(JSONL, 10))) as log:
         log.append([clicks_of(impression(1), 1000)], 0.0)
     with closing(ClickLog(tmp_path, FOR_EVER)) as log:
-        assert log._db.execute("select name from sqlite_master where name = 'shown'").fetchall() == []
+        assert log._file.db.execute("select name from sqlite_master where name = 'shown'").fetchall() == []
         log.append([clicks_of(click(1), 1000)], 0.0)
         assert log.read(0, 2, 1000).text == impression(1) + click(1)
 

@@ -17,8 +17,7 @@ from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Kept, Places
 from elastic_ctr.store import NotInStore, StoreError
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.calendar.stream_schedule import places_after
-from elastic_ctr.training.master.calendar.windows import cut_window, first_offsets
+from elastic_ctr.training.master.calendar.stream_schedule import cut_window, first_offsets, places_after
 from elastic_ctr.training.trainer.task_lines import pieces_of
 from fuzz.rotations import Rotations
 

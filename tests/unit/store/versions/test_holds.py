@@ -6,7 +6,7 @@ import pytest
 
 from elastic_ctr.store import Store, open_store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.holds import Hold, is_gone, is_resumed, newest_hold, write_hold, write_resumption
+from elastic_ctr.store.versions.safeguards import Hold, is_gone, is_resumed, newest_hold, write_hold, write_resumption
 
 
 @pytest.fixture

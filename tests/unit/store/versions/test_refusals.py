@@ -4,7 +4,7 @@ import pytest
 
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.refusals import Refusal, read_refusals, refused_below, write_refusal
+from elastic_ctr.store.versions.safeguards import Refusal, read_refusals, refused_below, write_refusal
 
 
 @pytest.fixture

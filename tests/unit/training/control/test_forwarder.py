@@ -14,9 +14,8 @@ import pytest
 
 from certificates import Authority
 from elastic_ctr.runtime.auth import TokenFile, Tokens
-from elastic_ctr.runtime.lifecycle import dies_with_this_process
-from elastic_ctr.training.control.forwarder import Credentials, Destination, Expose
-from elastic_ctr.training.control.mutual_tls import over_tls
+from elastic_ctr.runtime.child_process import dies_with_this_process
+from elastic_ctr.training.control.forwarder import Destination, Expose, ForwarderSecrets, over_tls
 from elastic_ctr.training.control.proof import MAGIC, ProofRefused, check_and_prove, new_life, prove_and_check
 from elastic_ctr.training.control.pump import pump
 from elastic_ctr.training.control.server_call import connect, ping
@@ -242,7 +241,7 @@ def test_a_destination_is_a_host_a_port_and_a_life() -> None:
 
 def test_credentials_are_read_again_for_each_connection(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("old one")
-    credentials = Credentials(TokenFile(tmp_path / "token"), None)
+    credentials = ForwarderSecrets(TokenFile(tmp_path / "token"), None)
     assert credentials.secrets() == ["one"]
     (tmp_path / "token").write_text("new two\nold one\n")
     assert credentials.secrets() == ["two", "one"]
@@ -337,7 +336,7 @@ def test_a_pump_in_tls_passes_nothing_on_that_is_no_record_of_tls(tls: Path) -> 
 
 
 def test_strangers_that_are_silent_keep_no_place_of_other_peers(tmp_path: Path) -> None:
-    one = Expose(tmp_path / "8801", LIFE, Credentials(Tokens(), None))
+    one = Expose(tmp_path / "8801", LIFE, ForwarderSecrets(Tokens(), None))
 
     taken = [one._has_place("10.0.0.1") for _ in range(100)]
 
@@ -430,7 +429,7 @@ def test_a_third_party_between_two_ends_of_tls_is_refused_though_it_has_a_certif
 PARENT = """
 import sys, time
 from pathlib import Path
-from elastic_ctr.training.control.forwarder_process import reach
+from elastic_ctr.training.control.server_sockets import reach
 folder, address = sys.argv[1:]
 print(reach(Path(folder), [address], token=folder + "/token", tls=None).pid, flush=True)
 time.sleep(600)

@@ -3,7 +3,7 @@ import sys
 
 _GIVES_UP = """
 import errno, socket
-from elastic_ctr.training.control.listen_filter import listen_nowhere
+from elastic_ctr.training.control.server_sockets import listen_nowhere
 
 assert listen_nowhere()
 with socket.socket() as server, socket.socket() as client:

@@ -48,11 +48,11 @@ class StreamWorld(World):
 
     def done(self, passes: int) -> None:
         """Go on until so many passes are done."""
-        self.until(lambda: sum(each.state == "done" for each in self.ledger.passes()) >= passes)
+        self.until(lambda: sum(each.state == "done" for each in self.ledger.passes.all()) >= passes)
 
     def done_up_to(self, ordinal: int) -> None:
         def done() -> bool:
-            return any(each.state == "done" and each.ordinal == ordinal for each in self.ledger.passes())
+            return any(each.state == "done" and each.ordinal == ordinal for each in self.ledger.passes.all())
 
         self.until(done)
 

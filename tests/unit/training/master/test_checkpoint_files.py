@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.generations.checkpoint_files import (
-    Published,
+    PublishedSample,
     PublishRefused,
     checkpoint_name,
     compare,
@@ -62,7 +62,7 @@ def test_values_equal_within_their_printed_digits_are_accepted() -> None:
 def test_six_printed_digits_of_any_trained_values_are_accepted(rows: list[tuple[float, float, float]]) -> None:
     pulled = np.array(rows, np.float32)
 
-    published: Published = compare(KEYS, pulled, [exported(KEYS.tolist(), printed(pulled))], 3)
+    published: PublishedSample = compare(KEYS, pulled, [exported(KEYS.tolist(), printed(pulled))], 3)
 
     assert published.left_out == 0
 

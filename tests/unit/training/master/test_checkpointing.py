@@ -7,7 +7,7 @@ import pytest
 from elastic_ctr.store import StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import published_versions
-from elastic_ctr.store.versions.refusals import Refusal, read_refusals, write_refusal
+from elastic_ctr.store.versions.safeguards import Refusal, read_refusals, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.training_status import status
 from training.master.world import LEASE, World, data_of, world
@@ -181,7 +181,7 @@ def test_a_save_that_the_ledger_could_not_record_is_reported_again_and_taken(
 
     task = saver.task
     with monkeypatch.context() as patch:
-        patch.setattr(one.ledger, "set_save", full)
+        patch.setattr(one.ledger.saves, "update", full)
         with pytest.raises(sqlite3.OperationalError):
             saver.report()
     saver.task = task
@@ -197,14 +197,14 @@ def test_files_of_pservers_are_not_lost_when_the_ledger_could_not_record_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = world(tmp_path)
-    one.until(lambda: (save := one.ledger.save_of(1)) is not None and save.stage == "saved")
-    set_save = one.ledger.set_save
+    one.until(lambda: (save := one.ledger.saves.of(1)) is not None and save.stage == "saved")
+    set_save = one.ledger.saves.update
 
     def full_once(*given: Any, **columns: Any) -> None:
-        monkeypatch.setattr(one.ledger, "set_save", set_save)
+        monkeypatch.setattr(one.ledger.saves, "update", set_save)
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(one.ledger, "set_save", full_once)
+    monkeypatch.setattr(one.ledger.saves, "update", full_once)
     first, second = one.pservers
     first.sync()
     first.sync()
@@ -267,7 +267,7 @@ def test_a_version_that_its_scorer_gives_up_is_refused_with_its_sentence_and_the
     one.fill = fill  # type: ignore[method-assign]
     one.finish()
 
-    assert [(v["kind"], v["state"], v["reason"]) for v in one.ledger.versions()] == [
+    assert [(v["kind"], v["state"], v["reason"]) for v in one.ledger.saves.versions()] == [
         ("base", "published", ""),
         ("delta", "refused", "it scores otherwise"),
         ("base", "published", ""),
@@ -276,7 +276,7 @@ def test_a_version_that_its_scorer_gives_up_is_refused_with_its_sentence_and_the
 
 def test_a_master_restarted_after_one_of_two_exports_still_hears_of_the_first(tmp_path: Path) -> None:
     one = world(tmp_path)
-    one.until(lambda: (save := one.ledger.save_of(1)) is not None and save.stage == "saved")
+    one.until(lambda: (save := one.ledger.saves.of(1)) is not None and save.stage == "saved")
     for _ in range(2):
         one.pservers[0].sync()
     assert not one.pservers[0].saved
@@ -294,7 +294,7 @@ def test_a_day_that_ends_with_an_empty_hour_has_its_base_checked_with_the_lines_
         records={"20200401/23/one": 0, "20200401/23/two": 0},
     )
 
-    one.until(lambda: len(one.ledger.passes()) == 2)
+    one.until(lambda: len(one.ledger.passes.all()) == 2)
     one.until(lambda: any(t.task is not None and t.task.phase == control.SAVE for t in one.trainers))
 
     saver = next(t for t in one.trainers if t.task is not None)
@@ -312,8 +312,8 @@ def test_an_empty_last_hour_saves_what_the_hours_before_it_left_unsaved(tmp_path
 
     one.finish()
 
-    assert [(v["kind"], v["pass"]) for v in one.ledger.versions()] == [("base", 1), ("delta", 3)]
-    assert [row["pass"] for row in one.ledger.checkpoints()] == [1, 3]
+    assert [(v["kind"], v["pass"]) for v in one.ledger.saves.versions()] == [("base", 1), ("delta", 3)]
+    assert [row["pass"] for row in one.ledger.saves.checkpoints()] == [1, 3]
 
 
 def test_an_empty_last_hour_after_a_version_of_everything_makes_none(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_an_empty_last_hour_after_a_version_of_everything_makes_none(tmp_path: P
 
     one.finish()
 
-    assert [v["pass"] for v in one.ledger.versions()] == [1, 2]
+    assert [v["pass"] for v in one.ledger.saves.versions()] == [1, 2]
 
 
 def test_a_store_that_is_away_while_a_save_is_ordered_costs_no_result(tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ def lose_output(one: World) -> None:
 
 
 def kinds(one: World) -> list[str]:
-    return [version["kind"] for version in one.ledger.versions()]
+    return [version["kind"] for version in one.ledger.saves.versions()]
 
 
 def test_when_the_base_is_gone_from_the_store_the_next_version_is_a_base(
@@ -441,7 +441,7 @@ def test_when_the_base_is_gone_from_the_store_the_next_version_is_a_base(
 ) -> None:
     one = world(tmp_path, data=data_of(end="20200401/03"))
     one.until(lambda: kinds(one) == ["base", "delta"])
-    base = one.ledger.versions()[0]["id"]
+    base = one.ledger.saves.versions()[0]["id"]
 
     lose_output(one)
     one.finish()
@@ -455,7 +455,7 @@ def test_a_delta_is_no_parent_either_once_it_is_gone_from_the_store(tmp_path: Pa
     one = world(tmp_path, data=data_of(end="20200401/02"))
     one.until(lambda: kinds(one) == ["base", "delta"])
 
-    one.store.delete(layout.version_manifest(one.ledger.versions()[-1]["id"]))
+    one.store.delete(layout.version_manifest(one.ledger.saves.versions()[-1]["id"]))
     one.finish()
 
     assert kinds(one) == ["base", "delta", "base"]
@@ -471,7 +471,7 @@ def test_a_restarted_master_says_that_the_base_is_gone(tmp_path: Path, caplog: p
 
     assert "the next version is a base" in caplog.text
     one.finish()
-    assert [(v["kind"], v["pass"]) for v in one.ledger.versions()] == [("base", 1), ("base", 2), ("delta", 3)]
+    assert [(v["kind"], v["pass"]) for v in one.ledger.saves.versions()] == [("base", 1), ("base", 2), ("delta", 3)]
 
 
 @pytest.mark.parametrize("stage", ["ordered", "begun", "saved", "written", "exported"])
@@ -479,7 +479,7 @@ def test_a_delta_whose_base_was_lost_with_the_store_is_given_up_when_the_master_
     tmp_path: Path, stage: str
 ) -> None:
     one = world(tmp_path)
-    one.until(lambda: (save := one.ledger.save_of(2)) is not None and save.stage == stage)
+    one.until(lambda: (save := one.ledger.saves.of(2)) is not None and save.stage == stage)
     lose_output(one)
 
     one.start_master()
@@ -511,27 +511,27 @@ def test_a_store_that_is_away_when_the_master_starts_is_no_lost_base(tmp_path: P
 
 def test_after_a_refused_version_the_next_one_is_a_base_and_the_status_says_so(tmp_path: Path) -> None:
     one = world(tmp_path, data=data_of(end="20200401/03"))
-    one.until(lambda: len(one.ledger.versions()) == 2)
-    refused = one.ledger.versions()[1]["id"]
+    one.until(lambda: len(one.ledger.saves.versions()) == 2)
+    refused = one.ledger.saves.versions()[1]["id"]
 
     write_refusal(one.store, Refusal(version=refused, reason="a part is damaged", refused_at=1.0))
-    one.coordinator.save_steps.versions_refused(read_refusals(one.store))
-    due = status(one.coordinator)["baseDue"]
+    one.coordinator.planning.refused_versions(read_refusals(one.store))
+    due = status(one.coordinator).base_due
     one.finish()
 
     assert (
         due
         == f"version {refused} was refused (a part is damaged), and no delta can stand on it; the next version is a base"
     )
-    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "base", "delta"]
-    assert status(one.coordinator)["baseDue"] == ""
+    assert [each["kind"] for each in one.ledger.saves.versions()] == ["base", "delta", "base", "delta"]
+    assert status(one.coordinator).base_due == ""
 
 
 def test_a_new_refusal_in_the_store_is_found_before_a_delta_is_ordered(tmp_path: Path) -> None:
     one = world(tmp_path, data=data_of(end="20200401/02"))
-    one.until(lambda: len(one.ledger.versions()) == 1)
+    one.until(lambda: len(one.ledger.saves.versions()) == 1)
 
-    write_refusal(one.store, Refusal(version=one.ledger.versions()[0]["id"], reason="x", refused_at=1.0))
+    write_refusal(one.store, Refusal(version=one.ledger.saves.versions()[0]["id"], reason="x", refused_at=1.0))
     one.finish()
 
-    assert [each["kind"] for each in one.ledger.versions()] == ["base", "base", "delta"]
+    assert [each["kind"] for each in one.ledger.saves.versions()] == ["base", "base", "delta"]

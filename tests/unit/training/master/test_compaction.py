@@ -10,11 +10,10 @@ from elastic_ctr.cube.placement import abandoned_versions, versions_to_delete
 from elastic_ctr.cube.transfer.catalog import followed_by_checkpoints
 from elastic_ctr.store import NotInStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.holds import Hold
 from elastic_ctr.store.versions.manifest import CheckpointManifest, published_versions, read_checkpoint, read_version
-from elastic_ctr.store.versions.refusals import Refusal, write_refusal
+from elastic_ctr.store.versions.safeguards import Hold, Refusal, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.ledger import touched
+from elastic_ctr.training.master.ledger import key_table
 from elastic_ctr.training.master.ledger.rows import CompactionRow, HoldRow
 from elastic_ctr.training.master.work import publisher
 from training.master.stream_world import StreamWorld
@@ -35,7 +34,7 @@ def grown(folder: Path, passes: int = 3, **given: Any) -> StreamWorld:
 
 def goes_on(one: StreamWorld, passes: int = 1, *, seconds: float = 0) -> None:
     """`seconds` go by before each pass."""
-    done = sum(each.state == "done" for each in one.ledger.passes())
+    done = sum(each.state == "done" for each in one.ledger.passes.all())
     for number in range(passes):
         one.now += seconds
         one.append(10)
@@ -57,11 +56,11 @@ def compacted_bases(one: StreamWorld) -> list[int]:
 
 
 def compacted_checkpoints(one: StreamWorld) -> list[CheckpointManifest]:
-    return [read_checkpoint(one.store, each["name"]) for each in one.ledger.checkpoints() if each["compacted"]]
+    return [read_checkpoint(one.store, each["name"]) for each in one.ledger.saves.checkpoints() if each["compacted"]]
 
 
 def steps(one: StreamWorld) -> list[tuple[str, ...]]:
-    return [save.steps for each in one.ledger.passes() if (save := one.ledger.save_of(each.ordinal)) is not None]
+    return [save.steps for each in one.ledger.passes.all() if (save := one.ledger.saves.of(each.ordinal)) is not None]
 
 
 @pytest.fixture
@@ -84,14 +83,14 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[control.Job]:
 
 def test_the_next_delta_changes_the_new_base_and_has_all_keys_since(tmp_path: Path) -> None:
     one = grown(tmp_path)
-    before = one.ledger.chain()
+    before = one.ledger.saves.chain()
     goes_on(one, 3)
 
     [base] = compacted_bases(one)
     manifest, followed = read_version(one.store, base), read_version(one.store, before[-1])
     assert (manifest.kind, manifest.base, manifest.parent, manifest.compacts) == ("base", base, None, before[-1])
     assert (manifest.offsets, manifest.samples) == (followed.offsets, followed.samples)
-    assert one.ledger.chain()[0] == base
+    assert one.ledger.saves.chain()[0] == base
     assert one.trained_is_answered()
     # Nothing but the first base has walked the table.
     assert steps(one) == [("base", "checkpoint"), *5 * [("touched",)]]
@@ -108,13 +107,13 @@ def test_deltas_go_on_while_it_is_under_way_and_none_of_their_keys_is_lost(
     row = under_way(one)
     goes_on(one, 3, seconds=6)
     assert under_way(one) == row
-    meanwhile = one.ledger.chain()
+    meanwhile = one.ledger.saves.chain()
     assert one.trained_is_answered()
 
     slow.clear()
     goes_on(one, 2)
 
-    first = read_version(one.store, one.ledger.chain()[1])
+    first = read_version(one.store, one.ledger.saves.chain()[1])
     assert (first.parent, first.base) == (row.version, row.version)
     # It is older than all that was published meanwhile: cube-transfer never builds it for itself.
     assert row.follows < row.version < meanwhile[-1] < first.version
@@ -131,7 +130,7 @@ def test_a_recovery_returns_to_what_it_has_made(tmp_path: Path, damaged: bool) -
     goes_on(one)
     one.until(lambda: len(compacted_checkpoints(one)) == 2)
     # The second one is of the same pass as the checkpoint by log that it began with.
-    *_, by_log, compacted = one.ledger.checkpoints()
+    *_, by_log, compacted = one.ledger.saves.checkpoints()
     assert (compacted["compacted"], compacted["pass"]) == (True, by_log["pass"])
     assert by_log["stands_on"] == compacted_checkpoints(one)[0].name
     if damaged:
@@ -166,7 +165,7 @@ def test_it_goes_on_after_a_loss_or_begins_again(tmp_path: Path, slow: list[cont
     # A later one may have followed.
     bases = compacted_bases(one)
     assert (row.version in bases) == (how == "master")
-    assert one.ledger.chain()[0] in bases
+    assert one.ledger.saves.chain()[0] in bases
     all_is_answered(one)
 
 
@@ -199,12 +198,12 @@ def test_a_table_whose_base_leaves_keys_out_is_not_compacted(tmp_path: Path, tab
     one = grown(tmp_path)
     one.settings = one.settings.model_copy(update={"model": one.settings.model.model_copy(update={"table": table})})
     one.ledger.set_facts(compaction=None)
-    one.coordinator._saves.compaction._settings = one.settings
+    one.coordinator.saves.compaction._settings = one.settings
     one.now += 6
     goes_on(one, 3)
 
     assert one.ledger.facts.compaction is None
-    assert len(one.ledger.chain()) == 6
+    assert len(one.ledger.saves.chain()) == 6
 
 
 def test_the_checkpoint_that_is_compacted_is_kept(tmp_path: Path, slow: list[control.Job]) -> None:
@@ -218,7 +217,7 @@ def test_the_checkpoint_that_is_compacted_is_kept(tmp_path: Path, slow: list[con
     goes_on(one, 2)
     one.now += 6
     goes_on(one, 2)
-    assert row.log_of not in [each["name"] for each in one.ledger.checkpoints()]
+    assert row.log_of not in [each["name"] for each in one.ledger.saves.checkpoints()]
 
 
 def until_committed(one: StreamWorld) -> CompactionRow:
@@ -239,7 +238,7 @@ def test_a_version_that_is_refused_while_it_is_under_way_is_in_no_base(tmp_path:
     slow.clear()
     goes_on(one, 3)
 
-    base = read_version(one.store, one.ledger.chain()[0])
+    base = read_version(one.store, one.ledger.saves.chain()[0])
     assert base.compacts is None
     assert base.version > row.version
     assert row.version not in compacted_bases(one)
@@ -254,7 +253,7 @@ def test_a_refusal_that_is_found_when_it_would_be_adopted_counts(tmp_path: Path,
     write_refusal(one.store, Refusal(version=row.follows, reason="scores differ", refused_at=0))
     goes_on(one, 3)
 
-    base = read_version(one.store, one.ledger.chain()[0])
+    base = read_version(one.store, one.ledger.saves.chain()[0])
     assert base.compacts is None
     assert base.version > row.version
     assert one.ledger.facts.compaction is None
@@ -278,8 +277,8 @@ def test_one_that_was_begun_before_a_day_ended_is_not_adopted_behind_it(
     goes_on(one, 3)
 
     assert ("shrink", "base", "batch", "checkpoint") in steps(one)
-    assert row.version not in one.ledger.chain()
-    assert read_version(one.store, one.ledger.chain()[0]).compacts is None
+    assert row.version not in one.ledger.saves.chain()
+    assert read_version(one.store, one.ledger.saves.chain()[0]).compacts is None
     all_is_answered(one)
 
 
@@ -293,8 +292,8 @@ def test_one_whose_base_is_gone_before_it_is_adopted_makes_room_for_another(
     one.store.delete(layout.version_manifest(row.version))
     goes_on(one, 8, seconds=200)
 
-    assert row.version not in one.ledger.chain()
-    assert one.ledger.chain()[0] in compacted_bases(one)
+    assert row.version not in one.ledger.saves.chain()
+    assert one.ledger.saves.chain()[0] in compacted_bases(one)
     all_is_answered(one)
 
 
@@ -310,7 +309,7 @@ def test_no_retention_deletes_what_is_committed_and_not_adopted(tmp_path: Path, 
 
     # Held, the table is saved each fifteen minutes, however seldom it is saved else.
     assert steps(one)[-3:] == 3 * [("checkpoint",)]
-    assert row.name in [each["name"] for each in one.ledger.checkpoints()]
+    assert row.name in [each["name"] for each in one.ledger.saves.checkpoints()]
     manifests = {each: read_version(one.store, each) for each in published_versions(one.store)}
     followed = followed_by_checkpoints(one.store)
     assert row.version not in versions_to_delete(manifests, {}, followed.parents | followed.log, 5)
@@ -353,7 +352,7 @@ def test_many_keys_end_it_before_they_are_forgotten(
     tmp_path: Path, slow: list[control.Job], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Of more tasks than come between two checkpoints by log, and of fewer than these here.
-    monkeypatch.setattr(touched, "_MOST_BYTES", 200)
+    monkeypatch.setattr(key_table, "_MOST_BYTES", 200)
     one = grown(tmp_path)
     goes_on(one)
     row = under_way(one)
@@ -362,7 +361,7 @@ def test_many_keys_end_it_before_they_are_forgotten(
     assert one.ledger.facts.compaction != row
     assert f"the compaction of {row.log_of} is given up: the keys trained since have more than" in caplog.text
     assert {*steps(one)} == {("base", "checkpoint"), ("touched",)}
-    assert [each["kind"] for each in one.ledger.versions()].count("base") == 1
+    assert [each["kind"] for each in one.ledger.saves.versions()].count("base") == 1
     slow.clear()
     all_is_answered(one)
 

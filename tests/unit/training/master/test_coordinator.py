@@ -13,12 +13,12 @@ def test_two_passes_go_from_their_hours_to_two_versions(tmp_path: Path) -> None:
 
     one.finish()
 
-    states = [(each.id, each.state) for each in one.ledger.passes()]
+    states = [(each.id, each.state) for each in one.ledger.passes.all()]
     assert states == [("20200401/00", "done"), ("20200401/01", "done")]
-    assert [v["kind"] for v in one.ledger.versions()] == ["base", "delta"]
-    assert published_versions(one.store) == [v["id"] for v in one.ledger.versions()]
+    assert [v["kind"] for v in one.ledger.saves.versions()] == ["base", "delta"]
+    assert published_versions(one.store) == [v["id"] for v in one.ledger.saves.versions()]
     assert set(one.trained().values()) == {1}
-    assert one.coordinator.counted() == {
+    assert one.ledger.passes.counted() == {
         "files": 4,
         "records": 4 * RECORDS,
         "trained": 4 * RECORDS,
@@ -90,7 +90,7 @@ def test_a_master_that_restarts_keeps_generation_leases_and_saver(tmp_path: Path
     one.finish()
     assert one.coordinator.generation == 1
     assert set(one.trained().values()) == {1}
-    assert one.coordinator.counted()["repeated"] == 0
+    assert one.ledger.passes.counted()["repeated"] == 0
 
 
 @pytest.mark.parametrize("rounds", range(1, 30, 2))
@@ -103,7 +103,7 @@ def test_a_master_restarted_at_any_moment_finishes_the_same_work(tmp_path: Path,
     one.finish()
 
     assert set(one.trained().values()) == {1}
-    assert [v["state"] for v in one.ledger.versions()] == ["published", "published"]
+    assert [v["state"] for v in one.ledger.saves.versions()] == ["published", "published"]
     assert one.coordinator.generation == 1
 
 
@@ -157,7 +157,7 @@ def test_records_that_a_check_cannot_predict_and_an_operator_skips_are_left_out_
 
 def test_a_pass_that_was_stopped_in_training_is_retried_from_the_checkpoint_before_it(tmp_path: Path) -> None:
     one = world(tmp_path, config={"max_failures": 1})
-    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    one.until(lambda: len(one.ledger.saves.checkpoints()) == 1)
     trainer = one.until_phase(control.TRAIN)
     other = one.until_phase(control.TRAIN, 1)
     other.work()
@@ -169,7 +169,7 @@ def test_a_pass_that_was_stopped_in_training_is_retried_from_the_checkpoint_befo
 
     assert one.coordinator.generation == 2
     assert set(one.trained().values()) == {1}
-    assert one.coordinator.counted()["parked"] == 0
+    assert one.ledger.passes.counted()["parked"] == 0
 
 
 def test_totals_only_grow_whatever_is_read_or_trained_again(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_totals_only_grow_whatever_is_read_or_trained_again(tmp_path: Path) -> N
     seen: list[dict[str, int]] = []
 
     def look() -> bool:
-        seen.append(one.ledger.totals())
+        seen.append(one.ledger.passes.totals())
         return True
 
     one.until(lambda: look() and one.reason() != "")
@@ -193,7 +193,7 @@ def test_totals_only_grow_whatever_is_read_or_trained_again(tmp_path: Path) -> N
     assert seen[-1] == {
         "files": 4, "records": 6 * RECORDS, "refused": 1, "trained": 5 * RECORDS, "repeated": 0, "rolled_back": RECORDS,
     }  # fmt: skip
-    assert one.ledger.passes()[-1].auc_before == 0.5
+    assert one.ledger.passes.all()[-1].auc_before == 0.5
 
 
 def test_the_records_of_a_pass_of_one_file_come_in_another_order_the_same_in_every_phase(tmp_path: Path) -> None:
@@ -229,4 +229,4 @@ def test_a_task_of_several_files_names_them_and_no_trainer_of_an_earlier_release
     one.coordinator.report(result)
 
     assert "most of them are in 20200401/00/three (4)" in one.reason()
-    assert one.coordinator.counted()["files"] == 3
+    assert one.ledger.passes.counted()["files"] == 3

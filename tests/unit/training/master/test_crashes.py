@@ -47,7 +47,7 @@ class Mortal(World):
     def start_master(self) -> None:
         super().start_master()
         # What a power cut takes is not asked here.
-        self.ledger._db.execute("pragma synchronous = off")
+        self.ledger.db.execute("pragma synchronous = off")
         self.coordinator = Calls(self, self.coordinator)  # type: ignore[assignment]
 
     def turn(self) -> None:
@@ -110,7 +110,7 @@ def saved_and_killed(folder: Path, patch: pytest.MonkeyPatch, commit: int, what:
     saver = saver_of(one, "save:2")
     with killed_after(commit, patch) as made:
         what(one, saver)
-        one.until(lambda: (save := one.ledger.save_of(2)) is not None and save.stage == "done")
+        one.until(lambda: (save := one.ledger.saves.of(2)) is not None and save.stage == "done")
     one.finish()
     assert len(set(one.saved)) == len(one.saved), f"killed after commit {commit}: {one.saved}"
     assert set(one.trained().values()) == {1}, f"killed after commit {commit}"
@@ -127,7 +127,7 @@ def parked_and_killed(folder: Path, patch: pytest.MonkeyPatch, commit: int) -> b
     if one.reason():
         one.start_master()
     one.finish()
-    counts = one.coordinator.counted()
+    counts = one.ledger.passes.counted()
     one.ledger.close()
     assert counts["records"] == counts["trained"], f"killed after commit {commit}"
     return len(made) >= commit

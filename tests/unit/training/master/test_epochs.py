@@ -6,8 +6,7 @@ import pytest
 
 from elastic_ctr.store.versions.manifest import VersionManifest, published_versions, read_version
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.ledger.ledger_learning import Learning
-from elastic_ctr.training.master.ledger.rows import StartedFrom
+from elastic_ctr.training.master.ledger.rows import Learning, StartedFrom
 from elastic_ctr.training.master.training_status import status
 from training.master.stream_world import StreamWorld
 from training.master.world import LEASE, RECORDS, World, data_of, world
@@ -30,7 +29,7 @@ def test_each_epoch_is_a_round_over_the_whole_pass(tmp_path: Path) -> None:
     trained = [task for task, phase in one.leases if phase == control.TRAIN]
     assert [sorted(trained[i : i + 2]) for i in (0, 2, 4)] == [sorted(set(trained))] * 3
     assert set(one.trained().values()) == {3}
-    assert one.coordinator.counted()["trained"] == 2 * RECORDS
+    assert one.ledger.passes.counted()["trained"] == 2 * RECORDS
 
 
 ONE_HOUR = data_of(end="20200401/00")
@@ -53,7 +52,7 @@ def test_a_small_pass_is_trained_in_two_epochs_of_growing_batches_and_said_so(
     assert epochs_of(one) == [(control.TRAIN, 1), (control.TRAIN, 2), (control.EVALUATE, 2)]
     assert [task.batch_size for task in one.tasks if task.phase == control.TRAIN] == [16, 16, 64, 64]
     assert {task.batch_size for task in one.tasks if task.phase in (control.CHECK, control.EVALUATE)} == {512}
-    assert one.ledger.learning(1).batch_sizes == (16, 64)
+    assert one.ledger.figures.learning(1).batch_sizes == (16, 64)
     assert "pass 20200401/00: epoch 2 over 20 records in batches of 64" in caplog.text
 
 
@@ -77,9 +76,9 @@ def test_held_out_records_are_in_no_training_and_decide_on_the_next_epoch(tmp_pa
         logits={1: 0.0, 2: 0.0},
         config={"evaluate": False},
     )
-    one.until(lambda: one.ledger.learning(1).losses)
+    one.until(lambda: one.ledger.figures.learning(1).losses)
     with one.ledger:
-        one.ledger.set_learning(1, Learning(losses=(0.9,)))
+        one.ledger.figures.set_learning(1, Learning(losses=(0.9,)))
 
     one.finish()
 
@@ -88,8 +87,8 @@ def test_held_out_records_are_in_no_training_and_decide_on_the_next_epoch(tmp_pa
     assert {(task.phase, task.records, task.all_records) for task in one.tasks if task.phase != control.SAVE and task.path} == {
         (control.CHECK, 0, 0), (control.TRAIN, 8, 10), (control.EVALUATE, 2, 10),
     }  # fmt: skip
-    assert one.coordinator.counted()["trained"] == 2 * 8
-    assert list(one.ledger.learning(1).losses) == pytest.approx([0.9, 0.6931, 0.6931], abs=1e-3)
+    assert one.ledger.passes.counted()["trained"] == 2 * 8
+    assert list(one.ledger.figures.learning(1).losses) == pytest.approx([0.9, 0.6931, 0.6931], abs=1e-3)
 
 
 @pytest.mark.parametrize(("first", "then"), [(0.2, 0.0), (0.0, 0.2), (0.2, 0.5)])
@@ -97,7 +96,7 @@ def test_a_pass_keeps_the_holdout_of_its_check_when_the_setting_changes(
     tmp_path: Path, first: float, then: float
 ) -> None:
     one = world(tmp_path, data=data_of(end="20200401/01", holdout=first))
-    one.until(lambda: one.ledger.tasks(1, "done"))
+    one.until(lambda: one.ledger.tasks.of(1, "done"))
 
     one.data = data_of(end="20200401/01", holdout=then)
     one.start_master()
@@ -105,7 +104,7 @@ def test_a_pass_keeps_the_holdout_of_its_check_when_the_setting_changes(
 
     shares = {(task.pass_id, task.holdout) for task in one.tasks if task.phase in (control.CHECK, control.TRAIN)}
     assert shares == {("20200401/00", first), ("20200401/01", then)}
-    counted, held_out = one.coordinator.counted(), round(2 * RECORDS * first) + round(2 * RECORDS * then)
+    counted, held_out = one.ledger.passes.counted(), round(2 * RECORDS * first) + round(2 * RECORDS * then)
     assert (counted["heldOut"], counted["trained"]) == (held_out, 4 * RECORDS - held_out)
 
 
@@ -119,7 +118,7 @@ def test_held_out_records_of_a_lost_trainer_are_not_repeated(tmp_path: Path) -> 
 
     one.finish()
 
-    counted = one.coordinator.counted()
+    counted = one.ledger.passes.counted()
     assert counted["repeated"] == 8
     assert counted["trained"] + counted["heldOut"] == counted["records"]
 
@@ -148,7 +147,7 @@ def test_a_recovery_begins_the_epochs_of_a_pass_again(tmp_path: Path) -> None:
     one.pservers[0].restart()
     one.finish()
 
-    assert one.ledger.learning(1).batch_sizes == (16, 64)
+    assert one.ledger.figures.learning(1).batch_sizes == (16, 64)
     assert set(one.trained().values()) == {2}
 
 
@@ -171,7 +170,7 @@ def test_the_first_click_rate_is_the_offset_of_the_model_for_its_life(tmp_path: 
 def test_the_offset_of_a_first_pass_that_is_taken_up_again_is_of_its_mended_labels(tmp_path: Path) -> None:
     one = world(tmp_path, shows=10)
     one.until(lambda: one.ledger.facts.offset is not None)
-    [first] = one.ledger.passes()[:1]
+    [first] = one.ledger.passes.all()[:1]
     one.coordinator._schedule.stop(first, "its labels are wrong")
     one.shows = 2
 
@@ -224,7 +223,7 @@ def test_the_shift_of_the_model_that_this_one_started_from_stays_until_there_is_
     saved = [task.save.offset for task in one.tasks if task.phase == control.SAVE]
     assert [task.offset for task in one.tasks if task.phase == control.CHECK] == pytest.approx([-0.3, -0.3])
     if evaluate:
-        assert one.ledger.learning(1).shift != pytest.approx(0.7)
+        assert one.ledger.figures.learning(1).shift != pytest.approx(0.7)
     else:
         assert saved == pytest.approx([-0.3] * len(saved))
 
@@ -234,7 +233,7 @@ def test_a_version_and_the_next_check_are_shifted_to_what_was_observed_and_train
 
     one.finish()
 
-    shift = one.ledger.learning(1).shift
+    shift = one.ledger.figures.learning(1).shift
     assert shift == pytest.approx(-0.5, abs=0.02)
     first, second = (
         {(task.phase, task.offset or task.save.offset) for task in one.tasks if task.pass_id == name}
@@ -251,7 +250,7 @@ def test_a_version_and_the_next_check_are_shifted_to_what_was_observed_and_train
 
 def test_a_model_that_was_trained_without_an_offset_gets_none_later(tmp_path: Path) -> None:
     one = world(tmp_path)
-    one.until(lambda: one.ledger.learning(1).batch_sizes)
+    one.until(lambda: one.ledger.figures.learning(1).batch_sizes)
     one.ledger.set_facts(offset=None)
 
     one.finish()
@@ -265,7 +264,7 @@ def test_a_file_without_records_is_checked_and_never_trained(tmp_path: Path) -> 
     one.finish()
 
     assert len(one.trained()) == 3
-    assert one.coordinator.counted()["trained"] == 3 * RECORDS
+    assert one.ledger.passes.counted()["trained"] == 3 * RECORDS
 
 
 def test_more_refused_lines_than_allowed_stop_the_pass_before_any_training(tmp_path: Path) -> None:
@@ -295,16 +294,16 @@ def test_a_pass_without_a_key_of_the_slots_after_one_with_keys_is_trained_and_ch
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = world(tmp_path, keyless=("20200401/01/one", "20200401/01/two"))
-    one.until(lambda: one.coordinator.counted()["files"] == 4)
+    one.until(lambda: one.ledger.passes.counted()["files"] == 4)
 
     saver = one.until_phase(control.SAVE)
     assert saver.task is not None
     lines = [sample.line for sample in saver.task.save.samples]
     one.finish()
 
-    assert one.coordinator.counted()["trained"] == 4 * RECORDS
-    assert [version["state"] for version in one.ledger.versions()] == ["published"] * 2
-    assert lines == [line for line, _, _ in one.coordinator.save_steps.samples_of(1)]
+    assert one.ledger.passes.counted()["trained"] == 4 * RECORDS
+    assert [version["state"] for version in one.ledger.saves.versions()] == ["published"] * 2
+    assert lines == [line for line, _, _ in one.coordinator.saves.samples_of(1)]
     assert "pass 20200401/01: none of 20 lines has a key of data.slots" in caplog.text
 
 
@@ -313,7 +312,7 @@ def test_one_file_with_keys_is_enough_for_a_pass(tmp_path: Path) -> None:
 
     one.finish()
 
-    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+    assert one.ledger.passes.counted()["trained"] == 4 * RECORDS
 
 
 def test_refused_lines_below_the_limit_are_counted_and_the_pass_goes_on(tmp_path: Path) -> None:
@@ -321,7 +320,7 @@ def test_refused_lines_below_the_limit_are_counted_and_the_pass_goes_on(tmp_path
 
     one.finish()
 
-    counted = one.coordinator.counted()
+    counted = one.ledger.passes.counted()
     assert counted["refused"] == 3
     assert counted["records"] == counted["trained"] + counted["refused"] + counted["parked"]
 
@@ -331,14 +330,14 @@ def test_status_and_manifest_say_how_each_pass_was_learned(tmp_path: Path) -> No
 
     one.finish()
 
-    shown = status(one.coordinator)
+    shown = status(one.coordinator).to_dict()
     assert shown["offset"] == one.ledger.facts.offset
-    assert json.loads(json.dumps(shown["passes"][0]["learning"])) == {
-        "epochs": len(one.ledger.learning(1).batch_sizes),
-        "batchSizes": list(one.ledger.learning(1).batch_sizes),
+    assert shown["passes"][0]["learning"] == {
+        "epochs": len(one.ledger.figures.learning(1).batch_sizes),
+        "batchSizes": list(one.ledger.figures.learning(1).batch_sizes),
         "heldOut": 2 * round(RECORDS * 0.2),
-        "losses": list(one.ledger.learning(1).losses),
-        "shift": one.ledger.learning(1).shift,
+        "losses": list(one.ledger.figures.learning(1).losses),
+        "shift": one.ledger.figures.learning(1).shift,
     }
     assert shown["passes"][0]["learning"]["epochs"] == max(
         task.epoch for task in one.tasks if task.pass_id == "20200401/00"
@@ -355,15 +354,15 @@ def test_status_and_manifest_say_how_each_pass_was_learned(tmp_path: Path) -> No
 
 def test_a_pass_under_way_says_what_it_has_learned_so_far_and_one_rolled_back_nothing(tmp_path: Path) -> None:
     one = world(tmp_path, epochs=2, data=data_of(holdout=0.2))
-    one.until(lambda: [each.state for each in one.ledger.passes()] == ["done", "evaluating"])
-    before, now = (each["learning"] for each in status(one.coordinator)["passes"])
+    one.until(lambda: [each.state for each in one.ledger.passes.all()] == ["done", "evaluating"])
+    before, now = (each["learning"] for each in status(one.coordinator).to_dict()["passes"])
     assert (before["epochs"], before["shift"] is None) == (2, False)
     assert (now["epochs"], len(now["batchSizes"]), now["shift"]) == (2, 2, None)
 
     with one.ledger:
         one.ledger.roll_back(1)
 
-    before, now = (each["learning"] for each in status(one.coordinator)["passes"])
+    before, now = (each["learning"] for each in status(one.coordinator).to_dict()["passes"])
     assert before["epochs"] == 2
     assert (now["epochs"], now["batchSizes"], len(now["losses"]), now["shift"]) == (0, [], 1, None)
     assert now["heldOut"] == 2 * round(RECORDS * 0.2)
@@ -373,8 +372,8 @@ def test_a_pass_of_an_earlier_release_has_its_epochs_alone(tmp_path: Path) -> No
     one = world(tmp_path, epochs=2, data=ONE_HOUR)
     one.finish()
     with one.ledger:
-        one.ledger._db.execute("delete from learning")
+        one.ledger.db.execute("delete from learning")
 
-    assert status(one.coordinator)["passes"][0]["learning"] == {
+    assert status(one.coordinator).to_dict()["passes"][0]["learning"] == {
         "epochs": 2, "batchSizes": [], "heldOut": 0, "losses": [], "shift": None,
     }  # fmt: skip

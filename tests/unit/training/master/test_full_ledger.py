@@ -41,7 +41,7 @@ class Patient(World):
     def start_master(self) -> None:
         super().start_master()
         # What a power cut takes is not asked here.
-        self.ledger._db.execute("pragma synchronous = off")
+        self.ledger.db.execute("pragma synchronous = off")
         self.coordinator = Calls(self.coordinator)  # type: ignore[assignment]
 
     def turn(self) -> None:
@@ -85,7 +85,7 @@ def trained_and_full(folder: Path, patch: pytest.MonkeyPatch, commit: int) -> bo
     assert one.reason() == "", where
     assert set(one.trained().values()) == {1}, where
     assert len(set(one.saved)) == len(one.saved), where
-    counts = one.coordinator.counted()
+    counts = one.ledger.passes.counted()
     assert counts["records"] == counts["trained"], where
     assert counts["repeated"] == counts["rolledBack"] == 0, where
     assert [(row["role"], row["reason"]) for row in one.ledger.recoveries()] == [], where

@@ -7,7 +7,7 @@ import pytest
 
 from elastic_ctr.store.versions.manifest import read_checkpoint
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.work.publisher import Retention
+from elastic_ctr.training.master.work.publisher import CheckpointRetention
 from training.master.world import LEASE, RECORDS, World, data_of, world
 
 REPLACED = "training local was replaced by ctr-train-b"
@@ -16,7 +16,7 @@ REPLACED = "training local was replaced by ctr-train-b"
 def in_mid_pass(folder: Path, **given: Any) -> World:
     """One task of the second pass is trained, another is under way."""
     one = world(folder, **{"handover_seconds": 60, "files": ("one", "two", "three", "four"), **given})
-    one.until(lambda: len(one.ledger.passes()) == 2)
+    one.until(lambda: len(one.ledger.passes.all()) == 2)
     one.until_phase(control.TRAIN).report()
     return one
 
@@ -30,7 +30,7 @@ def last_reason(one: World) -> str:
 
 
 def everything_is_trained_once(one: World, tasks: int = 8, epochs: int = 1) -> None:
-    counted = one.coordinator.counted()
+    counted = one.ledger.passes.counted()
     assert len(one.trained()) == tasks
     assert set(one.trained().values()) == {epochs}
     assert counted["records"] == counted["trained"] + counted["refused"] == tasks * RECORDS
@@ -41,7 +41,7 @@ def everything_is_trained_once(one: World, tasks: int = 8, epochs: int = 1) -> N
 def test_a_training_replaced_in_mid_pass_loses_nothing(tmp_path: Path, servers: int) -> None:
     one = in_mid_pass(tmp_path)
     old = one.members()
-    trained = one.coordinator.counted()["trained"]
+    trained = one.ledger.passes.counted()["trained"]
     assert 4 * RECORDS < trained < 8 * RECORDS
 
     one.replace("ctr-train-b", servers)
@@ -49,10 +49,10 @@ def test_a_training_replaced_in_mid_pass_loses_nothing(tmp_path: Path, servers: 
 
     assert one.coordinator.generation == 2
     # What was under way was still ended and reported.
-    assert trained <= one.coordinator.counted()["trained"] < 8 * RECORDS
+    assert trained <= one.ledger.passes.counted()["trained"] < 8 * RECORDS
     one.finish()
     assert [each["reason"] for each in one.ledger.recoveries()] == [REPLACED]
-    assert one.coordinator.counted()["rolledBack"] == 0
+    assert one.ledger.passes.counted()["rolledBack"] == 0
     assert all(each.gone for each in old)
     everything_is_trained_once(one)
 
@@ -82,13 +82,13 @@ def test_an_idle_member_that_is_not_ending_saves_as_well(tmp_path: Path) -> None
 
     one.finish()
 
-    assert one.coordinator.counted()["rolledBack"] == 0
+    assert one.ledger.passes.counted()["rolledBack"] == 0
     everything_is_trained_once(one)
 
 
 def test_a_dead_training_holds_the_new_one_up_for_a_lease_and_no_longer(tmp_path: Path) -> None:
     one = in_mid_pass(tmp_path)
-    done = one.coordinator.counted()["trained"]
+    done = one.ledger.passes.counted()["trained"]
     one.pservers, one.trainers = [], []
     one.replace("ctr-train-b", 3)
     replaced_at = one.now
@@ -97,14 +97,14 @@ def test_a_dead_training_holds_the_new_one_up_for_a_lease_and_no_longer(tmp_path
 
     assert one.now - replaced_at < LEASE
     assert last_reason(one) == f"{REPLACED}, and was not saved once more: pserver 0, 1 of 2 is gone"
-    assert one.coordinator.counted()["rolledBack"] == done - 4 * RECORDS > 0
+    assert one.ledger.passes.counted()["rolledBack"] == done - 4 * RECORDS > 0
     one.finish()
     everything_is_trained_once_at_least(one)
 
 
 def everything_is_trained_once_at_least(one: World) -> None:
     """Also after a task was lost with its trainer: it is trained again."""
-    counted = one.coordinator.counted()
+    counted = one.ledger.passes.counted()
     assert set(one.trained().values()) == {1}
     assert counted["records"] == counted["trained"] == 8 * RECORDS
 
@@ -176,7 +176,7 @@ def test_a_master_that_restarts_meanwhile_goes_on_with_it(tmp_path: Path, rounds
     one.finish()
 
     assert [each["reason"] for each in one.ledger.recoveries()] == [REPLACED]
-    assert one.coordinator.counted()["rolledBack"] == 0
+    assert one.ledger.passes.counted()["rolledBack"] == 0
     everything_is_trained_once(one)
 
 
@@ -184,18 +184,20 @@ def test_a_master_that_restarts_meanwhile_goes_on_with_it(tmp_path: Path, rounds
 def test_a_pass_that_is_being_saved_ends_its_own_save(tmp_path: Path, stage: str) -> None:
     one = world(tmp_path, handover_seconds=60, data=data_of(end="20200401/02"))
     one.until(
-        lambda: len(one.ledger.passes()) == 2 and (save := one.ledger.save_of(2)) is not None and save.stage == stage
+        lambda: (
+            len(one.ledger.passes.all()) == 2 and (save := one.ledger.saves.of(2)) is not None and save.stage == stage
+        )
     )
 
     one.replace("ctr-train-b", 3)
     handed_over(one)
 
-    assert [each.state for each in one.ledger.passes()][:2] == ["done", "done"]
+    assert [each.state for each in one.ledger.passes.all()][:2] == ["done", "done"]
     assert last_reason(one) == REPLACED
     one.finish()
-    assert one.coordinator.counted()["rolledBack"] == 0
+    assert one.ledger.passes.counted()["rolledBack"] == 0
     # A delta's checkpoint comes before it: as after any recovery, the next one stands on the version that it follows.
-    assert [v["state"] for v in one.ledger.versions()] == ["published", "abandoned", "published"]
+    assert [v["state"] for v in one.ledger.saves.versions()] == ["published", "abandoned", "published"]
     everything_is_trained_once(one, tasks=6)
 
 
@@ -203,7 +205,9 @@ def test_a_loss_of_all_members_after_the_checkpoint_costs_the_version_alone(tmp_
     one = world(tmp_path, handover_seconds=60)
     one.until(
         lambda: (
-            len(one.ledger.passes()) == 2 and (save := one.ledger.save_of(2)) is not None and save.stage == "exported"
+            len(one.ledger.passes.all()) == 2
+            and (save := one.ledger.saves.of(2)) is not None
+            and save.stage == "exported"
         )
     )
     one.pservers, one.trainers = [], []
@@ -212,7 +216,7 @@ def test_a_loss_of_all_members_after_the_checkpoint_costs_the_version_alone(tmp_
     handed_over(one)
 
     assert last_reason(one) == REPLACED
-    assert one.coordinator.counted()["rolledBack"] == 0
+    assert one.ledger.passes.counted()["rolledBack"] == 0
     one.finish()
     everything_is_trained_once(one, tasks=4)
 
@@ -257,23 +261,23 @@ def test_a_pod_that_is_ending_in_a_training_that_goes_on_leaves_at_once(tmp_path
 
 def test_a_later_loss_goes_back_to_the_middle_of_the_pass_and_keeps_what_was_saved(tmp_path: Path) -> None:
     one = in_mid_pass(tmp_path, epochs=2)
-    one.until(lambda: (current := one.ledger.current_pass()) is not None and current.epoch == 2)
+    one.until(lambda: (current := one.ledger.passes.current()) is not None and current.epoch == 2)
     one.until_phase(control.TRAIN).report()
     one.replace("ctr-train-b", 3)
     handed_over(one)
-    kept = {task.id: (task.state, task.trained) for task in one.ledger.tasks(2)}
-    counted = one.coordinator.counted()
+    kept = {task.id: (task.state, task.trained) for task in one.ledger.tasks.of(2)}
+    counted = one.ledger.passes.counted()
     one.until_state("evaluating")
 
     one.pservers[-1].restart()
     one.pservers[-1].sync()
 
-    current = one.ledger.current_pass()
+    current = one.ledger.passes.current()
     assert current is not None
     assert (current.state, current.epoch) == ("training", 2)
-    assert {task.id: (task.state, task.trained) for task in one.ledger.tasks(2)} == kept
+    assert {task.id: (task.state, task.trained) for task in one.ledger.tasks.of(2)} == kept
     assert {state for state, _ in kept.values()} == {"done", "todo"}
-    after = one.coordinator.counted()
+    after = one.ledger.passes.counted()
     assert after["trained"] == counted["trained"]
     # A record counts once a task, whatever the rounds.
     assert after["rolledBack"] == RECORDS * sum(state == "todo" for state, _ in kept.values())
@@ -284,16 +288,16 @@ def test_a_later_loss_goes_back_to_the_middle_of_the_pass_and_keeps_what_was_sav
 def test_the_pass_that_is_over_goes_back_to_its_middle_where_it_made_no_checkpoint(tmp_path: Path) -> None:
     one = in_mid_pass(tmp_path, config={"checkpoint_per_pass": 10}, data=data_of(end="20200401/03"))
     one.replace("ctr-train-b", 3)
-    one.until(lambda: [p.state for p in one.ledger.passes()][:3] == ["done", "done", "training"])
-    versions = [v["id"] for v in one.ledger.versions()]
+    one.until(lambda: [p.state for p in one.ledger.passes.all()][:3] == ["done", "done", "training"])
+    versions = [v["id"] for v in one.ledger.saves.versions()]
 
     one.pservers[-1].restart()
     one.pservers[-1].sync()
 
-    assert [p.state for p in one.ledger.passes()][1:3] == ["training", "checked"]
-    assert [v["state"] for v in one.ledger.versions()] == ["published", "abandoned"]
+    assert [p.state for p in one.ledger.passes.all()][1:3] == ["training", "checked"]
+    assert [v["state"] for v in one.ledger.saves.versions()] == ["published", "abandoned"]
     one.finish()
-    assert [v["parent"] for v in one.ledger.versions()][2] == versions[0]
+    assert [v["parent"] for v in one.ledger.saves.versions()][2] == versions[0]
     everything_is_trained_once(one, tasks=16)
 
 
@@ -301,15 +305,15 @@ def test_the_next_whole_checkpoint_supersedes_the_one_in_mid_pass(tmp_path: Path
     one = in_mid_pass(tmp_path, config={"keep_checkpoints": 1}, data=data_of(end="20200401/02"))
     one.replace("ctr-train-b", 3)
     handed_over(one)
-    whole, middle = one.ledger.checkpoints()
+    whole, middle = one.ledger.saves.checkpoints()
 
     assert (whole["mid"], middle["mid"]["state"]) == (None, "training")
-    Retention(one.coordinator, one.store, 1, lambda: one.now).sweep()
-    assert [each["name"] for each in one.ledger.checkpoints()] == [whole["name"], middle["name"]]
+    CheckpointRetention(one.coordinator.lock, one.store, 1, lambda: one.now).sweep()
+    assert [each["name"] for each in one.ledger.saves.checkpoints()] == [whole["name"], middle["name"]]
     assert read_checkpoint(one.store, middle["name"]).pass_ordinal == 2
-    one.until(lambda: len(one.ledger.passes()) == 3)
-    assert [each["mid"] for each in one.ledger.checkpoints()] == [None]
-    assert one.ledger.checkpoints()[0]["name"] not in (whole["name"], middle["name"])
+    one.until(lambda: len(one.ledger.passes.all()) == 3)
+    assert [each["mid"] for each in one.ledger.saves.checkpoints()] == [None]
+    assert one.ledger.saves.checkpoints()[0]["name"] not in (whole["name"], middle["name"])
 
 
 def test_a_stopped_pass_begins_before_the_checkpoint_in_its_middle(tmp_path: Path) -> None:
@@ -327,6 +331,6 @@ def test_a_stopped_pass_begins_before_the_checkpoint_in_its_middle(tmp_path: Pat
 
     one.start_master()
 
-    assert [each["mid"] for each in one.ledger.checkpoints()] == [None]
+    assert [each["mid"] for each in one.ledger.saves.checkpoints()] == [None]
     one.finish()
     everything_is_trained_once_at_least(one)

@@ -49,7 +49,7 @@ class Interleavings(RuleBasedStateMachine):
             handover_seconds=30,
             features=features_of() if analyzed else None,
         )
-        self.world.ledger._db.execute("pragma synchronous = off")
+        self.world.ledger.db.execute("pragma synchronous = off")
 
     @rule(rounds=st.integers(1, 12))
     def go_on(self, rounds: int) -> None:
@@ -117,7 +117,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def master_restarts(self) -> None:
         self.world.start_master()
-        self.world.ledger._db.execute("pragma synchronous = off")
+        self.world.ledger.db.execute("pragma synchronous = off")
 
     @rule(servers=st.integers(2, 3), killed=st.booleans())
     def training_is_replaced(self, servers: int, killed: bool) -> None:
@@ -126,7 +126,7 @@ class Interleavings(RuleBasedStateMachine):
             world.pservers, world.trainers = [], []
         world.replace(f"training-{self.replacements}", servers)
         self.replacements += 1
-        world.ledger._db.execute("pragma synchronous = off")
+        world.ledger.db.execute("pragma synchronous = off")
 
     @rule(who=st.integers(0, 20))
     def somebody_of_the_training_before_is_killed(self, who: int) -> None:
@@ -146,7 +146,7 @@ class Interleavings(RuleBasedStateMachine):
             return
 
         def alive(one: Trainer) -> bool:
-            return one.task is not None and self.world.ledger.task_of_attempt(one.task.attempt) is not None
+            return one.task is not None and self.world.ledger.tasks.of_attempt(one.task.attempt) is not None
 
         held = [one.task.id for one in self.world.trainers if one.task is not None and alive(one)]
         assert len(held) == len(set(held))
@@ -169,7 +169,7 @@ class Interleavings(RuleBasedStateMachine):
         world = self.world
         world.until(lambda: world.coordinator.finished or world.reason() != "", 2000)
         assert world.reason() == ""
-        counted = world.coordinator.counted()
+        counted = world.ledger.passes.counted()
         assert counted["records"] == 5 * RECORDS + 2
         assert counted["heldOut"] == 5 * self.held_out
         assert counted["records"] == sum(counted[name] for name in ("trained", "heldOut", "refused", "parked"))
@@ -181,12 +181,12 @@ class Interleavings(RuleBasedStateMachine):
         assert again * (RECORDS - self.held_out) <= counted["repeated"]
         if not world.ledger.recoveries():
             assert again == 0
-        published = {v["id"]: v for v in world.ledger.versions() if v["state"] == "published"}
+        published = {v["id"]: v for v in world.ledger.saves.versions() if v["state"] == "published"}
         for number, version in published.items():
             parent = read_version(world.store, number).parent
             assert parent == version["parent"]
             assert parent is None or parent in published
-        assert [p.state for p in world.ledger.passes()] == ["done"] * 3
+        assert [p.state for p in world.ledger.passes.all()] == ["done"] * 3
         world.ledger.close()
 
 

@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from elastic_ctr.runtime.sqlite_file import NewerSchema
 from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.ledger_file import LedgerDamaged, naming_damage
 from elastic_ctr.training.master.ledger.rows import Facts, Pass, SaveRow, packed, unpacked
-from elastic_ctr.training.master.ledger.sqlite_file import LedgerDamaged, naming_damage
 from elastic_ctr.training.model.evaluation import BUCKETS
 
 COUNTS = {"records": 10, "shows": 20, "clicks": 5, "ignored": 1, "padding": 2}
@@ -32,18 +34,18 @@ def histograms(count: float) -> tuple["np.ndarray[tuple[int], np.dtype[np.float6
 
 
 def a_pass(ledger: Ledger, ordinal: int, tasks: int = 2, state: str = "training") -> None:
-    ledger.add_pass(
+    ledger.passes.add(
         Pass(ordinal, f"20200401/{ordinal:02d}", (f"20200401/{ordinal:02d}",), 100 * ordinal, ends_day=False)
     )
-    ledger.fill_pass(ordinal, {"a": 10}, [(f"{ordinal}-{n}", "a", n, 0) for n in range(tasks)])
-    for task in ledger.tasks(ordinal):
-        ledger.checked(task, COUNTS, [("no_colon", 3, ["1 0 17"])], [("1:a", 2, 1)], histograms(1))  # type: ignore[arg-type]
-    ledger.set_pass(ordinal, state=state, epoch=1)
+    ledger.passes.fill(ordinal, {"a": 10}, [(f"{ordinal}-{n}", "a", n, 0) for n in range(tasks)])
+    for task in ledger.tasks.of(ordinal):
+        ledger.tasks.checked(task, COUNTS, [("no_colon", 3, ["1 0 17"])], [("1:a", 2, 1)], histograms(1))  # type: ignore[arg-type]
+    ledger.passes.update(ordinal, state=state, epoch=1)
 
 
 def train(ledger: Ledger, ordinal: int, *, done: int = 2) -> None:
-    for task in ledger.tasks(ordinal)[:done]:
-        ledger.trained(task, histograms(4))  # type: ignore[arg-type]
+    for task in ledger.tasks.of(ordinal)[:done]:
+        ledger.tasks.trained(task, histograms(4))  # type: ignore[arg-type]
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
@@ -67,14 +69,14 @@ def test_facts_that_were_read_in_a_transaction_are_forgotten_with_it(ledger: Led
 
 def test_rows_that_were_read_in_a_transaction_are_forgotten_with_it(ledger: Ledger) -> None:
     a_pass(ledger, 1)
-    ledger.begin_save(SaveRow(1, 1, ("touched",), "delta", 7, None, 1.0))
-    current, save = ledger.current_pass(), ledger.save_of(1)
+    ledger.saves.begin(SaveRow(1, 1, ("touched",), "delta", 7, None, 1.0))
+    current, save = ledger.passes.current(), ledger.saves.of(1)
 
     def halfway() -> None:
         with ledger:
-            ledger.set_pass(1, state="saving")
-            ledger.set_save(1, stage="begun", saved=b"x")
-            read = ledger.current_pass(), ledger.save_of(1)
+            ledger.passes.update(1, state="saving")
+            ledger.saves.update(1, stage="begun", saved=b"x")
+            read = ledger.passes.current(), ledger.saves.of(1)
             assert read[0] is not None
             assert read[1] is not None
             assert (read[0].state, read[1].stage, read[1].saved) == ("saving", "begun", b"x")
@@ -83,7 +85,7 @@ def test_rows_that_were_read_in_a_transaction_are_forgotten_with_it(ledger: Ledg
     with pytest.raises(RuntimeError, match="halfway"):
         halfway()
 
-    assert (ledger.current_pass(), ledger.save_of(1)) == (current, save)
+    assert (ledger.passes.current(), ledger.saves.of(1)) == (current, save)
 
 
 def test_the_row_of_another_query_is_not_that_of_the_last(ledger: Ledger) -> None:
@@ -91,13 +93,13 @@ def test_the_row_of_another_query_is_not_that_of_the_last(ledger: Ledger) -> Non
     a_pass(ledger, 2)
     a_pass(ledger, 3, state="waiting")
 
-    read = [ledger.current_pass(), ledger.last_pass(), ledger.current_pass()]
+    read = [ledger.passes.current(), ledger.passes.last(), ledger.passes.current()]
 
     assert [None if each is None else each.ordinal for each in read] == [2, 3, 2]
-    ledger.set_pass(2, state="done")
-    assert ledger.current_pass() == ledger.last_pass()
-    ledger.set_pass(3, state="done")
-    assert ledger.current_pass() is None
+    ledger.passes.update(2, state="done")
+    assert ledger.passes.current() == ledger.passes.last()
+    ledger.passes.update(3, state="done")
+    assert ledger.passes.current() is None
 
 
 def test_a_new_ledger_and_one_of_an_earlier_release_find_the_current_pass_by_index(tmp_path: Path) -> None:
@@ -105,6 +107,7 @@ def test_a_new_ledger_and_one_of_an_earlier_release_find_the_current_pass_by_ind
     Ledger(path).close()
     with sqlite3.connect(path) as earlier:
         earlier.execute("drop index passes_not_done")
+        earlier.execute("pragma user_version = 0")
     earlier.close()
 
     Ledger(path).close()
@@ -113,6 +116,59 @@ def test_a_new_ledger_and_one_of_an_earlier_release_find_the_current_pass_by_ind
         plan = again.execute("explain query plan select id from passes where state != 'done' order by ordinal limit 1")
         assert "passes_not_done" in str(plan.fetchall())
     again.close()
+
+
+def dump_of(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as db:
+        return sorted(db.iterdump())
+
+
+def test_a_ledger_of_the_release_before_schema_numbers_opens_with_all_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path)) as earlier:
+        earlier.executescript(Path(__file__).with_name("ledger_without_number.sql").read_text())
+    before = dump_of(path)
+
+    ledger = Ledger(path)
+
+    assert ledger.one("pragma user_version")[0] == 1
+    assert (ledger.facts.generation, ledger.facts.follows) == (3, 7)
+    assert [(each.id, each.state) for each in ledger.passes.all()] == [
+        ("20200401/00", "done"),
+        ("20200401/01", "checking"),
+    ]
+    assert [task.state for task in ledger.tasks.of(2)] == ["done", "leased"]
+    assert ledger.tasks.refusals(1) == {"no_colon": (2, ["1 0 17"])}
+    assert [row["name"] for row in ledger.saves.checkpoints()] == ["20200401-00-g3"]
+    assert ledger.saves.chain() == [7]
+    ledger.close()
+    assert dump_of(path) == before
+
+
+def test_the_tables_of_a_new_ledger_are_those_of_the_release_before_schema_numbers(tmp_path: Path) -> None:
+    Ledger(tmp_path / "new.db").close()
+    with closing(sqlite3.connect(tmp_path / "earlier.db")) as earlier:
+        earlier.executescript(Path(__file__).with_name("ledger_without_number.sql").read_text())
+
+    def schema(name: str) -> list[str]:
+        return [line for line in dump_of(tmp_path / name) if line.startswith("CREATE")]
+
+    assert schema("new.db") == schema("earlier.db")
+
+
+def test_a_ledger_of_a_newer_release_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = Ledger(path)
+    ledger.do("pragma user_version = 2")
+    ledger.close()
+
+    with pytest.raises(NewerSchema) as refused, naming_damage(path):
+        Ledger(path)
+
+    assert str(refused.value) == (
+        f"{path} has schema number 2 and this release knows up to 1, because a newer release has written it: go on with that release, or "
+        "put a copy of the file back that this release has written"
+    )
 
 
 def test_an_exception_inside_a_transaction_leaves_nothing_of_it(ledger: Ledger) -> None:
@@ -126,7 +182,7 @@ def test_an_exception_inside_a_transaction_leaves_nothing_of_it(ledger: Ledger) 
         halfway()
 
     assert ledger.facts.looks == 0
-    assert ledger.passes() == []
+    assert ledger.passes.all() == []
 
 
 def test_an_inner_transaction_is_part_of_the_outer_one(ledger: Ledger) -> None:
@@ -143,9 +199,9 @@ def test_an_inner_transaction_is_part_of_the_outer_one(ledger: Ledger) -> None:
 
 
 def test_after_a_failed_transaction_the_next_one_works(ledger: Ledger) -> None:
-    ledger.add_pass(Pass(1, "20200401/00", (), 0, ends_day=False))
+    ledger.passes.add(Pass(1, "20200401/00", (), 0, ends_day=False))
     with pytest.raises(sqlite3.IntegrityError):
-        ledger.add_pass(Pass(1, "20200401/00", (), 0, ends_day=False))
+        ledger.passes.add(Pass(1, "20200401/00", (), 0, ends_day=False))
 
     ledger.set_facts(looks=1)
 
@@ -162,7 +218,7 @@ def test_a_process_killed_inside_a_transaction_leaves_the_state_before_it(tmp_pa
         "ledger.set_facts(looks=1)\n"
         "with ledger:\n"
         "    ledger.set_facts(attempts=1)\n"
-        "    ledger.add_pass(Pass(1, 'p', (), 0, False))\n"
+        "    ledger.passes.add(Pass(1, 'p', (), 0, False))\n"
         "    print('inside', flush=True)\n"
         "    time.sleep(600)\n"
     )
@@ -176,8 +232,8 @@ def test_a_process_killed_inside_a_transaction_leaves_the_state_before_it(tmp_pa
     ledger = Ledger(tmp_path / "ledger.db")
 
     assert (ledger.facts.looks, ledger.facts.attempts) == (1, 0)
-    assert ledger.passes() == []
-    ledger.add_pass(Pass(1, "p", (), 0, ends_day=False))
+    assert ledger.passes.all() == []
+    ledger.passes.add(Pass(1, "p", (), 0, ends_day=False))
 
 
 def test_a_ledger_that_is_opened_again_has_all_that_was_written(tmp_path: Path) -> None:
@@ -185,15 +241,15 @@ def test_a_ledger_that_is_opened_again_has_all_that_was_written(tmp_path: Path) 
     a_pass(first, 1)
     train(first, 1)
     save = SaveRow(1, 3, ("checkpoint", "delta"), "delta", 77, "c", 5.0)
-    first.begin_save(save)
+    first.saves.begin(save)
     first.close()
 
     again = Ledger(tmp_path / "ledger.db")
 
-    assert again.save_of(1) == save
-    assert again.counts(1)["trained"] == 20
-    assert again.samples(1) == [[("1:a", 2, 1)], [("1:a", 2, 1)]]
-    assert again.refusals(1) == {"no_colon": (6, ["1 0 17", "1 0 17"])}
+    assert again.saves.of(1) == save
+    assert again.passes.counts(1)["trained"] == 20
+    assert again.tasks.samples(1) == [[("1:a", 2, 1)], [("1:a", 2, 1)]]
+    assert again.tasks.refusals(1) == {"no_colon": (6, ["1 0 17", "1 0 17"])}
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -203,7 +259,7 @@ def test_the_present_pass_is_the_first_that_is_not_done(ledger: Ledger) -> None:
     for ordinal in (1, 2, 3):
         a_pass(ledger, ordinal, state="done" if ordinal == 1 else "checked")
 
-    current = ledger.current_pass()
+    current = ledger.passes.current()
 
     assert current is not None
     assert current.ordinal == 2
@@ -214,7 +270,7 @@ def test_histograms_of_a_round_are_the_sums_over_its_tasks(ledger: Ledger) -> No
     a_pass(ledger, 1)
     train(ledger, 1)
 
-    found = ledger.histograms(1)
+    found = ledger.tasks.histograms(1)
 
     assert found is not None
     assert [float(each.sum()) for each in found] == [8.0, 16.0]
@@ -222,39 +278,39 @@ def test_histograms_of_a_round_are_the_sums_over_its_tasks(ledger: Ledger) -> No
 
 def test_an_attempt_is_found_only_while_it_is_leased(ledger: Ledger) -> None:
     a_pass(ledger, 1)
-    ledger.next_epoch(1)
-    ledger.lease("1-0", 5, "1-0:1", 0.0, 10.0)
-    task = ledger.task_of_attempt("1-0:1")
+    ledger.tasks.next_epoch(1)
+    ledger.tasks.lease("1-0", 5, "1-0:1", 0.0, 10.0)
+    task = ledger.tasks.of_attempt("1-0:1")
     assert task is not None
 
-    ledger.give_back(task, error="lost", failed=True, repeated=10, park_at=3)
+    ledger.tasks.give_back(task, error="lost", failed=True, repeated=10, park_at=3)
 
-    assert ledger.task_of_attempt("1-0:1") is None
-    assert ledger.counts(1)["repeated"] == 10
+    assert ledger.tasks.of_attempt("1-0:1") is None
+    assert ledger.passes.counts(1)["repeated"] == 10
 
 
 def test_a_task_is_parked_at_the_last_attempt(ledger: Ledger) -> None:
     a_pass(ledger, 1, tasks=1)
-    ledger.next_epoch(1)
+    ledger.tasks.next_epoch(1)
     parked = []
     for number in range(2):
-        ledger.lease("1-0", 5, f"1-0:{number}", 0.0, 10.0)
-        [task] = ledger.tasks(1)
-        parked.append(ledger.give_back(task, error="lost", failed=True, repeated=0, park_at=2))
+        ledger.tasks.lease("1-0", 5, f"1-0:{number}", 0.0, 10.0)
+        [task] = ledger.tasks.of(1)
+        parked.append(ledger.tasks.give_back(task, error="lost", failed=True, repeated=0, park_at=2))
 
     assert parked == [False, True]
-    assert ledger.counts(1)["parked"] == 10
+    assert ledger.passes.counts(1)["parked"] == 10
 
 
 def test_a_task_that_was_renewed_as_running_stays_running(ledger: Ledger) -> None:
     a_pass(ledger, 1, tasks=1)
-    ledger.next_epoch(1)
-    ledger.lease("1-0", 5, "x", 0.0, 10.0)
+    ledger.tasks.next_epoch(1)
+    ledger.tasks.lease("1-0", 5, "x", 0.0, 10.0)
 
-    ledger.renew(["x"], "x", 1.0, 11.0)
-    ledger.renew(["x"], "", 2.0, 12.0)
+    ledger.tasks.renew(["x"], "x", 1.0, 11.0)
+    ledger.tasks.renew(["x"], "", 2.0, 12.0)
 
-    [task] = ledger.tasks(1)
+    [task] = ledger.tasks.of(1)
     assert task.running
     assert task.lease_ends == 12.0
 
@@ -262,12 +318,12 @@ def test_a_task_that_was_renewed_as_running_stays_running(ledger: Ledger) -> Non
 def test_filling_a_pass_again_forgets_what_was_found_in_it(ledger: Ledger) -> None:
     a_pass(ledger, 1)
 
-    ledger.fill_pass(1, {"b": 1}, [("1-0", "b", 0, 0)])
+    ledger.passes.fill(1, {"b": 1}, [("1-0", "b", 0, 0)])
 
-    assert ledger.counts(1)["records"] == 0
-    assert ledger.counts(1)["files"] == 1
-    assert ledger.refusals(1) == {}
-    assert ledger.samples(1) == []
+    assert ledger.passes.counts(1)["records"] == 0
+    assert ledger.passes.counts(1)["files"] == 1
+    assert ledger.tasks.refusals(1) == {}
+    assert ledger.tasks.samples(1) == []
 
 
 # -- what is forgotten -------------------------------------------------------------------------------------------------
@@ -275,17 +331,17 @@ def test_filling_a_pass_again_forgets_what_was_found_in_it(ledger: Ledger) -> No
 
 def lines_for(ledger: Ledger, ordinal: int) -> list[list[tuple[str, int, int]]]:
     """The sample lines that the version of a pass is checked with: its own, or those of the last one before that has any."""
-    return next((found for each in range(ordinal, 0, -1) if (found := ledger.samples(each))), [])
+    return next((found for each in range(ordinal, 0, -1) if (found := ledger.tasks.samples(each))), [])
 
 
 def finished(ledger: Ledger, ordinal: int, *, samples: bool) -> None:
     """A pass that was trained and saved."""
     a_pass(ledger, ordinal, state="done")
     if not samples:
-        ledger._db.execute("delete from sample_lines where pass = ?", (ordinal,))
+        ledger.db.execute("delete from sample_lines where pass = ?", (ordinal,))
     train(ledger, ordinal)
-    ledger.begin_save(SaveRow(ordinal, 1, ("checkpoint",), None, None, f"c{ordinal}", 0.0))
-    ledger.set_save(ordinal, stage="done", saved=bytes(1000), written=b"0")
+    ledger.saves.begin(SaveRow(ordinal, 1, ("checkpoint",), None, None, f"c{ordinal}", 0.0))
+    ledger.saves.update(ordinal, stage="done", saved=bytes(1000), written=b"0")
 
 
 @settings(max_examples=60, deadline=None)
@@ -299,26 +355,36 @@ def test_rows_that_a_ledger_forgets_are_not_needed_after_a_return_to_a_checkpoin
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.db")
-        ledger._db.execute("pragma synchronous = off")
+        ledger.db.execute("pragma synchronous = off")
         for ordinal, has in enumerate(samples, 1):
             finished(ledger, ordinal, samples=has)
         a_pass(ledger, len(samples) + 1)
         made = sorted(ordinal for ordinal in checkpoints if ordinal <= len(samples))
         for ordinal in made:
             middle = {"state": "training", "epoch": 1, "trained_at": None} if mid and ordinal == made[0] else None
-            ledger.add_checkpoint(f"c{ordinal}", ordinal, None, None, 0.0, mid=middle)
+            ledger.saves.add_checkpoint(f"c{ordinal}", ordinal, None, None, 0.0, mid=middle)
         # A pass that is taken up again is gone back to before its beginning, whatever checkpoint was made in its middle.
         back_to = made[0] - int(mid) if len(made) > int(mid) else 0
         coming = range(back_to + 1, len(samples) + 2)
         before = [lines_for(ledger, ordinal) for ordinal in coming]
-        told = (ledger.counts(), ledger.refusals(1), ledger.histograms(len(samples) + 1), ledger.checkpoints())
+        told = (
+            ledger.passes.counts(),
+            ledger.tasks.refusals(1),
+            ledger.tasks.histograms(len(samples) + 1),
+            ledger.saves.checkpoints(),
+        )
 
         ledger.forget()
 
         assert [lines_for(ledger, ordinal) for ordinal in coming] == before
-        again = (ledger.counts(), ledger.refusals(1), ledger.histograms(len(samples) + 1), ledger.checkpoints())
+        again = (
+            ledger.passes.counts(),
+            ledger.tasks.refusals(1),
+            ledger.tasks.histograms(len(samples) + 1),
+            ledger.saves.checkpoints(),
+        )
         assert repr(again) == repr(told)
-        for row in ledger.checkpoints()[:1]:
+        for row in ledger.saves.checkpoints()[:1]:
             ledger.roll_back(row["pass"], row if row["mid"] else None)
             assert [lines_for(ledger, ordinal) for ordinal in coming] == before
         ledger.close()
@@ -329,20 +395,20 @@ def test_a_ledger_grows_by_little_with_each_pass_that_is_done(ledger: Ledger) ->
     used = []
     for ordinal in range(1, 13):
         a_pass(ledger, ordinal, tasks=20, state="done")
-        for task in ledger.tasks(ordinal):
-            ledger.trained(task, tuple(random.poisson(3, (2, BUCKETS)).astype(float)))
-        ledger.begin_save(SaveRow(ordinal, 1, ("checkpoint",), None, None, f"c{ordinal}", 0.0))
-        ledger.set_save(ordinal, stage="done", saved=random.bytes(100_000), written=b"0")
-        ledger.add_checkpoint(f"c{ordinal}", ordinal, None, None, 0.0)
+        for task in ledger.tasks.of(ordinal):
+            ledger.tasks.trained(task, tuple(random.poisson(3, (2, BUCKETS)).astype(float)))
+        ledger.saves.begin(SaveRow(ordinal, 1, ("checkpoint",), None, None, f"c{ordinal}", 0.0))
+        ledger.saves.update(ordinal, stage="done", saved=random.bytes(100_000), written=b"0")
+        ledger.saves.add_checkpoint(f"c{ordinal}", ordinal, None, None, 0.0)
         if ordinal > 2:
-            ledger.remove_checkpoint(f"c{ordinal - 2}")
+            ledger.saves.remove_checkpoint(f"c{ordinal - 2}")
         ledger.forget()
-        pages, free = (ledger._all(f"pragma {what}")[0][0] for what in ("page_count", "freelist_count"))
+        pages, free = (ledger.all(f"pragma {what}")[0][0] for what in ("page_count", "freelist_count"))
         used.append(4096 * (pages - free))
 
     assert max(np.diff(used)) < 100_000
     assert used[-1] - used[3] < 8 * 10_000
-    assert [task.id for task in ledger.tasks(1)] == [f"1-{number}" for number in range(20)]
+    assert [task.id for task in ledger.tasks.of(1)] == [f"1-{number}" for number in range(20)]
 
 
 # -- recovery ----------------------------------------------------------------------------------------------------------
@@ -353,15 +419,15 @@ def test_a_roll_back_forgets_training_after_the_checkpoint_and_keeps_what_the_ch
         a_pass(ledger, ordinal, state="done")
     for ordinal, done in ((1, 2), (2, 2), (3, 1)):
         train(ledger, ordinal, done=done)
-    ledger.set_pass(3, state="training")
+    ledger.passes.update(3, state="training")
 
     lost = ledger.roll_back(1)
 
     assert lost == 30
-    assert [ledger.counts(n)["trained"] for n in (1, 2, 3)] == [20, 0, 0]
-    assert [ledger.counts(n)["records"] for n in (1, 2, 3)] == [20, 20, 20]
-    assert [each.state for each in ledger.passes()] == ["done", "checked", "checked"]
-    assert [each.epoch for each in ledger.passes()] == [1, 0, 0]
+    assert [ledger.passes.counts(n)["trained"] for n in (1, 2, 3)] == [20, 0, 0]
+    assert [ledger.passes.counts(n)["records"] for n in (1, 2, 3)] == [20, 20, 20]
+    assert [each.state for each in ledger.passes.all()] == ["done", "checked", "checked"]
+    assert [each.epoch for each in ledger.passes.all()] == [1, 0, 0]
 
 
 def test_a_record_trained_in_two_epochs_is_lost_once(ledger: Ledger) -> None:
@@ -374,14 +440,14 @@ def test_a_record_trained_in_two_epochs_is_lost_once(ledger: Ledger) -> None:
 
 def test_a_roll_back_frees_leases_and_drops_saves(ledger: Ledger) -> None:
     a_pass(ledger, 1)
-    ledger.next_epoch(1)
-    ledger.lease("1-0", 5, "x", 0.0, 10.0)
-    ledger.begin_save(SaveRow(1, 1, ("delta",), "delta", 7, None, 0.0))
+    ledger.tasks.next_epoch(1)
+    ledger.tasks.lease("1-0", 5, "x", 0.0, 10.0)
+    ledger.saves.begin(SaveRow(1, 1, ("delta",), "delta", 7, None, 0.0))
 
     ledger.roll_back(0)
 
-    assert ledger.leased() == []
-    assert ledger.save_of(1) is None
+    assert ledger.tasks.leased() == []
+    assert ledger.saves.of(1) is None
 
 
 def test_a_pass_that_is_still_checked_goes_on_after_a_roll_back(ledger: Ledger) -> None:
@@ -389,26 +455,26 @@ def test_a_pass_that_is_still_checked_goes_on_after_a_roll_back(ledger: Ledger) 
 
     ledger.roll_back(0)
 
-    assert [each.state for each in ledger.passes()] == ["checking"]
+    assert [each.state for each in ledger.passes.all()] == ["checking"]
 
 
 def rounds_of(ledger: Ledger, ordinal: int) -> list[tuple[object, ...]]:
     """What training changes in the tasks of a pass."""
-    return ledger._all("select id, state, trained, repeated, positives from tasks where pass = ? order by id", ordinal)
+    return ledger.all("select id, state, trained, repeated, positives from tasks where pass = ? order by id", ordinal)
 
 
 def some_rounds(ledger: Ledger, ordinal: int, steps: list[tuple[int, str]]) -> None:
     """Any of a pass's tasks in turn is trained, lost while it was trained, or leased; or the next round begins."""
     for number, step in steps:
-        task = ledger.tasks(ordinal)[number % len(ledger.tasks(ordinal))]
+        task = ledger.tasks.of(ordinal)[number % len(ledger.tasks.of(ordinal))]
         if step == "train":
-            ledger.trained(task, histograms(number + 1))  # type: ignore[arg-type]
+            ledger.tasks.trained(task, histograms(number + 1))  # type: ignore[arg-type]
         elif step == "lose":
-            ledger.give_back(task, error="lost", failed=False, lost=True, repeated=task.records, park_at=99)
+            ledger.tasks.give_back(task, error="lost", failed=False, lost=True, repeated=task.records, park_at=99)
         elif step == "lease":
-            ledger.lease(task.id, 1, f"attempt-{number}", 0.0, 10.0)
+            ledger.tasks.lease(task.id, 1, f"attempt-{number}", 0.0, 10.0)
         else:
-            ledger.next_epoch(ordinal)
+            ledger.tasks.next_epoch(ordinal)
 
 
 steps = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["train", "lose", "lease", "round"])), max_size=12)
@@ -421,30 +487,30 @@ def test_a_roll_back_to_mid_pass_keeps_exactly_what_the_checkpoint_has(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.db")
-        ledger._db.execute("pragma synchronous = off")
+        ledger.db.execute("pragma synchronous = off")
         a_pass(ledger, 1, state="done")
         train(ledger, 1)
         a_pass(ledger, 2, tasks=4, state="saving")
         some_rounds(ledger, 2, [(n, step) for n, step in before if step != "lease"])
         mid = {"state": "training", "epoch": epoch, "trained_at": None}
-        ledger.add_checkpoint("m-g1", 2, None, None, 0.0, mid=mid)
-        kept, trained = rounds_of(ledger, 2), {task.id: task.trained for task in ledger.tasks(2)}
+        ledger.saves.add_checkpoint("m-g1", 2, None, None, 0.0, mid=mid)
+        kept, trained = rounds_of(ledger, 2), {task.id: task.trained for task in ledger.tasks.of(2)}
         some_rounds(ledger, 2, after)
         if later:
-            ledger.set_pass(2, state="done")
+            ledger.passes.update(2, state="done")
             a_pass(ledger, 3)
             train(ledger, 3, done=1)
-        counted = ledger.counts()
-        expected = sum(task.records for task in ledger.tasks(2) if task.trained > trained[task.id]) + 10 * later
+        counted = ledger.passes.counts()
+        expected = sum(task.records for task in ledger.tasks.of(2) if task.trained > trained[task.id]) + 10 * later
 
-        lost = ledger.roll_back(2, ledger.checkpoints()[-1])
+        lost = ledger.roll_back(2, ledger.saves.checkpoints()[-1])
 
         assert lost == expected
         assert rounds_of(ledger, 2) == kept
-        assert [(one.state, one.epoch) for one in ledger.passes()[:2]] == [("done", 1), ("training", epoch)]
-        assert ledger.leased() == []
-        now = ledger.counts()
-        assert ledger.counts(1)["trained"] == 20
+        assert [(one.state, one.epoch) for one in ledger.passes.all()[:2]] == [("done", 1), ("training", epoch)]
+        assert ledger.tasks.leased() == []
+        now = ledger.passes.counts()
+        assert ledger.passes.counts(1)["trained"] == 20
         assert (now["records"], now["refused"], now["parked"]) == (counted["records"], counted["refused"], 0)
         assert now["trained"] == 20 + 10 * sum(times > 0 for times in trained.values())
         ledger.close()
@@ -452,46 +518,46 @@ def test_a_roll_back_to_mid_pass_keeps_exactly_what_the_checkpoint_has(
 
 def test_rows_that_a_checkpoint_keeps_are_removed_with_it(ledger: Ledger) -> None:
     a_pass(ledger, 1)
-    ledger.add_checkpoint("m-g1", 1, None, None, 0.0, mid={"state": "training", "epoch": 1, "trained_at": None})
-    ledger.add_checkpoint("c-g2", 1, 7, 7, 1.0)
-    assert [bool(each["mid"]) for each in ledger.checkpoints()] == [True, False]
+    ledger.saves.add_checkpoint("m-g1", 1, None, None, 0.0, mid={"state": "training", "epoch": 1, "trained_at": None})
+    ledger.saves.add_checkpoint("c-g2", 1, 7, 7, 1.0)
+    assert [bool(each["mid"]) for each in ledger.saves.checkpoints()] == [True, False]
 
-    ledger.remove_checkpoint("m-g1")
+    ledger.saves.remove_checkpoint("m-g1")
 
-    assert [each["name"] for each in ledger.checkpoints()] == ["c-g2"]
-    assert ledger._all("select * from kept") == []
+    assert [each["name"] for each in ledger.saves.checkpoints()] == ["c-g2"]
+    assert ledger.all("select * from kept") == []
 
 
 def test_a_stopped_pass_stays_stopped_when_its_middle_is_gone_back_to(ledger: Ledger) -> None:
     a_pass(ledger, 1)
-    ledger.add_checkpoint("m-g1", 1, None, None, 0.0, mid={"state": "training", "epoch": 1, "trained_at": None})
-    ledger.set_pass(1, state="stopped", reason="the disk is full")
+    ledger.saves.add_checkpoint("m-g1", 1, None, None, 0.0, mid={"state": "training", "epoch": 1, "trained_at": None})
+    ledger.passes.update(1, state="stopped", reason="the disk is full")
 
-    ledger.roll_back(1, ledger.checkpoints()[-1])
+    ledger.roll_back(1, ledger.saves.checkpoints()[-1])
 
-    assert [(each.state, each.reason) for each in ledger.passes()] == [("stopped", "the disk is full")]
+    assert [(each.state, each.reason) for each in ledger.passes.all()] == [("stopped", "the disk is full")]
 
 
 def test_counts_of_every_pass_at_once_are_those_of_each(ledger: Ledger) -> None:
     for ordinal in (1, 2, 3):
         a_pass(ledger, ordinal, tasks=ordinal)
     train(ledger, 2, done=1)
-    ledger.give_back(ledger.tasks(3)[0], error="x", failed=True, repeated=10, park_at=1)
-    ledger.add_pass(Pass(4, "20200401/04", (), 0, ends_day=False))
+    ledger.tasks.give_back(ledger.tasks.of(3)[0], error="x", failed=True, repeated=10, park_at=1)
+    ledger.passes.add(Pass(4, "20200401/04", (), 0, ends_day=False))
 
-    by_pass = ledger.counts_by_pass(2)
+    by_pass = ledger.passes.counts_by_pass(2)
 
-    assert {ordinal: by_pass[ordinal] for ordinal in (2, 3, 4)} == {n: ledger.counts(n) for n in (2, 3, 4)}
+    assert {ordinal: by_pass[ordinal] for ordinal in (2, 3, 4)} == {n: ledger.passes.counts(n) for n in (2, 3, 4)}
     assert 1 not in by_pass
 
 
 def test_seconds_of_stages_are_kept_by_pass(ledger: Ledger) -> None:
     for ordinal in (2, 10):
         a_pass(ledger, ordinal)
-        ledger.took(ordinal, {"train": 1.23456})
-        ledger.took(ordinal, {"exportUpload": ordinal})
+        ledger.passes.took(ordinal, {"train": 1.23456})
+        ledger.passes.took(ordinal, {"exportUpload": ordinal})
 
-    assert [each.seconds for each in ledger.passes()] == [{"train": 1.235, "exportUpload": n} for n in (2, 10)]
+    assert [each.seconds for each in ledger.passes.all()] == [{"train": 1.235, "exportUpload": n} for n in (2, 10)]
 
 
 @given(st.lists(st.floats(0, 1e15), max_size=50))
@@ -516,19 +582,19 @@ def test_facts_are_checked_before_they_are_written(ledger: Ledger) -> None:
 
 def test_a_row_of_each_table_has_its_columns_in_their_types(ledger: Ledger) -> None:
     a_pass(ledger, 1)
-    ledger.set_pass(1, auc=0.5, done_at=7.0, version=9)
-    first = ledger.tasks(1)[0]
-    ledger.lease(first.id, 3, "t:1", 6.0, 8.0)
-    ledger.renew(["t:1"], "t:1", 6.5, 9.0)
+    ledger.passes.update(1, auc=0.5, done_at=7.0, version=9)
+    first = ledger.tasks.of(1)[0]
+    ledger.tasks.lease(first.id, 3, "t:1", 6.0, 8.0)
+    ledger.tasks.renew(["t:1"], "t:1", 6.5, 9.0)
     save = SaveRow(1, 2, ("base", "checkpoint"), "base", 9, "c", 4.0, "saved", b"x", b"y")
-    ledger.begin_save(save)
+    ledger.saves.begin(save)
 
-    [one] = ledger.passes()
-    task = ledger.tasks(1)[0]
+    [one] = ledger.passes.all()
+    task = ledger.tasks.of(1)[0]
 
     assert (one.splits, one.ends_day, one.auc, one.auc_before, one.version) == (("20200401/01",), False, 0.5, None, 9)
     assert (task.ordinal, task.lost_leases, task.running, task.lease_ends) == (1, 0, True, 9.0)
-    assert ledger.save_of(1) == save
+    assert ledger.saves.of(1) == save
 
 
 def test_a_damaged_ledger_is_one_sentence_with_the_way_out(tmp_path: Path) -> None:
@@ -539,7 +605,7 @@ def test_a_damaged_ledger_is_one_sentence_with_the_way_out(tmp_path: Path) -> No
     path.write_bytes(pages)
 
     with pytest.raises(LedgerDamaged) as ended, naming_damage(path):
-        Ledger(path).passes()
+        Ledger(path).passes.all()
 
     sentence = str(ended.value)
     assert sentence.startswith(f"the ledger {path} is damaged (")

@@ -13,7 +13,7 @@ def test_an_hour_without_records_makes_a_pass_and_no_version(tmp_path: Path) -> 
 
     one.finish()
 
-    assert [each.version is None for each in one.ledger.passes()] == [True, False]
+    assert [each.version is None for each in one.ledger.passes.all()] == [True, False]
 
 
 def test_a_pass_stopped_for_its_lines_is_looked_at_again_after_a_restart(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_an_end_before_the_hour_that_is_waited_for_ends_the_training(tmp_path: P
 
     assert waited_for.id == "20200401/02"
     assert one.coordinator.finished
-    assert [each.id for each in one.ledger.passes()] == ["20200401/00", "20200401/01"]
+    assert [each.id for each in one.ledger.passes.all()] == ["20200401/00", "20200401/01"]
     assert all(pserver.sync().leave for pserver in one.pservers)
 
 
@@ -90,7 +90,7 @@ def test_an_end_before_the_hour_that_is_trained_lets_it_be_trained_to_its_end(tm
     one.start_master()
     one.finish()
 
-    assert [each.id for each in one.ledger.passes()][2:] == ["20200401/02"]
+    assert [each.id for each in one.ledger.passes.all()][2:] == ["20200401/02"]
     assert set(one.trained().values()) == {1}
 
 
@@ -117,16 +117,16 @@ def until_scoring_is_given_up(one: World) -> None:
 def test_a_pass_that_was_stopped_behind_its_checkpoint_is_not_trained_again(tmp_path: Path) -> None:
     one = world(tmp_path, config={"max_lost_leases": 3})
     del one.trainers[1]
-    one.until(lambda: (current := one.ledger.current_pass()) is not None and current.ordinal == 2)
+    one.until(lambda: (current := one.ledger.passes.current()) is not None and current.ordinal == 2)
     until_scoring_is_given_up(one)
-    assert [row["pass"] for row in one.ledger.checkpoints()] == [1, 2]
+    assert [row["pass"] for row in one.ledger.saves.checkpoints()] == [1, 2]
 
     one.start_master()
     one.finish()
 
     assert len(one.trained()) == 4
     assert set(one.trained().values()) == {1}
-    assert [(v["kind"], v["pass"], v["state"]) for v in one.ledger.versions()] == [
+    assert [(v["kind"], v["pass"], v["state"]) for v in one.ledger.saves.versions()] == [
         ("base", 1, "published"),
         ("delta", 2, "published"),
     ]
@@ -144,7 +144,7 @@ def test_no_hour_is_left_out_behind_a_last_pass_that_was_short(tmp_path: Path) -
     one.start_master()
     one.finish()
 
-    hours = [split for each in one.ledger.passes() for split in each.splits]
+    hours = [split for each in one.ledger.passes.all() for split in each.splits]
     assert hours == [f"20200401/{hour:02}" for hour in range(6)]
     assert set(one.trained().values()) == {1}
 
@@ -177,7 +177,7 @@ def test_a_stopped_pass_behind_the_new_end_is_dropped_with_what_was_found_in_it(
     one.start_master()
 
     assert one.coordinator.finished
-    counts = one.coordinator.counted()
+    counts = one.ledger.passes.counted()
     assert (counts["files"], counts["records"], counts["trained"], counts["refused"]) == (2, 20, 20, 0)
 
 
@@ -187,10 +187,10 @@ def stopped_in_mid_ledger(tmp_path: Path, later: str) -> World:
     """
     config = {"checkpoint_per_pass": 6, "delta_per_pass": 6, "max_failures": 1}
     one = world(tmp_path, config=config, data=data_of(end="20200401/02", splitsPerPass=2))
-    one.until(lambda: (at := one.ledger.current_pass()) is not None and (at.ordinal, at.state) == (2, "training"))
+    one.until(lambda: (at := one.ledger.passes.current()) is not None and (at.ordinal, at.state) == (2, "training"))
     one.data = data_of(end=f"20200401/{later}", splitsPerPass=2)
     one.start_master()
-    one.until(lambda: (at := one.ledger.current_pass()) is not None and (at.ordinal, at.state) == (3, "training"))
+    one.until(lambda: (at := one.ledger.passes.current()) is not None and (at.ordinal, at.state) == (3, "training"))
     one.pservers[0].restart()
 
     def trains() -> Trainer | None:
@@ -214,7 +214,7 @@ def test_a_short_pass_that_others_have_begun_behind_stays_as_it_is(tmp_path: Pat
     one.start_master()
     one.finish()
 
-    hours = [split for each in one.ledger.passes() for split in each.splits]
+    hours = [split for each in one.ledger.passes.all() for split in each.splits]
     assert hours == [f"20200401/{hour:02}" for hour in range(int(later) + 1)]
     assert len(one.trained()) == 2 * len(hours)
     assert set(one.trained().values()) == {1}
@@ -226,14 +226,14 @@ def test_a_stopped_pass_has_the_splits_that_a_new_end_leaves_it_though_earlier_o
 ) -> None:
     config = {"checkpoint_per_pass": 6, "delta_per_pass": 6, "max_failures": 1}
     one = world(tmp_path, config=config, data=data_of(end="20200401/05", splitsPerPass=2))
-    one.until(lambda: (at := one.ledger.current_pass()) is not None and (at.ordinal, at.state) == (3, "training"))
+    one.until(lambda: (at := one.ledger.passes.current()) is not None and (at.ordinal, at.state) == (3, "training"))
     one.until_phase(control.TRAIN).report(error="the file was changed")
 
     one.data = data_of(end=f"20200401/{end}", splitsPerPass=2)
     one.start_master()
     one.finish()
 
-    assert [split for each in one.ledger.passes() for split in each.splits] == [
+    assert [split for each in one.ledger.passes.all() for split in each.splits] == [
         f"20200401/{hour:02}" for hour in range(hours)
     ]
     assert len(one.trained()) == 2 * hours
@@ -244,7 +244,7 @@ def test_a_begun_pass_is_trained_after_a_recovery_forgot_it_and_the_end_was_move
     tmp_path: Path,
 ) -> None:
     one = world(tmp_path, config={"checkpoint_per_pass": 6, "delta_per_pass": 6}, data=data_of(end="20200401/05"))
-    one.until(lambda: (at := one.ledger.current_pass()) is not None and (at.ordinal, at.state) == (4, "training"))
+    one.until(lambda: (at := one.ledger.passes.current()) is not None and (at.ordinal, at.state) == (4, "training"))
     one.pservers[0].restart()
     one.until(lambda: one.coordinator.generation == 2)
 
@@ -252,6 +252,6 @@ def test_a_begun_pass_is_trained_after_a_recovery_forgot_it_and_the_end_was_move
     one.start_master()
     one.finish()
 
-    counts = one.coordinator.counted()
+    counts = one.ledger.passes.counted()
     assert counts["records"] == counts["trained"] == 80
-    assert one.ledger.versions()[-1]["pass"] == 4, "what the last pass has learned is published"
+    assert one.ledger.saves.versions()[-1]["pass"] == 4, "what the last pass has learned is published"

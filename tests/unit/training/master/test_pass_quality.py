@@ -23,7 +23,7 @@ from elastic_ctr.training.master.calendar.quality_gate import (
     refuse_worse_than_constant,
 )
 from elastic_ctr.training.master.generations.checkpoint_files import PublishRefused
-from elastic_ctr.training.master.ledger.figures import Expected
+from elastic_ctr.training.master.ledger.figure_table import Expected
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.ledger.rows import PassRow
 from elastic_ctr.training.master.metrics import MasterMetrics
@@ -85,7 +85,7 @@ def test_the_status_has_the_figures_of_every_pass_and_the_curves_of_the_last(tmp
     one = scored(World(tmp_path), better)
     one.finish()
 
-    shown = json.loads(json.dumps(status(one.coordinator)))
+    shown = status(one.coordinator).to_dict()
 
     before, after = (better("", moment).quality(times=2) for moment in ("before", "after"))
     for each in shown["passes"]:
@@ -108,7 +108,7 @@ def test_a_long_run_shows_the_curves_of_its_last_day(tmp_path: Path) -> None:
     one = scored(World(tmp_path, data_of(end="20200402/01")), better)
     one.until(lambda: one.coordinator.finished, rounds=4000)
 
-    shown = status(one.coordinator)
+    shown = status(one.coordinator).to_dict()
 
     assert len(shown["passes"]) == 26
     assert [each["pass"] for each in shown["curves"]] == [each["pass"] for each in shown["passes"][-24:]]
@@ -120,7 +120,7 @@ def test_a_pass_without_records_has_no_quality(tmp_path: Path) -> None:
     one.records = dict.fromkeys([f"20200401/01/{name}" for name in one.files], 0)
     one.finish()
 
-    shown = status(one.coordinator)
+    shown = status(one.coordinator).to_dict()
 
     assert shown["passes"][1]["records"] == 0
     assert shown["passes"][1]["quality"] == {"before": None, "after": None}
@@ -138,7 +138,7 @@ def test_the_metrics_are_of_the_last_pass_that_is_done(tmp_path: Path) -> None:
         for name in ("auc", "logloss", "calibration", "bucket_error", "mae", "rmse", "predicted_ctr", "observed_ctr")
         for sample in gauges[f"elastic_ctr_master_{name}"].samples
     }
-    [_, last] = status(one.coordinator)["passes"]
+    [_, last] = status(one.coordinator).to_dict()["passes"]
     assert len(values) == 16
     assert values["auc", "before"] == last["aucBefore"]
     assert values["calibration", "after"] == last["quality"]["after"]["calibration"]
@@ -171,7 +171,7 @@ def test_a_pass_has_the_gauc_of_groups_that_its_tasks_share(tmp_path: Path) -> N
     one.files = ["part-0", "part-1"]
     one.finish()
 
-    shown = status(one.coordinator)["passes"][-1]["quality"]
+    shown = status(one.coordinator).to_dict()["passes"][-1]["quality"]
 
     # The sample of user 2 is in two tasks.
     assert [(shown[moment]["gauc"], shown[moment]["groups"]) for moment in ("before", "after")] == [(0.5, 2)] * 2
@@ -179,7 +179,7 @@ def test_a_pass_has_the_gauc_of_groups_that_its_tasks_share(tmp_path: Path) -> N
     assert {sample.value for sample in gauges["elastic_ctr_master_gauc"].samples} == {0.5}
     assert {task.group_rows for task in one.tasks if task.group} == {50_000}
     # They go when the pass is done, as the histograms do.
-    [kept] = one.ledger._one("select count(*) from groups")
+    [kept] = one.ledger.one("select count(*) from groups")
     assert kept == 0
 
 
@@ -188,7 +188,7 @@ def test_a_pass_without_groups_of_all_its_tasks_has_no_gauc(tmp_path: Path, sett
     one = World(tmp_path, data_of(group=setting))
     (grouped(one, of_trainers) if of_trainers else one).finish()
 
-    shown = status(one.coordinator)["passes"][-1]["quality"]
+    shown = status(one.coordinator).to_dict()["passes"][-1]["quality"]
 
     assert [(shown[moment]["gauc"], shown[moment]["groups"]) for moment in ("before", "after")] == [(None, None)] * 2
     assert shown["after"]["auc"] is not None
@@ -202,7 +202,7 @@ def test_a_pass_whose_group_changes_under_way_has_no_gauc_after_training(tmp_pat
     one.start_master()
     one.finish()
 
-    quality = status(one.coordinator)["passes"][0]["quality"]
+    quality = status(one.coordinator).to_dict()["passes"][0]["quality"]
 
     assert quality["before"]["gauc"] == 1
     assert quality["after"]["gauc"] is None
@@ -221,7 +221,7 @@ def test_groups_by_a_slot_of_before_a_restart_are_not_taken_for_those_of_the_new
     one.fill = late  # type: ignore[method-assign]
     one.finish()
 
-    quality = status(one.coordinator)["passes"][0]["quality"]
+    quality = status(one.coordinator).to_dict()["passes"][0]["quality"]
 
     assert [quality[moment]["gauc"] for moment in ("before", "after")] == [None, None]
 
@@ -232,7 +232,7 @@ def test_a_manifest_has_the_quality_of_its_pass_and_an_older_one_has_none(tmp_pa
 
     manifests = [read_version(one.store, version) for version in published_versions(one.store)]
 
-    for each, shown in zip(manifests, status(one.coordinator)["passes"], strict=True):
+    for each, shown in zip(manifests, status(one.coordinator).to_dict()["passes"], strict=True):
         assert each.quality is not None
         assert each.quality.before is not None
         assert each.quality.after is not None
@@ -249,18 +249,18 @@ def test_the_quality_before_training_outlives_a_rollback_and_that_after_it_does_
 
     ledger.roll_back(1)
 
-    assert ledger.quality(2).before is not None
-    assert ledger.quality(2).after is None
-    assert ledger.quality(1).after is not None
+    assert ledger.figures.quality(2).before is not None
+    assert ledger.figures.quality(2).after is None
+    assert ledger.figures.quality(1).after is not None
 
 
 def test_very_old_passes_have_their_figures_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_ctr.training.master.ledger.figures.KEPT_CURVES", 2)
+    monkeypatch.setattr("elastic_ctr.training.master.ledger.figure_table.KEPT_CURVES", 2)
     one = scored(World(tmp_path, data_of(end="20200401/03")), better)
 
     one.finish()
 
-    found = [one.ledger.quality(each.ordinal) for each in one.ledger.passes()]
+    found = [one.ledger.figures.quality(each.ordinal) for each in one.ledger.passes.all()]
     assert [bool(each.before and each.before.roc) for each in found] == [False, False, True, True]
     assert [bool(each.after and each.after.deciles) for each in found] == [False, False, True, True]
     assert all(each.after and each.after.auc for each in found)
@@ -269,18 +269,19 @@ def test_very_old_passes_have_their_figures_alone(tmp_path: Path, monkeypatch: p
 def test_a_ledger_of_an_earlier_release_goes_on(tmp_path: Path) -> None:
     one = World(tmp_path)
     one.until_phase(control.TRAIN)
-    one.ledger._do("drop table qualities")
-    ledger = Ledger(Path(one.ledger._one("pragma database_list")[2]))
+    one.ledger.do("drop table qualities")
+    one.ledger.do("pragma user_version = 0")
+    ledger = Ledger(Path(one.ledger.one("pragma database_list")[2]))
 
-    assert ledger.figures(1) == {}
-    assert ledger.expected_quality(1, 3) is None
+    assert ledger.figures.since(1) == {}
+    assert ledger.figures.expected(1, 3) is None
 
 
 # -- versions that are refused -----------------------------------------------------------------------------------------
 
 
 def states(one: World) -> list[tuple[str, str]]:
-    return [(each["kind"], each["state"]) for each in one.ledger.versions()]
+    return [(each["kind"], each["state"]) for each in one.ledger.saves.versions()]
 
 
 def apart_at(*passes: str, score: Score) -> Scores:
@@ -301,18 +302,23 @@ def test_a_version_that_has_come_apart_is_refused_until_training_has_recovered(t
     one.finish()
 
     assert states(one) == [("base", "published"), ("delta", "refused"), ("base", "refused"), ("base", "published")]
-    first, second, third, _ = one.ledger.versions()
+    first, second, third, _ = one.ledger.saves.versions()
     assert f"of version {first['id']} over pass 20200401/01 before training" in second["reason"]
     assert "maxQualityLoss.auc 0.1" in second["reason"]
     # Still against the version that is live, though the table is as bad before this pass as after it.
     assert f"of version {first['id']} over pass 20200401/01 before training" in third["reason"]
-    assert published_versions(one.store) == [first["id"], one.ledger.versions()[3]["id"]]
-    assert len(one.ledger.checkpoints()) == 2
+    assert published_versions(one.store) == [first["id"], one.ledger.saves.versions()[3]["id"]]
+    assert len(one.ledger.saves.checkpoints()) == 2
     report = build(status(one.coordinator), None, {}, [])
     assert [(each["version"], each["pass"]) for each in report["refused"]] == [
         (second["id"], "20200401/01"), (third["id"], "20200401/02"),
     ]  # fmt: skip
-    assert [each["version"] for each in report["passes"]] == [first["id"], None, None, one.ledger.versions()[3]["id"]]
+    assert [each["version"] for each in report["passes"]] == [
+        first["id"],
+        None,
+        None,
+        one.ledger.saves.versions()[3]["id"],
+    ]
 
 
 def test_a_version_with_another_calibration_is_corrected(tmp_path: Path) -> None:
@@ -321,7 +327,7 @@ def test_a_version_with_another_calibration_is_corrected(tmp_path: Path) -> None
     one.finish()
 
     assert states(one) == [("base", "published"), ("delta", "published")]
-    assert one.ledger.learning(2).shift == pytest.approx(-5, abs=0.1)
+    assert one.ledger.figures.learning(2).shift == pytest.approx(-5, abs=0.1)
 
 
 def test_a_version_with_another_calibration_is_refused_where_no_evaluation_corrects_it(tmp_path: Path) -> None:
@@ -331,8 +337,8 @@ def test_a_version_with_another_calibration_is_refused_where_no_evaluation_corre
     one.finish()
 
     assert states(one) == [("base", "published"), ("delta", "refused")]
-    assert "calibration 1.9" in one.ledger.versions()[1]["reason"]
-    assert "raise master.config.maxQualityLoss.calibration" in one.ledger.versions()[1]["reason"]
+    assert "calibration 1.9" in one.ledger.saves.versions()[1]["reason"]
+    assert "raise master.config.maxQualityLoss.calibration" in one.ledger.saves.versions()[1]["reason"]
 
 
 def test_harder_data_refuses_no_version(tmp_path: Path) -> None:
@@ -374,7 +380,8 @@ def test_a_training_that_stays_apart_is_refused_after_three_refusals_too_where_a
 
     assert [state for _, state in states(one)] == ["published", *["refused"] * 4]
     assert (
-        "of the same pass before training, which counts after 3 refused versions" in one.ledger.versions()[-1]["reason"]
+        "of the same pass before training, which counts after 3 refused versions"
+        in one.ledger.saves.versions()[-1]["reason"]
     )
 
 
@@ -392,7 +399,7 @@ def test_a_version_that_is_worse_than_the_click_rate_is_refused_though_it_is_the
     one.finish()
 
     assert [state for _, state in states(one)] == ["refused", "published"]
-    reason = one.ledger.versions()[0]["reason"]
+    reason = one.ledger.saves.versions()[0]["reason"]
     assert "of pass 20200401/00 after training is above the 0.6931 of one probability for all rows" in reason
     assert "`elastic-ctr analyze` names those far from 1" in reason
 
@@ -411,7 +418,7 @@ def test_a_version_that_answers_the_same_to_every_row_is_refused(tmp_path: Path)
     one.finish()
 
     assert states(one) == [("base", "refused")]
-    assert "answers 0.5 for each of" in one.ledger.versions()[0]["reason"]
+    assert "answers 0.5 for each of" in one.ledger.saves.versions()[0]["reason"]
 
 
 def test_limits_that_are_too_high_refuse_nothing(tmp_path: Path) -> None:
@@ -426,7 +433,7 @@ def test_limits_that_are_too_high_refuse_nothing(tmp_path: Path) -> None:
 def test_a_recovery_after_a_refusal_compares_with_the_version_it_returned_to(tmp_path: Path) -> None:
     bad = apart_at("20200401/01", score=Score(apart=-1.0))
     one = scored(World(tmp_path, data_of(end="20200401/02")), bad)
-    one.until(lambda: len(one.ledger.versions()) == 2)
+    one.until(lambda: len(one.ledger.saves.versions()) == 2)
 
     one.start_master()
     one.finish()

@@ -123,12 +123,12 @@ def test_a_version_that_is_not_what_was_trained_is_refused_and_caught_up_with_by
 
     one.finish()
 
-    states = [(v["kind"], v["state"]) for v in one.ledger.versions()]
+    states = [(v["kind"], v["state"]) for v in one.ledger.saves.versions()]
     assert states == [("base", "published"), ("delta", "refused"), ("base", "published")]
-    refused = one.ledger.versions()[1]
+    refused = one.ledger.saves.versions()[1]
     assert "the export is at fault" in refused["reason"]
     assert not one.store.exists(layout.version_manifest(refused["id"]))
-    assert len(one.ledger.checkpoints()) == 2
+    assert len(one.ledger.saves.checkpoints()) == 2
 
 
 def test_a_version_whose_files_lose_too_much_is_refused(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_a_version_whose_files_lose_too_much_is_refused(tmp_path: Path) -> None:
 
     one.finish()
 
-    assert [v["state"] for v in one.ledger.versions()] == ["refused", "refused"]
-    assert "maxPublishLoss 0.01" in one.ledger.versions()[0]["reason"]
+    assert [v["state"] for v in one.ledger.saves.versions()] == ["refused", "refused"]
+    assert "maxPublishLoss 0.01" in one.ledger.saves.versions()[0]["reason"]
     assert published_versions(one.store) == []
 
 
@@ -192,11 +192,17 @@ def test_a_crash_between_any_two_steps_ends_in_the_same_state(
 
     assert crashes == 1
     base, delta = published_versions(one.store)
-    assert [v["id"] for v in one.ledger.versions()] == [base, delta]
-    assert [(v["kind"], v["state"]) for v in one.ledger.versions()] == [("base", "published"), ("delta", "published")]
+    assert [v["id"] for v in one.ledger.saves.versions()] == [base, delta]
+    assert [(v["kind"], v["state"]) for v in one.ledger.saves.versions()] == [
+        ("base", "published"),
+        ("delta", "published"),
+    ]
     assert [a.id for a in read_donefile(one.store, layout.BASE_DONEFILE).lines] == [base]
     assert [a.id for a in read_donefile(one.store, layout.PATCH_DONEFILE).lines] == [delta]
-    assert [read_checkpoint(one.store, row["name"]).follows_version for row in one.ledger.checkpoints()] == [base, base]
-    assert [row["follows"] for row in one.ledger.checkpoints()] == [base, base]
+    assert [read_checkpoint(one.store, row["name"]).follows_version for row in one.ledger.saves.checkpoints()] == [
+        base,
+        base,
+    ]
+    assert [row["follows"] for row in one.ledger.saves.checkpoints()] == [base, base]
     assert one.coordinator.generation == 1
-    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+    assert one.ledger.passes.counted()["trained"] == 4 * RECORDS

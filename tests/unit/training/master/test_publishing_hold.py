@@ -12,8 +12,8 @@ import pytest
 from elastic_ctr.config.roles import LiveLoss, QualityLoss
 from elastic_ctr.cube.transfer.state import REMEMBERED, ReleaseState, kept_for_holds
 from elastic_ctr.store import StoreError
-from elastic_ctr.store.versions.holds import newest_hold, write_resumption
 from elastic_ctr.store.versions.manifest import published_versions
+from elastic_ctr.store.versions.safeguards import newest_hold, write_resumption
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.quality_gate import (
     MOST_ON_TRIAL,
@@ -25,11 +25,11 @@ from elastic_ctr.training.master.calendar.quality_gate import (
     loss_after_live,
     newest_windows,
 )
-from elastic_ctr.training.master.ledger.figures import Window
+from elastic_ctr.training.master.ledger.figure_table import Window
 from elastic_ctr.training.master.ledger.rows import WindowQuality
 from elastic_ctr.training.master.metrics import MasterMetrics
+from elastic_ctr.training.master.saves.publishing_hold import HoldAnnouncer
 from elastic_ctr.training.master.training_status import status
-from elastic_ctr.training.master.work.hold_announcer import HoldAnnouncer
 from elastic_ctr.training.model.evaluation import histogram_of_scores, quality_of_scores, weighted_auc
 from training.master.stream_world import StreamWorld
 
@@ -274,7 +274,7 @@ def scored(one: StreamWorld, bad: Callable[[int], bool], shows: int = 400) -> St
 
 
 def go_on(one: StreamWorld, passes: int) -> None:
-    done = max((each.ordinal for each in one.ledger.passes() if each.state == "done"), default=0)
+    done = max((each.ordinal for each in one.ledger.passes.all() if each.state == "done"), default=0)
     for ordinal in range(done + 1, done + passes + 1):
         one.append(8)
         one.done_up_to(ordinal)
@@ -282,7 +282,7 @@ def go_on(one: StreamWorld, passes: int) -> None:
 
 def announce(one: StreamWorld) -> None:
     one.now += 10
-    HoldAnnouncer(one.coordinator, one.store).step()
+    HoldAnnouncer(one.coordinator.lock, one.store).step()
 
 
 def test_a_hold_publishes_nothing_is_in_the_store_and_ends_when_it_is_resumed(tmp_path: Path) -> None:
@@ -292,13 +292,13 @@ def test_a_hold_publishes_nothing_is_in_the_store_and_ends_when_it_is_resumed(tm
     assert len(good) == 12
     go_on(one, 4)
 
-    hold = status(one.coordinator)["hold"]
+    hold = status(one.coordinator).to_dict()["hold"]
     assert hold is not None
     assert one.ledger.facts.hold is not None
     # What came before the windows on trial is no suspect, and the last good version is one.
     assert hold["suspects"][1] == good[-1]
     assert hold["suspects"][0] > good[0]
-    count = len(one.ledger.versions())
+    count = len(one.ledger.saves.versions())
     announce(one)
     told = newest_hold(one.store, 0)
     assert told is not None
@@ -306,22 +306,22 @@ def test_a_hold_publishes_nothing_is_in_the_store_and_ends_when_it_is_resumed(tm
 
     go_on(one, 5)
     # The passes are trained, and neither published nor refused one by one.
-    assert len(one.ledger.versions()) == count
-    assert [each.state for each in one.ledger.passes() if each.state == "done"] == 21 * ["done"]
+    assert len(one.ledger.saves.versions()) == count
+    assert [each.state for each in one.ledger.passes.all() if each.state == "done"] == 21 * ["done"]
     assert _gauge(one, "publishing_held") == 1
     announce(one)
     assert one.ledger.facts.hold is not None
 
     write_resumption(one.store, told.number)
     announce(one)
-    assert status(one.coordinator)["hold"] is None
+    assert status(one.coordinator).to_dict()["hold"] is None
     assert _gauge(one, "publishing_held") == 0
-    window = status(one.coordinator)["window"]
+    window = status(one.coordinator).to_dict()["window"]
     assert window["passes"] == 21
     assert _gauge(one, "stream_auc") == window["auc"]
     # What the clicks are like now is the new measure: as bad as they are, they are published.
     go_on(one, 15)
-    assert [each["state"] for each in one.ledger.versions()[count:]] == 15 * ["published"]
+    assert [each["state"] for each in one.ledger.saves.versions()[count:]] == 15 * ["published"]
 
 
 def test_a_changed_model_that_is_worse_than_the_one_before_publishes_nothing_until_it_is_resumed(
@@ -331,7 +331,7 @@ def test_a_changed_model_that_is_worse_than_the_one_before_publishes_nothing_unt
     one.ledger.set_facts(windows_before=20 * (quality(auc=0.9),))
     go_on(one, 5)
 
-    hold = status(one.coordinator)["hold"]
+    hold = status(one.coordinator).to_dict()["hold"]
     assert hold is not None
     assert "0.9000 of the 20 published before" in hold["reason"]
     published = published_versions(one.store)
@@ -350,7 +350,7 @@ def test_a_changed_model_that_is_as_good_as_the_one_before_is_published(tmp_path
     one.ledger.set_facts(windows_before=20 * (quality(auc=0.9),))
     go_on(one, 12)
 
-    assert status(one.coordinator)["hold"] is None
+    assert status(one.coordinator).to_dict()["hold"] is None
     assert len(published_versions(one.store)) == 12
 
 
@@ -385,7 +385,7 @@ def test_numbers_of_holds_grow_though_the_clock_was_set_back(tmp_path: Path) -> 
 def test_passes_are_trained_though_the_store_is_away_when_a_hold_is_to_be_announced(tmp_path: Path) -> None:
     one = scored(StreamWorld(tmp_path), lambda ordinal: ordinal >= 13)
     go_on(one, 16)
-    announcer = HoldAnnouncer(one.coordinator, Away(), lambda: one.now)  # type: ignore[arg-type]
+    announcer = HoldAnnouncer(one.coordinator.lock, Away(), lambda: one.now)  # type: ignore[arg-type]
 
     with pytest.raises(StoreError):
         announcer.step()
@@ -408,8 +408,8 @@ def test_one_bad_window_is_refused_and_holds_nothing(tmp_path: Path) -> None:
 
     go_on(one, 20)
 
-    assert status(one.coordinator)["hold"] is None
-    assert [each["state"] for each in one.ledger.versions()].count("refused") == 1
+    assert status(one.coordinator).to_dict()["hold"] is None
+    assert [each["state"] for each in one.ledger.saves.versions()].count("refused") == 1
 
 
 def _gauge(one: StreamWorld, name: str) -> float:

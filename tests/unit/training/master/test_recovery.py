@@ -12,21 +12,21 @@ from training.master.world import LEASE, RECORDS, World, data_of, world
 
 def test_a_new_pserver_process_raises_the_generation_and_rolls_back_to_the_last_checkpoint(tmp_path: Path) -> None:
     one = world(tmp_path)
-    one.until(lambda: len(one.ledger.passes()) == 2)
+    one.until(lambda: len(one.ledger.passes.all()) == 2)
     worker = one.until_phase(control.TRAIN)
     worker.report()
-    before = one.coordinator.counted()["trained"]
+    before = one.ledger.passes.counted()["trained"]
 
     one.pservers[1].restart()
     one.pservers[1].sync()
 
-    counted = one.coordinator.counted()
+    counted = one.ledger.passes.counted()
     assert one.coordinator.generation == 2
     assert counted["trained"] == 2 * RECORDS
     assert counted["rolledBack"] == before - 2 * RECORDS > 0
     one.finish()
     assert set(one.trained().values()) == {1}
-    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+    assert one.ledger.passes.counted()["trained"] == 4 * RECORDS
 
 
 def test_the_end_of_a_server_process_is_a_recovery(tmp_path: Path) -> None:
@@ -71,16 +71,16 @@ def test_versions_after_the_checkpoint_are_abandoned_and_the_next_delta_stands_o
     tmp_path: Path,
 ) -> None:
     one = world(tmp_path, data=data_of(end="20200401/03"), config={"checkpoint_per_pass": 4})
-    one.until(lambda: len(one.ledger.versions()) == 3)
-    base, *lost = [v["id"] for v in one.ledger.versions()]
+    one.until(lambda: len(one.ledger.saves.versions()) == 3)
+    base, *lost = [v["id"] for v in one.ledger.saves.versions()]
 
     one.pservers[0].restart()
     one.pservers[0].sync()
 
-    states = {v["id"]: v["state"] for v in one.ledger.versions()}
+    states = {v["id"]: v["state"] for v in one.ledger.saves.versions()}
     assert states == {base: "published", **dict.fromkeys(lost, "abandoned")}
     one.finish()
-    again = next(v for v in one.ledger.versions() if v["id"] > lost[-1])
+    again = next(v for v in one.ledger.saves.versions() if v["id"] > lost[-1])
     assert again["parent"] == base
     assert read_version(one.store, again["id"]).parent == base
     assert set(one.trained().values()) == {1}
@@ -122,7 +122,7 @@ def test_another_training_takes_over_from_the_last_checkpoint_with_its_own_numbe
     tmp_path: Path, servers: int
 ) -> None:
     one = world(tmp_path)
-    one.until(lambda: len(one.ledger.passes()) == 2)
+    one.until(lambda: len(one.ledger.passes.all()) == 2)
     one.until_phase(control.TRAIN).report()
     pservers, trainers = one.pservers, one.trainers
 
@@ -134,7 +134,7 @@ def test_another_training_takes_over_from_the_last_checkpoint_with_its_own_numbe
     assert all(each.gone for each in pservers)
     assert all(each.gone for each in trainers)
     assert set(one.trained().values()) == {1}
-    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+    assert one.ledger.passes.counted()["trained"] == 4 * RECORDS
 
 
 def test_members_of_a_replaced_training_are_told_to_leave_and_change_nothing(tmp_path: Path) -> None:
@@ -168,20 +168,20 @@ def test_a_training_that_is_over_is_not_repeated_under_another_name(tmp_path: Pa
 def test_sample_lines_that_are_forgotten_are_not_missed_by_a_recovery(tmp_path: Path) -> None:
     quiet = {f"20200401/0{hour}/{name}" for hour in (3, 4, 6) for name in ("one", "two")}
     one = world(tmp_path, data=data_of(end="20200401/07"), keyless=quiet)
-    one.until(lambda: len(one.ledger.passes()) == 6)
-    for name in superseded(one.ledger.checkpoints(), keep=1):
-        one.ledger.remove_checkpoint(name)
-    one.until(lambda: len(one.ledger.passes()) == 7)
+    one.until(lambda: len(one.ledger.passes.all()) == 6)
+    for name in superseded(one.ledger.saves.checkpoints(), keep=1):
+        one.ledger.saves.remove_checkpoint(name)
+    one.until(lambda: len(one.ledger.passes.all()) == 7)
     one.until_phase(control.TRAIN)
-    assert [bool(one.ledger.samples(ordinal)) for ordinal in (1, 2, 3)] == [False, False, True]
+    assert [bool(one.ledger.tasks.samples(ordinal)) for ordinal in (1, 2, 3)] == [False, False, True]
 
     one.pservers[0].restart()
     one.finish()
 
     assert one.coordinator.generation == 2
     assert set(one.trained().values()) == {1}
-    assert one.coordinator.counted()["trained"] == 16 * RECORDS
-    assert {version["state"] for version in one.ledger.versions()} <= {"published", "abandoned"}
+    assert one.ledger.passes.counted()["trained"] == 16 * RECORDS
+    assert {version["state"] for version in one.ledger.saves.versions()} <= {"published", "abandoned"}
 
 
 def world_of_a_late_initializer(tmp_path: Path) -> tuple[World, control.Membership]:
@@ -284,7 +284,7 @@ def test_a_checkpoint_that_did_not_load_whole_is_tried_again_and_stops_the_pass_
     tmp_path: Path,
 ) -> None:
     one = world(tmp_path)
-    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    one.until(lambda: len(one.ledger.saves.checkpoints()) == 1)
     one.pservers[0].restart()
     one.pservers[0].sync()
 
@@ -299,7 +299,7 @@ def test_a_checkpoint_that_did_not_load_whole_is_tried_again_and_stops_the_pass_
 
 def test_a_master_restarted_while_a_load_is_verified_has_it_loaded_again(tmp_path: Path) -> None:
     one = world(tmp_path)
-    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    one.until(lambda: len(one.ledger.saves.checkpoints()) == 1)
     del one.trainers[1]
     one.pservers[0].restart()
     one.pservers[0].sync()
@@ -313,7 +313,7 @@ def test_a_master_restarted_while_a_load_is_verified_has_it_loaded_again(tmp_pat
 
 def test_a_checkpoint_whose_manifest_cannot_be_read_yet_is_verified_once_it_can(tmp_path: Path) -> None:
     one = world(tmp_path)
-    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    one.until(lambda: len(one.ledger.saves.checkpoints()) == 1)
     one.pservers[0].restart()
     one.pservers[0].sync()
     one.until(lambda: VERIFY in one.pservers[0].saved)
@@ -349,33 +349,35 @@ def test_an_initializer_that_hangs_and_renews_is_replaced_after_the_longest_time
 def lose_the_table(one: World) -> str:
     """The last checkpoint, which a new pserver will ask for."""
     one.pservers[0].restart()
-    return str(one.ledger.checkpoints()[-1]["name"])
+    return str(one.ledger.saves.checkpoints()[-1]["name"])
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_is_trained_from(tmp_path: Path) -> None:
     one = world(tmp_path, data=data_of(end="20200401/03"))
-    one.until(lambda: len(one.ledger.checkpoints()) == 2)
-    older = one.ledger.checkpoints()[0]["name"]
+    one.until(lambda: len(one.ledger.saves.checkpoints()) == 2)
+    older = one.ledger.saves.checkpoints()[0]["name"]
     damaged = lose_the_table(one)
     one.damaged = {damaged}
 
     one.finish()
 
     assert set(one.trained().values()) == {1}
-    assert one.coordinator.counted()["rolledBack"] >= 2 * RECORDS, "the hour of the damaged checkpoint is trained again"
-    assert one.coordinator.counted()["trained"] == 8 * RECORDS
+    assert one.ledger.passes.counted()["rolledBack"] >= 2 * RECORDS, (
+        "the hour of the damaged checkpoint is trained again"
+    )
+    assert one.ledger.passes.counted()["trained"] == 8 * RECORDS
     back = [each["reason"] for each in one.ledger.recoveries() if each["role"] == "store"]
     assert back == [
         f"checkpoint {damaged} is damaged, training goes back to {older}: {damaged} is not what its manifest says"
     ]
-    assert damaged not in [row["name"] for row in one.ledger.checkpoints()]
+    assert damaged not in [row["name"] for row in one.ledger.saves.checkpoints()]
 
 
 def test_a_damaged_checkpoint_without_another_is_waited_for_and_training_goes_on_once_it_is_back(
     tmp_path: Path,
 ) -> None:
     one = world(tmp_path)
-    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    one.until(lambda: len(one.ledger.saves.checkpoints()) == 1)
     one.damaged = {lose_the_table(one)}
     one.until(lambda: "no older one is whole" in one.coordinator.save_waits)
 
@@ -389,19 +391,19 @@ def test_a_damaged_checkpoint_without_another_is_waited_for_and_training_goes_on
 
 def test_a_store_that_has_lost_every_checkpoint_sets_none_aside(tmp_path: Path) -> None:
     one = world(tmp_path, data=data_of(end="20200401/03"))
-    one.until(lambda: len(one.ledger.checkpoints()) == 2)
-    before = one.ledger.checkpoints()
+    one.until(lambda: len(one.ledger.saves.checkpoints()) == 2)
+    before = one.ledger.saves.checkpoints()
     lose_the_table(one)
     one.damaged = {row["name"] for row in before}
     one.until(lambda: "no older one is whole" in one.coordinator.save_waits)
 
-    assert one.ledger.checkpoints() == before
-    assert one.ledger.damaged_checkpoints() == []
+    assert one.ledger.saves.checkpoints() == before
+    assert one.ledger.saves.damaged_checkpoints() == []
 
 
 def test_a_checkpoint_that_never_loads_whole_is_set_aside_where_there_is_another(tmp_path: Path) -> None:
     one = world(tmp_path, data=data_of(end="20200401/03"))
-    one.until(lambda: len(one.ledger.checkpoints()) == 2)
+    one.until(lambda: len(one.ledger.saves.checkpoints()) == 2)
     damaged = lose_the_table(one)
 
     def emptied() -> bool:

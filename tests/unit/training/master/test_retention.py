@@ -136,7 +136,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
     one.finish()
 
-    kept = [row["name"] for row in one.ledger.checkpoints()]
+    kept = [row["name"] for row in one.ledger.saves.checkpoints()]
     assert kept == ["20200401-02-g1", "20200401-03-g1"]
     assert [read_checkpoint(one.store, name).pass_ordinal for name in kept] == [3, 4]
     assert one.store.list(layout.CHECKPOINTS) == [f"{name}/" for name in kept]
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_a_recovery_overtook_goes_with_the_next_one(tmp_path: 
     assert one.store.exists(layout.checkpoint_manifest("20200401-01-g1"))
     one.finish()
 
-    kept = [row["name"] for row in one.ledger.checkpoints()]
+    kept = [row["name"] for row in one.ledger.saves.checkpoints()]
     assert kept == ["20200401-01-g2", "20200401-02-g2"]
     assert one.store.list(layout.CHECKPOINTS) == [f"{name}/" for name in kept]
 
@@ -168,7 +168,7 @@ def test_checkpoints_of_a_lost_ledger_are_deleted_once_the_new_one_has_committed
 
     one.publisher.begin()
     kept = one.store.exists(layout.checkpoint_manifest("20200331-23-g1"))
-    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    one.until(lambda: len(one.ledger.saves.checkpoints()) == 1)
 
     assert kept
     assert not one.store.exists(layout.checkpoint_folder("20200331-23-g1"))
@@ -177,7 +177,7 @@ def test_checkpoints_of_a_lost_ledger_are_deleted_once_the_new_one_has_committed
 def test_checkpoints_between_two_versions_are_swept_as_well(tmp_path: Path) -> None:
     one = world(tmp_path, data=data_of(end="20200401/05"), config={"delta_per_pass": 9})
 
-    one.until(lambda: len(one.ledger.passes()) == 5 and one.ledger.passes()[3].state == "done")
+    one.until(lambda: len(one.ledger.passes.all()) == 5 and one.ledger.passes.all()[3].state == "done")
 
     assert len(one.store.list(layout.CHECKPOINTS)) == 2
 
@@ -198,4 +198,4 @@ def test_a_checkpoint_that_cannot_be_deleted_is_tried_again_at_the_next_save(tmp
     one.finish()
 
     assert refused == [layout.checkpoint_manifest("20200401-00-g1")]
-    assert len(one.ledger.checkpoints()) == 2
+    assert len(one.ledger.saves.checkpoints()) == 2

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.config.data import Source, split_end
+from elastic_ctr.config.data import DataSource, split_end
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.training.master.calendar.schedule import (
@@ -436,7 +436,7 @@ def test_tasks_are_shuffled_by_a_seed_and_none_is_lost() -> None:
 
 
 def test_tasks_and_records_are_shuffled_unless_told_otherwise_and_those_of_a_stream_are_not() -> None:
-    stream = DATA.model_copy(update={"source": Source(url="kafka://broker:9092/clicks")})
+    stream = DATA.model_copy(update={"source": DataSource(url="kafka://broker:9092/clicks")})
 
     assert order_of_tasks(DATA, 1, "20200401/00") == order_of_tasks(DATA, 1, "20200401/00")
     assert len({order_of_tasks(DATA, seed, one) for seed in (1, 2) for one in ("20200401/00", "20200401/01")}) == 4

@@ -15,9 +15,10 @@ import pytest
 from credentials import auth, tokens
 from elastic_ctr.config.features import Features, input_of
 from elastic_ctr.config.model import Dense, Model, ModelInput, digest_of_model
-from elastic_ctr.config.role_files import MasterFile, Tracking
+from elastic_ctr.config.role_files import MasterFile, TrackingServerSettings
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.runtime.lock import StateInUse
+from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.store.versions import layout
@@ -30,6 +31,7 @@ from elastic_ctr.training.master.ledger.rows import PassRow
 from elastic_ctr.training.master.server import Master, refuse_raw_numbers, remember_settings
 from ports import free_port
 from runtime.tracking_server import Server
+from status_documents import complete
 from training.master.world import MODEL, data_of, rows_data_of, settings_of
 
 # Looks at once and again: what is waited for here is a donefile, not a clock.
@@ -105,6 +107,16 @@ def hour(root: Path, split: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "part").write_bytes(b"1 0 5:a\n")
     return folder
+
+
+def test_its_status_is_the_document_of_a_training(running: Running, tmp_path: Path) -> None:
+    running.start()
+    hour(tmp_path, "20200401/00").joinpath("donefile").touch()
+    until(lambda: (running.status()["current"] or {}).get("state") == "checking")
+
+    found = complete(TrainingStatus, running.get("/status"), absent=("stream",))
+
+    assert [each.id for each in found.passes] == ["20200401/00"]
 
 
 def test_it_says_which_donefile_it_waits_for_and_goes_on_once_it_is_there(running: Running, tmp_path: Path) -> None:
@@ -274,8 +286,8 @@ def test_a_ledger_that_cannot_be_written_is_told_and_written_once_there_is_room(
     ledger = running.master._ledger
     until(lambda: running.status()["waitsFor"] != "")
     # What a full disk is to SQLite.
-    pages = ledger._db.execute("pragma page_count").fetchone()[0]
-    ledger._db.execute(f"pragma max_page_count = {pages}")
+    pages = ledger.db.execute("pragma page_count").fetchone()[0]
+    ledger.db.execute(f"pragma max_page_count = {pages}")
 
     with pytest.raises(grpc.RpcError, match="the ledger cannot be written") as refused:
         client.call_once("SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", training="local"))
@@ -285,7 +297,7 @@ def test_a_ledger_that_cannot_be_written_is_told_and_written_once_there_is_room(
         (folder / f"part-{number}").write_bytes(b"1 0 5:a\n")
     (folder / "donefile").touch()
     until(lambda: "the ledger cannot be written" in running.status()["error"])
-    ledger._db.execute("pragma max_page_count = 1000000")
+    ledger.db.execute("pragma max_page_count = 1000000")
 
     until(lambda: (running.status()["current"] or {}).get("state") == "checking")
     client.call_once("SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", training="local"))
@@ -312,7 +324,7 @@ def test_a_pserver_lost_while_the_ledger_cannot_be_written_does_not_end_the_mast
 
 def test_its_run_in_the_tracking_server_ends_with_it(tmp_path: Path) -> None:
     server = Server()
-    tracking = Tracking(url=server.url, experiment="clicks")
+    tracking = TrackingServerSettings(url=server.url, experiment="clicks")
     (tmp_path / "logs").mkdir()
     running = Running(tmp_path, training="ctr-train-1", tracking=tracking).start()
 
@@ -330,8 +342,8 @@ def stopped(running: Running, root: Path) -> Path:
     running.start()
     until(lambda: (running.status()["current"] or {}).get("state") == "checking")
     coordinator = running.master._coordinator
-    with coordinator.locked() as ledger:
-        current = ledger.current_pass()
+    with coordinator.lock.reading() as ledger:
+        current = ledger.passes.current()
         assert current is not None
         coordinator._schedule.stop(current, "the lines of 20200401/00/part are refused")
     return folder / "part"

@@ -28,7 +28,7 @@ from elastic_ctr.store.versions.manifest import (
     read_checkpoint,
     read_version,
 )
-from elastic_ctr.store.versions.refusals import Refusal, write_refusal
+from elastic_ctr.store.versions.safeguards import Refusal, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.ledger.rows import StartedFrom, WindowQuality
@@ -289,7 +289,7 @@ def test_latest_waits_while_nothing_is_there_to_be_chosen(other: OtherModel, beg
     )
 
     assert any("no version in" in each and "keepCheckpoints" in each for each in said)
-    assert begun.master.status()["startedFrom"]["version"] == 4
+    assert begun.master.status().to_dict()["startedFrom"]["version"] == 4
 
 
 def test_a_named_version_whose_checkpoint_is_gone_names_the_way_out_which_works(
@@ -311,7 +311,7 @@ def test_a_named_version_whose_checkpoint_is_gone_names_the_way_out_which_works(
 
     for version, expected in ((1, 1), ("latest", 1), (4, 4)):
         again = Begun(tmp_path, other, startFrom={"store": url, "version": version})
-        started = again.master.status()["startedFrom"]
+        started = again.master.status().to_dict()["startedFrom"]
         assert (started["version"], started["ignored"]) == (expected, "")
         if version == 4:
             assert again.copy()
@@ -373,12 +373,12 @@ def test_a_new_ledger_gives_no_version_again_that_an_older_master_has_begun(tmp_
 
 def test_an_existing_ledger_ignores_another_wish_and_says_so(tmp_path: Path, other: OtherModel, begun: Begun) -> None:
     assert begun.copy()
-    assert begun.master.status()["startedFrom"]["ignored"] == ""
+    assert begun.master.status().to_dict()["startedFrom"]["ignored"] == ""
     begun.close()
 
     again = Begun(tmp_path, other, startFrom={"store": other.store.url, "version": 1})
 
-    started = again.master.status()["startedFrom"]
+    started = again.master.status().to_dict()["startedFrom"]
     assert started["version"] == 2
     assert "is ignored: this training began with version 2" in started["ignored"]
     again.close()
@@ -409,7 +409,7 @@ def test_a_server_lost_before_the_first_save_is_a_recovery_to_where_the_model_be
 
     assert one.coordinator._generations.take_over == "start-1-g1"
     one.finish()
-    counted = one.coordinator.counted()
+    counted = one.ledger.passes.counted()
     assert counted["trained"] == counted["records"]
     assert counted["rolledBack"] > 0
     assert one.trained().pop("before") == 5
@@ -424,7 +424,7 @@ def test_the_first_version_is_a_base_and_what_is_predicted_before_it_has_the_old
 
     first = read_version(one.store, published_versions(one.store)[0])
     assert (first.kind, first.parent) == ("base", None)
-    manifest = read_checkpoint(one.store, one.ledger.checkpoints()[-1]["name"])
+    manifest = read_checkpoint(one.store, one.ledger.saves.checkpoints()[-1]["name"])
     assert (manifest.offset, manifest.mid, manifest.origin) == (OFFSET, False, None)
     assert one.ledger.facts.offset == OFFSET
 

@@ -95,7 +95,7 @@ def test_nothing_is_analyzed_where_features_need_no_statistics_and_the_first_pas
     assert phases(one, control.ANALYZE) == []
     assert {used for _, _, used in one.used} == {""}
     assert files_of_statistics(one) == [f"{one.ledger.facts.statistics}.json"]
-    assert list(one.ledger.drifts()) == [2]
+    assert list(one.ledger.figures.drifts()) == [2]
 
 
 def test_a_pass_of_rows_without_a_key_is_stopped_with_a_sentence_about_rows(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_lines_of_feasigns_have_no_statistics(tmp_path: Path) -> None:
 
     one.finish()
 
-    assert (one.ledger.facts.statistics, files_of_statistics(one), one.ledger.drifts()) == ("", [], {})
+    assert (one.ledger.facts.statistics, files_of_statistics(one), one.ledger.figures.drifts()) == ("", [], {})
 
 
 def test_the_task_of_a_trainer_lost_in_the_middle_of_the_analysis_goes_to_another(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_task_of_a_trainer_lost_in_the_middle_of_the_analysis_goes_to_anothe
     one.now += LEASE
     one.finish()
 
-    assert one.coordinator.counted()["repeated"] == 0
+    assert one.ledger.passes.counted()["repeated"] == 0
     assert pinned_of(one).numbers["price"].rows == 2 * RECORDS
 
 
@@ -194,7 +194,7 @@ def test_a_pass_stopped_in_its_analysis_is_analyzed_anew_when_it_is_taken_up_aga
     one.finish()
 
     assert len(phases(one, control.ANALYZE)) == 4
-    assert one.ledger.counts(1)["refused"] == 0
+    assert one.ledger.passes.counts(1)["refused"] == 0
 
 
 def test_statistics_of_a_pass_that_was_stopped_before_anything_was_saved_are_made_anew(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_statistics_of_a_pass_that_was_stopped_before_anything_was_saved_are_mad
 
 def test_statistics_that_a_version_was_made_with_stay_when_its_pass_is_taken_up_again(tmp_path: Path) -> None:
     one = of_rows(tmp_path)
-    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    one.until(lambda: len(one.ledger.saves.checkpoints()) == 1)
     before = one.ledger.facts.statistics
     one.until_phase(control.CHECK)
     for _ in range(3):
@@ -236,7 +236,7 @@ def test_a_first_pass_without_rows_leaves_the_analysis_to_the_next_one(tmp_path:
     one.finish()
 
     assert one.ledger.facts.statistics_of == 2
-    assert len(one.ledger.versions()) == 1
+    assert len(one.ledger.saves.versions()) == 1
 
 
 def test_given_statistics_are_pinned_at_the_first_start_and_nothing_is_analyzed(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_given_statistics_are_pinned_at_the_first_start_and_nothing_is_analyzed(
     assert phases(one, control.ANALYZE) == []
     assert {used for _, _, used in one.used} == {given.digest}
     assert files_of_statistics(one) == [f"{given.digest}.json"]
-    assert list(one.ledger.drifts()) == [1, 2]
+    assert list(one.ledger.figures.drifts()) == [1, 2]
 
 
 def test_other_statistics_than_the_pinned_ones_are_refused_and_the_same_or_none_are_not(tmp_path: Path) -> None:
@@ -295,12 +295,12 @@ def test_a_later_pass_is_compared_with_the_pinned_statistics_by_column(tmp_path:
 
     one.finish()
 
-    drift = one.ledger.drifts()[2]
+    drift = one.ledger.figures.drifts()[2]
     by_column = {each.column: each for each in drift.columns}
     assert drift.rows == 400
     assert (by_column["tag"].pinned_unseen, by_column["tag"].unseen) == (0, 1)
     assert all((each.psi or 0) > 1 for each in drift.columns)
-    shown = status(one.coordinator)
+    shown = status(one.coordinator).to_dict()
     assert shown["drift"]["pass"] == SECOND
     assert {each["column"] for each in shown["drift"]["columns"]} == {"price", "tag"}
     assert [each["drift"] and each["drift"][0]["column"] for each in shown["passes"]] == [
@@ -315,7 +315,7 @@ def test_the_same_data_does_not_drift(tmp_path: Path) -> None:
 
     one.finish()
 
-    assert [each.psi for each in one.ledger.drifts()[2].columns] == pytest.approx([0, 0])
+    assert [each.psi for each in one.ledger.figures.drifts()[2].columns] == pytest.approx([0, 0])
 
 
 def test_pinned_statistics_of_more_columns_and_steps_than_the_features_have_stop_no_pass(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_pinned_statistics_of_more_columns_and_steps_than_the_features_have_stop
 
     one.finish()
 
-    assert [each.column for each in one.ledger.drifts()[1].columns] == ["tag", "price"]
+    assert [each.column for each in one.ledger.figures.drifts()[1].columns] == ["tag", "price"]
 
 
 def test_a_column_that_vanishes_stops_its_pass_before_it_is_trained(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_column_that_vanishes_stops_its_pass_before_it_is_trained(tmp_path: Pa
         "columns have vanished: more than data.maxMissingShare 0.99 of 400 rows have no value in price (0.0% before); nothing was "
         "trained: mend the files or raise the share"
     )
-    assert one.ledger.counts(2)["trained"] == 0
+    assert one.ledger.passes.counts(2)["trained"] == 0
 
 
 def test_a_pass_with_a_vanished_column_is_trained_once_its_files_are_mended_or_the_share_is_1(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_a_pass_with_a_vanished_column_is_trained_once_its_files_are_mended_or_t
     one.start_master()
     one.finish()
 
-    assert [each.missing for each in one.ledger.drifts()[2].columns] == [0, 1]
+    assert [each.missing for each in one.ledger.figures.drifts()[2].columns] == [0, 1]
 
 
 def test_few_rows_without_a_value_stop_nothing(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_few_rows_without_a_value_stop_nothing(tmp_path: Path) -> None:
 
     one.finish()
 
-    assert [each.missing for each in one.ledger.drifts()[2].columns] == [0, 1]
+    assert [each.missing for each in one.ledger.figures.drifts()[2].columns] == [0, 1]
 
 
 def test_a_column_that_was_mostly_empty_before_may_be_empty(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_column_that_was_mostly_empty_before_may_be_empty(tmp_path: Path) -> N
 
     one.finish()
 
-    assert one.ledger.drifts()[2].worst(1)[0].column == "price"
+    assert one.ledger.figures.drifts()[2].worst(1)[0].column == "price"
 
 
 def test_a_file_that_lacks_a_column_stops_the_pass_at_once_with_the_sentence_of_its_reader(tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_a_file_that_lacks_a_column_stops_the_pass_at_once_with_the_sentence_of_
     assert one.reason().startswith(
         f"{FIRST}/one lacks the column 'price'; it has 'tag'; nothing of the file is dropped: mend it;"
     )
-    assert [task.failures for task in one.ledger.tasks(1) if task.state == "parked"] == [1]
+    assert [task.failures for task in one.ledger.tasks.of(1) if task.state == "parked"] == [1]
     one.coordinator.retry(FIRST)
     one.finish()
 
@@ -392,7 +392,7 @@ def test_of_a_large_pass_only_some_tasks_are_sampled_for_its_drift(tmp_path: Pat
 
     one.finish()
 
-    assert one.ledger.drifts()[2].rows == 16 * RECORDS
+    assert one.ledger.figures.drifts()[2].rows == 16 * RECORDS
     assert len(phases(one, control.ANALYZE)) == 40
 
 
@@ -401,7 +401,7 @@ def test_collected_statistics_are_dropped_once_they_are_merged(tmp_path: Path) -
 
     one.finish()
 
-    assert [one.ledger.collected_records(ordinal) for ordinal in (1, 2)] == [None, None]
+    assert [one.ledger.tasks.collected_records(ordinal) for ordinal in (1, 2)] == [None, None]
 
 
 def test_merging_holds_one_series_of_one_part_in_memory_however_many_parts_a_pass_has(
@@ -432,7 +432,7 @@ def test_a_pass_that_is_begun_anew_while_it_is_merged_is_merged_later(
 
     def dropped(task: str, place: int) -> bytes:
         if place:
-            one.ledger.drop_collected(1)
+            one.ledger.tasks.drop_collected(1)
         return read(task, place)
 
     monkeypatch.setattr(one.coordinator.found, "collected_series", dropped)
@@ -455,7 +455,7 @@ def test_a_task_whose_statistics_are_damaged_has_failed_and_goes_to_a_trainer_on
         patch.setattr("training.master.world.collected", lambda rows: collected(rows)[:-1])
         holder.report()
 
-    [task] = [each for each in one.ledger.tasks(1) if each.path == path]
+    [task] = [each for each in one.ledger.tasks.of(1) if each.path == path]
     assert (task.state, task.failures) == ("todo", 1)
     one.finish()
     assert pinned_of(one).numbers["price"].rows == 2 * RECORDS

@@ -5,14 +5,10 @@ import pytest
 from elastic_ctr.store import FileStore, NotInStore, StoreUnavailable
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry
+from elastic_ctr.store.versions.safeguards import Refusal, read_refusals, write_refusal
+from elastic_ctr.training.master.generations import store_queries
 from elastic_ctr.training.master.generations.store_queries import Pending, StoreQueries
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from waiting import Clock
 
 
 @pytest.fixture
@@ -38,7 +34,7 @@ def test_a_query_is_answered_once_the_store_was_read_and_the_next_one_reads_it_a
 
 
 def test_an_answer_that_was_not_taken_in_time_is_dropped(store: FileStore) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     questions = StoreQueries(store, clock)
     with pytest.raises(Pending):
         questions.published()
@@ -51,7 +47,7 @@ def test_an_answer_that_was_not_taken_in_time_is_dropped(store: FileStore) -> No
 
 
 def test_an_expected_query_reads_the_store_anew_each_time_and_is_taken_at_once(store: FileStore) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     questions = StoreQueries(store, clock)
 
     questions.expect_published()
@@ -67,6 +63,46 @@ def test_an_expected_query_reads_the_store_anew_each_time_and_is_taken_at_once(s
     clock.now = 11.0
     with pytest.raises(Pending):
         questions.published()
+
+
+def test_a_version_that_is_refused_while_the_store_is_read_is_in_the_answer_of_a_query_expected_since(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = StoreQueries(store)
+
+    def refused_just_behind(store: FileStore) -> dict[int, str]:
+        found = read_refusals(store)
+        monkeypatch.setattr(store_queries, "read_refusals", read_refusals)
+        write_refusal(store, Refusal(version=7, reason="its values differ", refused_at=0.0))
+        questions.expect_published()
+        return found
+
+    monkeypatch.setattr(store_queries, "read_refusals", refused_just_behind)
+    questions.expect_published()
+    assert questions.ask()
+
+    with pytest.raises(Pending):
+        questions.published()
+    assert questions.ask()
+    assert questions.published() == ([7], {7: "its values differ"})
+
+
+def test_a_query_that_is_repeated_while_the_store_is_read_is_answered(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = StoreQueries(store)
+
+    def asked_meanwhile(store: FileStore) -> dict[int, str]:
+        with pytest.raises(Pending):
+            questions.published()
+        return read_refusals(store)
+
+    monkeypatch.setattr(store_queries, "read_refusals", asked_meanwhile)
+    with pytest.raises(Pending):
+        questions.published()
+
+    assert questions.ask()
+    assert questions.published().versions == [7]
 
 
 def test_a_store_that_is_away_leaves_the_question_open(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:

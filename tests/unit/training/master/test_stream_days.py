@@ -21,8 +21,8 @@ def test_the_first_pass_of_a_day_ends_the_day_before(tmp_path: Path) -> None:
     one.append(10)
     one.done(3)
 
-    assert [each.ends_day for each in one.ledger.passes()[:3]] == [False, False, True]
-    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "base"]
+    assert [each.ends_day for each in one.ledger.passes.all()[:3]] == [False, False, True]
+    assert [each["kind"] for each in one.ledger.saves.versions()] == ["base", "delta", "base"]
 
 
 @pytest.mark.parametrize("jump", [7200.0, -7200.0])
@@ -37,7 +37,7 @@ def test_a_clock_that_is_set_repeats_no_record_and_delays_no_checkpoint(
     one.clock_set += jump
     one.done(2)
     assert trainer in one.trainers
-    before = len(one.ledger.checkpoints())
+    before = len(one.ledger.saves.checkpoints())
 
     # A checkpoint by log comes after a few seconds, a whole one after a minute; also after a restart of the master.
     for passes in range(3, 9):
@@ -47,17 +47,17 @@ def test_a_clock_that_is_set_repeats_no_record_and_delays_no_checkpoint(
         if passes == 5:
             one.start_master()
 
-    checkpoints = one.ledger.checkpoints()
+    checkpoints = one.ledger.saves.checkpoints()
     assert len(checkpoints) > before
     assert checkpoints[-1]["pass"] >= 7
     assert one.in_the_table() == one.appended()
-    assert one.coordinator.counted()["repeated"] == 0
+    assert one.ledger.passes.counted()["repeated"] == 0
     assert one.ledger.recoveries() == []
     assert caplog.text.count(f"this machine's clock was set by {jump:+.1f} s") == 1
     # What others compare with their clocks is of the machine's.
-    newest = read_version(one.store, one.ledger.versions()[-1]["id"])
+    newest = read_version(one.store, one.ledger.saves.versions()[-1]["id"])
     assert abs(newest.event_time_max - (one.now + one.clock_set)) < 10
-    status = status_of_ledger(one.ledger)
+    status = status_of_ledger(one.ledger).to_dict()
     assert abs(status["passes"][-2]["doneAt"] - (one.now + one.clock_set)) < 60
     assert abs(status["versions"][-1]["at"] - (one.now + one.clock_set)) < 60
 
@@ -75,7 +75,7 @@ def test_a_midnight_that_the_clock_shows_twice_ends_one_day(tmp_path: Path) -> N
         one.append(10)
         one.done(passes)
 
-    assert [each.ends_day for each in one.ledger.passes()].count(True) == 1
+    assert [each.ends_day for each in one.ledger.passes.all()].count(True) == 1
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_after_a_jump_a_day_ends_at_midnight_of_the_clock_as_it_is(tmp_path: Pat
     for passes in range(2, 5):
         one.append(10)
         one.done(passes)
-    before = [each.ends_day for each in one.ledger.passes()]
+    before = [each.ends_day for each in one.ledger.passes.all()]
     one.start_master()
     one.now += 6000
     for passes in range(5, 8):
@@ -115,4 +115,4 @@ def test_after_a_jump_a_day_ends_at_midnight_of_the_clock_as_it_is(tmp_path: Pat
         one.done(passes)
 
     assert not any(before)
-    assert [each.ends_day for each in one.ledger.passes()].count(True) == 1
+    assert [each.ends_day for each in one.ledger.passes.all()].count(True) == 1

@@ -20,7 +20,7 @@ class StreamInterleavings(Interleavings):
         self.world: StreamWorld = StreamWorld(Path(self.folder.name), config=_CONFIG, stream=stream)
         self.world.handover_seconds = 30
         self.world.start_master()
-        self.world.ledger._db.execute("pragma synchronous = off")
+        self.world.ledger.db.execute("pragma synchronous = off")
         self.world.append(1)
 
     @rule(lines=st.integers(1, 9), file=st.sampled_from(["one", "two"]))
@@ -36,20 +36,20 @@ class StreamInterleavings(Interleavings):
         logging.disable(logging.NOTSET)
 
         def all_is_done() -> bool:
-            current = world.ledger.current_pass()
+            current = world.ledger.passes.current()
             waits = current is None or (current.state == "waiting" and not current.splits)
             return waits and set(world.in_the_table()) == set(world.appended()) and world.trained_is_answered()
 
         world.append(1)
         world.until(lambda: all_is_done() or world.reason() != "", 2000)
         assert world.reason() == ""
-        counted = world.coordinator.counted()
+        counted = world.ledger.passes.counted()
         appended, table = world.appended(), world.in_the_table()
         assert counted["records"] == counted["trained"] == appended.total()
         assert (table - appended).total() <= counted["repeated"]
         if not world.ledger.recoveries():
             assert table == appended
-        kinds = {version["kind"] for version in world.ledger.versions()}
+        kinds = {version["kind"] for version in world.ledger.saves.versions()}
         assert kinds <= {"base", "delta"}
         world.ledger.close()
 

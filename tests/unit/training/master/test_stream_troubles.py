@@ -57,7 +57,7 @@ def test_the_whole_pass_that_a_checkpoint_has_a_part_of_is_needed_from_the_strea
     other.leave(table_unchanged=True)
     one.until(lambda: one.coordinator.handover is None)
 
-    [*_, last] = one.ledger.checkpoints()
+    [*_, last] = one.ledger.saves.checkpoints()
     assert (last["pass"], bool(last["mid"])) == (2, True)
     assert one.coordinator.found.stream_needed() == {"clicks": 10 * len(LINE)}
     one.done(2)
@@ -81,7 +81,7 @@ def test_the_log_of_an_intake_that_comes_back_is_trained_on_from_where_it_was(tm
     one.append(5, "clicks-a")
     one.done(3)
 
-    assert [one.ledger.records(ordinal) for ordinal in (1, 2, 3)] == [10, 10, 5]
+    assert [one.ledger.tasks.records(ordinal) for ordinal in (1, 2, 3)] == [10, 10, 5]
     assert set(one.in_the_table().values()) == {1}
 
 
@@ -92,7 +92,7 @@ def test_a_bad_line_of_a_small_window_stops_nothing(tmp_path: Path) -> None:
         one.append(10)
         one.done(ordinal)
 
-    assert one.coordinator.counted()["refused"] == 2
+    assert one.ledger.passes.counted()["refused"] == 2
 
 
 def test_bad_lines_that_come_in_small_windows_are_counted_together_until_they_are_too_many(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_offsets_that_the_stream_has_dropped_are_counted_and_logged(
     assert places is not None
     assert places.gone == 5 * len(LINE)
     assert "offsets of the stream were never read" in caplog.text
-    assert one.ledger.records(2) == 5
+    assert one.ledger.tasks.records(2) == 5
 
 
 def test_dropped_offsets_of_a_partition_without_new_ones_are_counted_once(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_latest_leaves_out_what_was_there_and_trains_what_comes_though_the_maste
 ) -> None:
     one = StreamWorld(tmp_path, start="latest")
     one.append(10)
-    one.until(lambda: one.coordinator.found.stream_following() is not None)
+    one.until(lambda: one.coordinator.facts.stream is not None)
     one.append(4)
     one.start_master()
     one.append(3)
@@ -253,7 +253,7 @@ def test_a_log_of_an_intake_that_is_begun_anew_is_read_from_its_beginning_and_wh
             door.post(240 * LINE)
             one.done_up_to(4)
 
-    ranges = [text for each in sorted(one.ledger.passes(), key=lambda each: each.ordinal) for text in each.splits]
+    ranges = [text for each in sorted(one.ledger.passes.all(), key=lambda each: each.ordinal) for text in each.splits]
     new = door.partition
     assert ranges[:4] == [f"{former}:0-80", f"{new}:0-80", f"{new}:80-160", f"{new}:160-240"]
     assert f"{former} is not in {one.stream.url} any more; 120 records of it were not read" in caplog.text
@@ -323,8 +323,9 @@ def test_a_partition_that_cannot_be_read_keeps_no_other_from_being_trained(tmp_p
     assert one.now - one.ledger.facts.stream.arrivals[-1].last < 10
     one.append(1, "a")
     one.until(lambda: one.finder.away() == ["b"])
-    status = one.finder.status()["stream"]
-    assert status["partitions"]["b"]["away"]
+    status = one.finder.status()
+    assert status is not None
+    assert status.partitions["b"].away
     metrics = {
         each.name: each.samples[0].value
         for each in MasterMetrics(one.coordinator, one.finder.lag, one.finder.away).collect()

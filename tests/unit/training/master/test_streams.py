@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_ctr.runtime.status.master_status import StreamPartition
 from elastic_ctr.sources.streams.interface import Lines
 from elastic_ctr.store.versions.manifest import read_checkpoint
 from elastic_ctr.training.control import control_pb2 as control
@@ -23,9 +24,9 @@ def test_appended_records_are_trained_pass_after_pass_and_each_pass_is_a_version
         one.done(number + 1)
 
     assert one.in_the_table() == one.appended()
-    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "delta"]
-    assert one.coordinator.counted()["trained"] == 45
-    assert [each.id for each in one.ledger.passes()][:2] == ["stream/00000001", "stream/00000002"]
+    assert [each["kind"] for each in one.ledger.saves.versions()] == ["base", "delta", "delta"]
+    assert one.ledger.passes.counted()["trained"] == 45
+    assert [each.id for each in one.ledger.passes.all()][:2] == ["stream/00000001", "stream/00000002"]
     assert not one.coordinator.finished
 
 
@@ -39,7 +40,7 @@ def test_a_pass_ends_with_its_window_or_once_it_is_full(tmp_path: Path) -> None:
     one.append(250)
     one.done(3)
 
-    assert [one.ledger.records(ordinal) for ordinal in (1, 2, 3)] == [10, 100, 100]
+    assert [one.ledger.tasks.records(ordinal) for ordinal in (1, 2, 3)] == [10, 100, 100]
     one.done(4)
     assert one.in_the_table() == one.appended()
 
@@ -101,9 +102,9 @@ def test_a_micro_pass_is_one_epoch_in_few_steps_without_passes_of_prediction(tmp
     one.done(1)
 
     assert {phase for _, phase in one.leases} == {control.CHECK, control.TRAIN, control.SAVE, control.SCORE}
-    assert one.ledger.learning(1).batch_sizes == (32,)
-    [only] = one.ledger.passes()[:1]
-    assert one.ledger.quality(only.ordinal).before is not None
+    assert one.ledger.figures.learning(1).batch_sizes == (32,)
+    [only] = one.ledger.passes.all()[:1]
+    assert one.ledger.figures.quality(only.ordinal).before is not None
 
 
 def test_after_a_pservers_loss_the_same_offsets_are_trained_again_and_none_twice(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_after_a_pservers_loss_the_same_offsets_are_trained_again_and_none_twice
 
     assert one.in_the_table() == one.appended()
     assert one.coordinator.generation == 2
-    assert one.coordinator.counted()["trained"] == 27
+    assert one.ledger.passes.counted()["trained"] == 27
 
 
 def test_a_restarted_master_goes_on_with_the_next_offset(tmp_path: Path) -> None:
@@ -144,8 +145,8 @@ def test_a_lost_trainers_range_goes_to_another_and_is_counted_as_repeated_once(t
     one.now += LEASE
     one.done(1)
 
-    assert one.coordinator.counted()["repeated"] == 10
-    assert one.coordinator.counted()["trained"] == 10
+    assert one.ledger.passes.counted()["repeated"] == 10
+    assert one.ledger.passes.counted()["trained"] == 10
 
 
 def test_a_stopped_pass_that_is_retried_reads_the_offsets_that_it_had(tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_a_stopped_pass_that_is_retried_reads_the_offsets_that_it_had(tmp_path: 
     one.done(2)
 
     assert one.in_the_table() == one.appended()
-    assert [one.ledger.records(ordinal) for ordinal in (1, 2)] == [10, 10]
+    assert [one.ledger.tasks.records(ordinal) for ordinal in (1, 2)] == [10, 10]
 
 
 def test_the_lag_grows_while_a_pass_is_under_way(tmp_path: Path) -> None:
@@ -188,10 +189,10 @@ def test_the_lag_grows_while_a_pass_is_under_way(tmp_path: Path) -> None:
 def test_hours_have_no_offsets_though_a_later_hour_is_known(tmp_path: Path) -> None:
     """After a damaged checkpoint an hour is saved again, and the one behind it is there."""
     one = world(tmp_path)
-    one.until(lambda: len(one.ledger.passes()) == 2)
+    one.until(lambda: len(one.ledger.passes.all()) == 2)
 
     assert following_after(one.ledger, 1) == {}
-    name = one.ledger.checkpoints()[0]["name"]
+    name = one.ledger.saves.checkpoints()[0]["name"]
     assert read_checkpoint(one.store, name).stream is None
 
 
@@ -200,13 +201,13 @@ def test_a_checkpoint_says_which_offsets_it_has_whatever_was_begun_since(tmp_pat
     one.append(10)
     one.append(4, "others")
     one.done(1)
-    first = one.ledger.checkpoints()[-1]["name"]
+    first = one.ledger.saves.checkpoints()[-1]["name"]
     for passes in range(2, 6):
         one.now += 15
         one.append(5)
         one.done(passes)
 
-    by_log = [each for each in one.ledger.checkpoints() if each["stands_on"]]
+    by_log = [each for each in one.ledger.saves.checkpoints() if each["stands_on"]]
     assert by_log
     for each in by_log:
         of_log = read_checkpoint(one.store, each["name"]).stream
@@ -241,9 +242,9 @@ def test_a_backlog_of_an_hour_is_trained_in_the_largest_passes_and_every_line_on
 
     assert lags[:7] == sorted(lags[:7], reverse=True)
     assert max(lags[7:]) < 20 * len(LINE)
-    assert [one.ledger.records(ordinal) for ordinal in range(1, 10)] == [4000] * 9
+    assert [one.ledger.tasks.records(ordinal) for ordinal in range(1, 10)] == [4000] * 9
     assert one.in_the_table() == one.appended()
-    assert one.coordinator.counted()["trained"] == 36_019
+    assert one.ledger.passes.counted()["trained"] == 36_019
 
 
 def test_a_ledger_of_a_thousand_micro_passes_keeps_the_last_ones_and_every_count(
@@ -257,11 +258,11 @@ def test_a_ledger_of_a_thousand_micro_passes_keeps_the_last_ones_and_every_count
         one.append(3)
         one.done_up_to(number + 1)
 
-    kept = [each.ordinal for each in one.ledger.passes() if each.state == "done"]
+    kept = [each.ordinal for each in one.ledger.passes.all() if each.state == "done"]
     assert kept == [7, 8, 9, 10, 11, 12, 13, 14]
-    assert status_of_ledger(one.ledger)["earlierPasses"] == 6
-    assert one.coordinator.counted()["trained"] == one.ledger.totals()["trained"] == 14 * 3
-    kinds = [each["kind"] for each in one.ledger.versions()]
+    assert status_of_ledger(one.ledger).earlier_passes == 6
+    assert one.ledger.passes.counted()["trained"] == one.ledger.passes.totals()["trained"] == 14 * 3
+    kinds = [each["kind"] for each in one.ledger.saves.versions()]
     assert kinds.count("base") >= 2
     assert one.in_the_table() == one.appended()
     # A recovery does not need what is gone.
@@ -270,7 +271,7 @@ def test_a_ledger_of_a_thousand_micro_passes_keeps_the_last_ones_and_every_count
     one.pservers[0].restart()
     one.done_up_to(15)
     assert one.in_the_table() == one.appended()
-    assert one.coordinator.counted()["trained"] == 15 * 3
+    assert one.ledger.passes.counted()["trained"] == 15 * 3
 
 
 def test_the_status_says_how_far_behind_it_is(tmp_path: Path) -> None:
@@ -278,14 +279,12 @@ def test_the_status_says_how_far_behind_it_is(tmp_path: Path) -> None:
     one.append(25)
     one.until_state("checking")
 
-    status = one.finder.status()["stream"]
+    status = one.finder.status()
 
-    assert status["unit"] == "bytes"
-    assert one.finder.lag() == status["lag"]
-    assert status["lag"] == 15 * len(LINE)
-    assert status["partitions"] == {
-        "clicks": {"first": 0, "end": 25 * len(LINE), "following": 10 * len(LINE), "away": False}
-    }
+    assert status is not None
+    assert status.unit == "bytes"
+    assert one.finder.lag() == status.lag == 15 * len(LINE)
+    assert status.partitions == {"clicks": StreamPartition(end=25 * len(LINE), following=10 * len(LINE))}
 
 
 def test_a_schedule_of_a_stream_never_ends(tmp_path: Path) -> None:
@@ -294,7 +293,7 @@ def test_a_schedule_of_a_stream_never_ends(tmp_path: Path) -> None:
     one.done(1)
     schedule = StreamSchedule(one.ledger, one.data, lambda: one.now)
 
-    assert not schedule.is_last(one.ledger.passes()[0])
+    assert not schedule.is_last(one.ledger.passes.all()[0])
     assert not schedule.cut_again()
     assert not schedule.finished
 

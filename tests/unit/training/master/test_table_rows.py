@@ -1,6 +1,5 @@
 """Rows, new and expired of each pserver, from the counts of a save to the status."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.ledger.ledger_table import TablePart, parts_after
+from elastic_ctr.training.master.generations.checkpoint_files import parts_after
+from elastic_ctr.training.master.ledger.rows import TablePart
 from elastic_ctr.training.master.metrics import MasterMetrics
 from elastic_ctr.training.master.training_status import status
 from training.master.world import World, data_of, world
@@ -56,7 +56,7 @@ def test_new_and_expired_follow_from_the_counts_and_are_none_where_one_is_missin
 
 def tables(one: World) -> list[Any]:
     """Rows, new, expired, bytes of each pserver, by pass."""
-    shown = json.loads(json.dumps(status(one.coordinator)))["passes"]
+    shown = status(one.coordinator).to_dict()["passes"]
     return [each["table"] and [tuple(part.values()) for part in each["table"]] for each in shown]
 
 
@@ -78,11 +78,11 @@ def test_a_recovery_forgets_the_rows_of_the_passes_that_it_takes_back_and_counts
     tmp_path: Path,
 ) -> None:
     one = World(tmp_path, data_of(end="20200401/02"))
-    one.until(lambda: len(one.ledger.tables(1)) == 2 and one.coordinator.save_steps.open_save() is not None)
-    one.ledger.set_table(3, (TablePart(rows=1, new=1, expired=1, bytes=1),))
+    one.until(lambda: len(one.ledger.saves.tables(1)) == 2 and one.coordinator.saves.due() is not None)
+    one.ledger.saves.set_table(3, (TablePart(rows=1, new=1, expired=1, bytes=1),))
     one.pservers[0].restart()
     one.pservers[0].sync()
-    again = one.ledger.tables(1)
+    again = one.ledger.saves.tables(1)
     one.finish()
 
     assert list(again) == [1]
@@ -91,7 +91,7 @@ def test_a_recovery_forgets_the_rows_of_the_passes_that_it_takes_back_and_counts
 
 def test_pservers_of_another_number_go_on_from_the_rows_that_they_loaded(tmp_path: Path) -> None:
     one = World(tmp_path)
-    one.until(lambda: len(one.ledger.tables(1)) == 1)
+    one.until(lambda: len(one.ledger.saves.tables(1)) == 1)
     one.until_phase(control.TRAIN)
     one.replace("second", 1)
     one.finish()
@@ -101,10 +101,11 @@ def test_pservers_of_another_number_go_on_from_the_rows_that_they_loaded(tmp_pat
 
 def test_a_ledger_of_an_earlier_release_has_no_rows_and_the_next_save_counts_them(tmp_path: Path) -> None:
     one = World(tmp_path)
-    one.until(lambda: len(one.ledger.tables(1)) == 1)
+    one.until(lambda: len(one.ledger.saves.tables(1)) == 1)
     one.until_phase(control.TRAIN)
-    one.ledger._db.execute("drop table table_rows")
-    one.ledger._db.execute("update facts set value = json_remove(value, '$.table_rows')")
+    one.ledger.db.execute("drop table table_rows")
+    one.ledger.db.execute("pragma user_version = 0")
+    one.ledger.db.execute("update facts set value = json_remove(value, '$.table_rows')")
     one.start_master()
     before = tables(one)
     one.finish()

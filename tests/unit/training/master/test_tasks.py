@@ -33,8 +33,8 @@ def test_the_task_of_a_lost_trainer_goes_to_another_and_counts_as_repeated_once_
     one.finish()
 
     assert one.trained()[task] == 2
-    assert one.coordinator.counted()["repeated"] == RECORDS
-    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+    assert one.ledger.passes.counted()["repeated"] == RECORDS
+    assert one.ledger.passes.counted()["trained"] == 4 * RECORDS
     assert one.ledger.recoveries()[0]["role"] == "trainer"
 
 
@@ -47,7 +47,7 @@ def test_a_lost_task_that_was_not_running_yet_is_not_counted_as_repeated(tmp_pat
     one.finish()
 
     assert set(one.trained().values()) == {1}
-    assert one.coordinator.counted()["repeated"] == 0
+    assert one.ledger.passes.counted()["repeated"] == 0
 
 
 def test_a_task_lost_while_it_was_checked_is_not_counted_as_repeated(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_task_lost_while_it_was_checked_is_not_counted_as_repeated(tmp_path: P
     one.now += LEASE
     one.finish()
 
-    assert one.coordinator.counted()["repeated"] == 0
+    assert one.ledger.passes.counted()["repeated"] == 0
 
 
 def test_a_renewed_lease_outlives_its_time(tmp_path: Path) -> None:
@@ -96,13 +96,13 @@ def test_a_task_of_a_killed_trainer_is_open_again_when_its_pod_has_another_proce
     killed.start()
     killed.join()
 
-    [task] = [each for each in one.ledger.tasks(1) if each.id == lost]
+    [task] = [each for each in one.ledger.tasks.of(1) if each.id == lost]
     assert (task.state, task.lost_leases, one.now) == ("todo", 1, began)
     assert one.ledger.recoveries()[-1]["reason"] == f"trainer {before} lost task {lost}"
-    assert one.coordinator.counted()["repeated"] == task.records
+    assert one.ledger.passes.counted()["repeated"] == task.records
     assert before not in one.coordinator.trainers()
     one.finish()
-    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+    assert one.ledger.passes.counted()["trained"] == 4 * RECORDS
 
 
 def test_a_task_that_is_renewed_for_ever_is_taken_away_after_the_longest_time(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_the_absence_of_the_master_does_not_count_for_a_task(tmp_path: Path) -> 
 
     assert not answer.rejoin
     one.finish()
-    assert [task.failures for task in one.ledger.tasks(1)] == [0, 0]
+    assert [task.failures for task in one.ledger.tasks.of(1)] == [0, 0]
     assert set(one.trained().values()) == {1}
 
 
@@ -182,7 +182,7 @@ def test_a_task_that_was_leased_ahead_has_its_longest_time_from_its_turn_on(tmp_
     assert held(one, trainer, following), "50 s of 60 are over since its turn came, and 100 s since it was leased"
 
     assert not held(one, trainer, following)
-    assert [task.failures for task in one.ledger.tasks(1)] == [0, 1]
+    assert [task.failures for task in one.ledger.tasks.of(1)] == [0, 1]
 
 
 def test_the_longest_time_begins_anew_when_a_task_begins_to_be_trained_and_only_then(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_longest_time_begins_anew_when_a_task_begins_to_be_trained_and_only_
     assert held(one, trainer, first, following, running=first.attempt)
     assert not held(one, trainer, first, following, running=first.attempt)
 
-    assert [task.failures for task in one.ledger.tasks(1)] == [1, 0]
+    assert [task.failures for task in one.ledger.tasks.of(1)] == [1, 0]
 
 
 def test_a_trainer_that_leaves_in_order_gives_its_task_back_without_a_failure(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_trainer_that_leaves_in_order_gives_its_task_back_without_a_failure(tm
 
     one.coordinator.leave(leaver.member())
 
-    task = next(t for t in one.ledger.tasks(1) if t.id == leaver.task.id)
+    task = next(t for t in one.ledger.tasks.of(1) if t.id == leaver.task.id)
     assert (task.state, task.failures) == ("todo", 0)
     assert len(one.coordinator.trainers()) == 1
 
@@ -213,7 +213,7 @@ def test_a_task_is_given_to_the_trainer_that_has_it_converted(tmp_path: Path) ->
     one.until_phase(control.TRAIN)
     asking = one.trainers[1]
     one.until(lambda: asking.joined and asking.task is None)
-    todo = [task.id for task in one.ledger.tasks(1, "todo")]
+    todo = [task.id for task in one.ledger.tasks.of(1, "todo")]
 
     reply = one.coordinator.lease(
         control.LeaseRequest(trainer_id=asking.id, generation=asking.generation, converted=[todo[-1]])
@@ -244,7 +244,7 @@ def test_a_task_that_fails_too_often_is_parked_and_stops_the_pass_with_a_sentenc
 
     assert "failed 2 times, the last time: the file is damaged" in reason
     assert "run `elastic-ctr pass retry 20200401/00`" in reason
-    assert [task.state for task in one.ledger.tasks(1)].count("parked") == 1
+    assert [task.state for task in one.ledger.tasks.of(1)].count("parked") == 1
 
 
 def test_a_task_that_has_failed_is_given_out_again_after_a_longer_pause_each_time(tmp_path: Path) -> None:
@@ -280,10 +280,10 @@ def test_a_pass_taken_up_again_gives_each_task_all_its_attempts(tmp_path: Path) 
 
 def test_a_record_of_a_task_parked_in_its_second_round_is_trained_and_not_parked(tmp_path: Path) -> None:
     one = world(tmp_path, epochs=2, config={"max_failures": 1})
-    one.until(lambda: (current := one.ledger.current_pass()) is not None and current.epoch == 2)
+    one.until(lambda: (current := one.ledger.passes.current()) is not None and current.epoch == 2)
     one.until_phase(control.TRAIN).report(error="killed")
 
-    counted = one.coordinator.counted()
+    counted = one.ledger.passes.counted()
 
     assert counted["records"] == counted["trained"] + counted["refused"] + counted["parked"]
 
@@ -295,7 +295,7 @@ def test_a_task_finished_after_the_pass_was_stopped_is_counted_all_the_same(tmp_
 
     one.trainers[1].report()
 
-    counted = one.coordinator.counted()
+    counted = one.ledger.passes.counted()
     assert counted["trained"] == RECORDS
     assert counted["records"] == counted["trained"] + counted["refused"] + counted["parked"]
 
@@ -322,7 +322,7 @@ def test_a_task_outlives_more_lost_trainers_than_it_may_fail(tmp_path: Path) -> 
         assert len(set(lost)) == 1
     one.finish()
 
-    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+    assert one.ledger.passes.counted()["trained"] == 4 * RECORDS
     assert set(one.trained().values()) == {1}
 
 
@@ -335,7 +335,7 @@ def test_a_task_that_ends_every_trainer_that_touches_it_is_parked_with_a_sentenc
     assert len(set(lost)) == 1
     assert f"task {lost[0]} (20200401/00/one) lost its trainer 4 times in a row" in one.reason()
     assert "elastic-ctr pass retry" in one.reason()
-    assert [task.state for task in one.ledger.tasks(1)] == ["parked", "todo"]
+    assert [task.state for task in one.ledger.tasks.of(1)] == ["parked", "todo"]
 
 
 def test_a_task_that_was_done_once_has_all_its_losses_again(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_task_that_was_done_once_has_all_its_losses_again(tmp_path: Path) -> N
     del one.trainers[1]
 
     lose(one, control.TRAIN)
-    one.until(lambda: (current := one.ledger.current_pass()) is not None and current.epoch == 2)
+    one.until(lambda: (current := one.ledger.passes.current()) is not None and current.epoch == 2)
     lose(one, control.TRAIN)
     one.finish()
 
@@ -357,7 +357,7 @@ def test_losses_and_failures_are_counted_apart(tmp_path: Path) -> None:
     lose(one, control.CHECK)
     one.until_phase(control.CHECK).report(error="no luck")
 
-    [task, _] = one.ledger.tasks(1)
+    [task, _] = one.ledger.tasks.of(1)
     assert (task.state, task.failures, task.lost_leases) == ("todo", 1, 1)
 
 
@@ -410,7 +410,7 @@ def test_a_task_given_back_for_a_full_disk_is_done_by_another_trainer_and_counts
 
     assert one.reason() == ""
     assert one.coordinator.generation == 1
-    assert one.coordinator.counted()["repeated"] == RECORDS
+    assert one.ledger.passes.counted()["repeated"] == RECORDS
     assert all(each["seconds"] is not None for each in one.ledger.recoveries())
 
 

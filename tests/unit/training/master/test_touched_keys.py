@@ -9,9 +9,9 @@ import pytest
 from elastic_ctr.config.roles import LiveLoss
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import read_checkpoint, read_version
-from elastic_ctr.store.versions.refusals import Refusal, write_refusal
+from elastic_ctr.store.versions.safeguards import Refusal, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.ledger.touched import Touched
+from elastic_ctr.training.master.ledger.key_table import Touched
 from elastic_ctr.training.master.saves import planning
 from training.master.stream_world import LINE, StreamWorld
 from training.master.world import LEASE, Trainer
@@ -26,7 +26,7 @@ def stream(folder: Path, **given: object) -> StreamWorld:
 
 
 def steps_of(one: StreamWorld, ordinal: int) -> tuple[str, ...]:
-    save = one.ledger.save_of(ordinal)
+    save = one.ledger.saves.of(ordinal)
     assert save is not None
     return save.steps
 
@@ -48,7 +48,7 @@ def test_deltas_have_the_trained_keys_in_one_file_and_walk_no_table(tmp_path: Pa
 
     assert [steps_of(one, ordinal) for ordinal in (1, 2, 3, 4)] == [("base", "checkpoint"), *3 * [("touched",)]]
     assert one.trained_is_answered()
-    for version in one.ledger.versions()[1:]:
+    for version in one.ledger.saves.versions()[1:]:
         manifest = read_version(one.store, version["id"])
         assert manifest.in_one_file
         assert {name: stop - start for name, (start, stop) in manifest.offsets.items()} == {
@@ -68,7 +68,7 @@ def test_a_save_of_the_table_comes_by_time(tmp_path: Path) -> None:
 
     assert steps_of(one, 2) == ("touched",)
     assert steps_of(one, 3) == ("checkpoint", "touched")
-    assert [(each["pass"], each["stands_on"]) for each in one.ledger.checkpoints()] == [(1, ""), (3, "")]
+    assert [(each["pass"], each["stands_on"]) for each in one.ledger.saves.checkpoints()] == [(1, ""), (3, "")]
 
 
 def test_between_two_saves_a_recovery_returns_to_the_deltas_published_since(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_between_two_saves_a_recovery_returns_to_the_deltas_published_since(tmp_
         one.now += 3
         one.append(10)
         one.done(number + 2)
-    saved, by_log = one.ledger.checkpoints()
+    saved, by_log = one.ledger.saves.checkpoints()
     assert (saved["pass"], by_log["pass"], by_log["stands_on"]) == (1, 5, saved["name"])
     assert len(read_checkpoint(one.store, by_log["name"]).log) == 4
     one.append(10)
@@ -96,9 +96,9 @@ def test_between_two_saves_a_recovery_returns_to_the_deltas_published_since(tmp_
     one.now += 6
     one.append(10)
     one.done(8)
-    newest = read_checkpoint(one.store, one.ledger.checkpoints()[-1]["name"])
+    newest = read_checkpoint(one.store, one.ledger.saves.checkpoints()[-1]["name"])
     assert (newest.stands_on, newest.pass_ordinal) == (saved["name"], 8)
-    assert list(newest.log) == one.ledger.chain()[1:]
+    assert list(newest.log) == one.ledger.saves.chain()[1:]
 
 
 def test_a_log_that_did_not_load_whole_is_loaded_again_and_set_aside_at_last(
@@ -108,7 +108,7 @@ def test_a_log_that_did_not_load_whole_is_loaded_again_and_set_aside_at_last(
     one.now += 6
     one.append(10)
     one.done(2)
-    [_, by_log] = one.ledger.checkpoints()
+    [_, by_log] = one.ledger.saves.checkpoints()
     one.append(10)
     one.until_trained()
     initialise = Trainer.initialise
@@ -124,7 +124,7 @@ def test_a_log_that_did_not_load_whole_is_loaded_again_and_set_aside_at_last(
     one.pservers[0].restart()
     one.done(3)
 
-    assert one.ledger.damaged_checkpoints()[0]["name"] == by_log["name"]
+    assert one.ledger.saves.damaged_checkpoints()[0]["name"] == by_log["name"]
     assert "did not load whole: the pservers hold" in caplog.text
     assert one.in_the_table() == one.appended()
     assert one.trained_is_answered()
@@ -157,7 +157,7 @@ def test_a_delta_that_was_refused_at_the_pass_of_a_save_leaves_a_gap_so_the_tabl
         ("checkpoint", "touched"),
         ("touched",),
     ]
-    assert [bool(each["stands_on"]) for each in one.ledger.checkpoints()] == [False, False, True]
+    assert [bool(each["stands_on"]) for each in one.ledger.saves.checkpoints()] == [False, False, True]
 
 
 @pytest.mark.parametrize("work", [False, True])
@@ -203,11 +203,11 @@ def test_keys_of_a_refused_version_are_in_the_next_one_which_is_no_base(tmp_path
         one.config = one.config.model_copy(update={"max_publish_loss": limit})
         one.start_master()
         one.append(10)
-        versions = len(one.ledger.versions())
-        one.until(lambda: len(one.ledger.versions()) > versions)  # noqa: B023 (called at once)
+        versions = len(one.ledger.saves.versions())
+        one.until(lambda: len(one.ledger.saves.versions()) > versions)  # noqa: B023 (called at once)
 
-    assert [each["state"] for each in one.ledger.versions()] == ["published", "refused", "published"]
-    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "delta"]
+    assert [each["state"] for each in one.ledger.saves.versions()] == ["published", "refused", "published"]
+    assert [each["kind"] for each in one.ledger.saves.versions()] == ["base", "delta", "delta"]
     assert one.trained_is_answered()
 
 
@@ -227,8 +227,8 @@ def test_a_micro_pass_that_is_foretold_far_worse_than_those_before_it_makes_no_v
     one.append(1000)
     one.done(5)
 
-    assert [each["state"] for each in one.ledger.versions()] == [*3 * ["published"], "refused", "published"]
-    [refused] = [each["reason"] for each in one.ledger.versions() if each["reason"]]
+    assert [each["state"] for each in one.ledger.saves.versions()] == [*3 * ["published"], "refused", "published"]
+    [refused] = [each["reason"] for each in one.ledger.saves.versions() if each["reason"]]
     assert (
         "of pass stream/00000004 after training is farther from 1 than the 1.0020 of the 3 published passes before it"
         in refused
@@ -241,11 +241,13 @@ def test_after_a_version_that_transfer_refused_the_next_one_is_a_base(tmp_path: 
     one = stream(tmp_path)
     one.append(10)
     one.done(2)
-    write_refusal(one.store, Refusal(version=one.ledger.chain()[-1], reason="scores differ", refused_at=int(one.now)))
+    write_refusal(
+        one.store, Refusal(version=one.ledger.saves.chain()[-1], reason="scores differ", refused_at=int(one.now))
+    )
     one.append(10)
     one.done(3)
 
-    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "base"]
+    assert [each["kind"] for each in one.ledger.saves.versions()] == ["base", "delta", "base"]
     assert one.trained_is_answered()
 
 
@@ -254,11 +256,11 @@ def test_a_task_whose_keys_are_not_known_makes_the_next_version_a_base(
 ) -> None:
     one = stream(tmp_path)
     # As of a pass that an earlier release has trained.
-    monkeypatch.setattr(one.ledger, "set_touched", lambda *_: None)
+    monkeypatch.setattr(one.ledger.keys, "add", lambda *_: None)
     one.append(10)
     one.done(2)
 
-    assert [each["kind"] for each in one.ledger.versions()] == ["base", "base"]
+    assert [each["kind"] for each in one.ledger.saves.versions()] == ["base", "base"]
     assert "which keys were trained since the last version is not known" in caplog.text
     assert one.trained_is_answered()
 
@@ -281,7 +283,7 @@ def test_a_task_that_does_not_tell_its_keys_makes_the_next_version_a_base(
     one.append(10)
     one.done(3)
 
-    assert [each["kind"] for each in one.ledger.versions()] == ["base", "base", "delta"]
+    assert [each["kind"] for each in one.ledger.saves.versions()] == ["base", "base", "delta"]
     assert one.trained_is_answered()
 
 
@@ -294,7 +296,7 @@ def test_behind_a_recovery_to_an_older_checkpoint_a_base_has_what_is_not_known(t
         one.now += 6
         one.append(10)
         one.done(number)
-    first, saved, by_log = one.ledger.checkpoints()
+    first, saved, by_log = one.ledger.saves.checkpoints()
     one.damaged = {saved["name"], by_log["name"]}
     one.append(10)
     one.until_trained()
@@ -302,8 +304,8 @@ def test_behind_a_recovery_to_an_older_checkpoint_a_base_has_what_is_not_known(t
     one.pservers[0].restart()
     one.done(5)
 
-    assert one.ledger.damaged_checkpoints()[-1]["name"] == by_log["name"]
-    assert one.ledger.checkpoints()[0]["name"] == first["name"]
+    assert one.ledger.saves.damaged_checkpoints()[-1]["name"] == by_log["name"]
+    assert one.ledger.saves.checkpoints()[0]["name"] == first["name"]
     assert one.in_the_table() == one.appended()
     assert one.trained_is_answered()
 
@@ -321,8 +323,8 @@ def test_a_task_without_a_key_is_known(tmp_path: Path, monkeypatch: pytest.Monke
     one.append(10)
     one.done(2)
 
-    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta"]
-    manifest = read_version(one.store, one.ledger.versions()[-1]["id"])
+    assert [each["kind"] for each in one.ledger.saves.versions()] == ["base", "delta"]
+    manifest = read_version(one.store, one.ledger.saves.versions()[-1]["id"])
     assert manifest.cube_files[0].path == layout.cube_file(manifest.version, "delta", 0, 1)
 
 
@@ -336,11 +338,11 @@ def test_a_long_chain_of_deltas_ends_with_a_base_and_keys_that_no_delta_needs_ar
         one.append(3)
         one.done(number + 2)
 
-    kinds = [each["kind"] for each in one.ledger.versions()]
+    kinds = [each["kind"] for each in one.ledger.saves.versions()]
     assert kinds == ["base", "delta", "delta", "base", "delta", "delta", "base", "delta"]
     assert one.trained_is_answered()
-    oldest = one.ledger.checkpoints()[0]["pass"]
-    [kept] = one.ledger._one("select min(pass) from touched")
+    oldest = one.ledger.saves.checkpoints()[0]["pass"]
+    [kept] = one.ledger.one("select min(pass) from touched")
     assert kept > oldest
 
 
@@ -348,9 +350,9 @@ def test_keys_since_a_version_are_sorted_and_each_once_with_all_their_shows(tmp_
     one = stream(tmp_path)
     for name, keys in (("one", [2, 5, 9]), ("two", [1, 5])):
         counts = np.array([[key, 1] for key in keys], np.float32)
-        one.ledger.set_touched(name, 7, Touched(np.array(keys, np.uint64), counts))
+        one.ledger.keys.add(name, 7, Touched(np.array(keys, np.uint64), counts))
 
-    touched = one.ledger.touched(one.ledger.facts.follows)
+    touched = one.ledger.keys.since(one.ledger.facts.follows)
 
     assert touched.keys.tolist() == [1, 2, 5, 9]
     assert touched.counts.tolist() == [[1, 1], [2, 1], [10, 2], [9, 1]]

@@ -3,7 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.sources.streams.interface import Kept
-from elastic_ctr.training.master.calendar.windows import cut_window, first_offsets, lag_of, pieces, ranges_in, text_of
+from elastic_ctr.training.master.calendar.stream_schedule import (
+    cut_window,
+    first_offsets,
+    lag_of,
+    pieces,
+    ranges_in,
+    text_of,
+)
 
 names = st.sampled_from(["a", "b", "topic/0", "with:colon-1"])
 partitions = st.dictionaries(

@@ -16,16 +16,16 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
 from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.formats.cells import cells_of
-from elastic_ctr.formats.inputs import Inputs, TextInput
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import FileStore, NotInStore, Store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint
-from elastic_ctr.store.versions.refusals import read_refusals
+from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.generations.recovery import VERIFY
-from elastic_ctr.training.master.generations.store_queries import Published, StoreQueries
+from elastic_ctr.training.master.generations.store_queries import PublishedVersions, StoreQueries
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.work.publisher import Publisher
 from elastic_ctr.training.master.work.statistics import PassStatistics, pin_given
@@ -71,7 +71,7 @@ def rows_data_of(**given: Any) -> Data:
 
 def collected(rows: Rows) -> bytes:
     """What a trainer collects of a task."""
-    inputs = Inputs((TextInput("tag", ""),), ("price",))
+    inputs = InputColumns((TextInput("tag", ""),), ("price",))
     collector = Collector(inputs)
     collector.add(cells_of([([tag.encode()], [price]) for price, tag in rows], inputs))
     return collector.to_bytes()
@@ -84,8 +84,8 @@ class Asked(StoreQueries):
         super().__init__(world.store)
         self._world = world
 
-    def published(self) -> Published:
-        return Published(published_versions(self._world.store), read_refusals(self._world.store))
+    def published(self) -> PublishedVersions:
+        return PublishedVersions(published_versions(self._world.store), read_refusals(self._world.store))
 
     def whole_checkpoint(self, names: Sequence[str]) -> str:
         return next((name for name in names if name not in self._world.damaged), "")
@@ -521,8 +521,8 @@ class World:
         raise AssertionError(f"it did not come to that in {rounds} rounds; {self.described()}")
 
     def described(self) -> str:
-        current = self.ledger.current_pass()
-        save = None if current is None else self.ledger.save_of(current.ordinal)
+        current = self.ledger.passes.current()
+        save = None if current is None else self.ledger.saves.of(current.ordinal)
         return f"{current}, {save and (save.stage, save.steps)}, generation {self.coordinator.generation}"
 
     def finish(self) -> None:
@@ -545,7 +545,7 @@ class World:
         return answer
 
     def until_state(self, state: str) -> None:
-        self.until(lambda: (current := self.ledger.current_pass()) is not None and current.state == state)
+        self.until(lambda: (current := self.ledger.passes.current()) is not None and current.state == state)
 
     def trained(self) -> Table:
         """How often each task with records is in the table of the present generation."""
@@ -564,12 +564,12 @@ class World:
     def answered(self) -> Table:
         """What the newest version says of each task: a base, and the deltas on it."""
         merged: Table = {}
-        for version in self.ledger.chain():
+        for version in self.ledger.saves.chain():
             merged |= self.contents[version]
         return merged
 
     def reason(self) -> str:
-        current = self.ledger.current_pass()
+        current = self.ledger.passes.current()
         return "" if current is None else current.reason
 
 

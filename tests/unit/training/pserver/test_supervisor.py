@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from certificates import Authority
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import Auth, PserverFile
 from elastic_ctr.config.roles import PserverConfig, StoreConfig
@@ -17,7 +17,7 @@ from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import ForeignMasterGrace
-from elastic_ctr.training.control.forwarder_process import expose
+from elastic_ctr.training.control.server_sockets import expose
 from elastic_ctr.training.pserver import supervisor as module
 from elastic_ctr.training.pserver.folders import Folders
 from elastic_ctr.training.pserver.process import REFUSED
@@ -69,7 +69,7 @@ def parent(tmp_path: Path, master: Master) -> PserverSupervisor:
     made = PserverSupervisor(
         0,
         PserverFile(
-            data=Data(source=Source(url="file:///data"), start="20200401/00", slots=("a",)),
+            data=Data(source=DataSource(url="file:///data"), start="20200401/00", slots=("a",)),
             model=MODEL,
             store=StoreConfig(url=f"file://{tmp_path}/store"),
             pserver=PserverConfig(port=1, admin_port=2, scratch_dir=str(tmp_path / "scratch")),
@@ -298,7 +298,7 @@ def test_a_pause_before_a_start_stays_bounded_however_often_it_failed(
         parent._start_when_ready("")
         until(lambda failed=failed: len(pauses) == [0, 1, 2, 10_000].index(failed) + 1)  # type: ignore[misc]
 
-    assert pauses == [0.0, 1.0, 3.0, 30.0]
+    assert pauses == [0.0, 1.0, 2.0, 30.0]
 
 
 def test_no_job_ever_raises(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from training.trainer.trainer_file import settings_of
 @pytest.fixture
 def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     monkeypatch.setattr(module, "Engine", Engine)
-    monkeypatch.setattr(module, "Watchdog", Watchdog)
+    monkeypatch.setattr(module, "ServerWatchdog", Watchdog)
     (tmp_path / "logs").mkdir()
     (tmp_path / "scratch").mkdir()
     (tmp_path / "logs/log").write_bytes(LINES)

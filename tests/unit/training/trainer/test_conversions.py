@@ -10,17 +10,17 @@ import pytest
 import xxhash
 
 from credentials import tokens
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.feature_document import FeatureDocument, read_features
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.transforms.transformer import MOST_OF_BATCH
-from elastic_ctr.formats.missing_words import NO_WORDS
+from elastic_ctr.formats.inputs import NO_WORDS
 from elastic_ctr.sources.streams.open import open_stream
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.trainer.conversions import conversion_of, feature_document
 from elastic_ctr.training.trainer.converter import convert_task
-from elastic_ctr.training.trainer.suspects import Suspects
+from elastic_ctr.training.trainer.task_lines import Suspects
 from sources.intake.desk import TOKEN, desk, intake_file
 from training.trainer.trainer_file import settings_of
 
@@ -40,7 +40,7 @@ def test_the_same_rows_are_the_same_records_whoever_reads_them(
     tmp_path: Path, form: dict[str, object], text: str
 ) -> None:
     (tmp_path / "log").write_text(text)
-    given = {"source": Source(url=f"file://{tmp_path}"), "start": "20200401/00", "label": "label"}
+    given = {"source": DataSource(url=f"file://{tmp_path}"), "start": "20200401/00", "label": "label"}
     data = Data.model_validate({**given, **form})
     settings = settings_of(tmp_path).model_copy(update={"data": data, "features": FEATURES})
     conversion = conversion_of(settings, feature_document(settings, None))
@@ -98,7 +98,7 @@ def test_rows_with_extreme_numbers_are_suspects_and_are_left_out_by_their_offset
     features = Features.model_validate(
         {"user": {"type": "categorical"}, "price": {"type": "numeric", "transform": [], "missing": 0}}
     )
-    data = Data(source=Source(url=f"file://{tmp_path}"), start="20200401/00", label="label", format="csv")
+    data = Data(source=DataSource(url=f"file://{tmp_path}"), start="20200401/00", label="label", format="csv")
     settings = settings_of(tmp_path).model_copy(update={"data": data, "features": features})
     conversion = conversion_of(settings, feature_document(settings, None))
     suspects, task = Suspects(tmp_path / "t.suspects"), control.Task(id="t", path="log", samples=5)
@@ -132,7 +132,7 @@ def test_rows_that_make_many_keys_are_converted_in_pieces(tmp_path: Path) -> Non
     (tmp_path / "log").write_text("label,a,b\n" + f"1,{cell},{cell}\n" * 200)
     lists = {name: {"type": "categorical", "separator": " "} for name in ("a", "b")}
     features = Features.model_validate({**lists, "ab": {"type": "crossed", "of": ["a", "b"], "hash": 9}})
-    source = Source(url=f"file://{tmp_path}")
+    source = DataSource(url=f"file://{tmp_path}")
     data = Data(source=source, start="20200401/00", label="label", format="csv")
     settings = settings_of(tmp_path).model_copy(update={"data": data, "features": features})
     conversion = conversion_of(settings, feature_document(settings, None))
@@ -149,7 +149,7 @@ def test_samples_with_many_keys_together_are_scored_and_a_row_with_very_many_is_
     (tmp_path / "log").write_text("label,a,b\n" + f"1,{many},{many}\n0,{few},{few}\n" * 2400)
     lists = {name: {"type": "categorical", "separator": " "} for name in ("a", "b")}
     features = Features.model_validate({**lists, "ab": {"type": "crossed", "of": ["a", "b"], "hash": 9}})
-    data = Data(source=Source(url=f"file://{tmp_path}"), start="20200401/00", label="label", format="csv")
+    data = Data(source=DataSource(url=f"file://{tmp_path}"), start="20200401/00", label="label", format="csv")
     settings = settings_of(tmp_path).model_copy(update={"data": data, "features": features})
     conversion = conversion_of(settings, feature_document(settings, None))
     task = control.Task(id="t", path="log", samples=2400)

@@ -14,11 +14,11 @@ import pytest
 from elastic_ctr.training.control.channel import MasterClient
 from elastic_ctr.training.trainer import supervisor as module
 from elastic_ctr.training.trainer.supervisor import WATCH_FILE
-from elastic_ctr.training.trainer.watchdog import Watchdog, delegated_to_parent
+from elastic_ctr.training.trainer.watchdog import ServerWatchdog, delegated_to_parent
 from training.trainer.trainer_file import settings_of
 
 
-class Rounds(Watchdog):
+class Rounds(ServerWatchdog):
     """Counts instead of asking the network."""
 
     done = 0
@@ -35,7 +35,7 @@ class Rounds(Watchdog):
 
 @pytest.fixture
 def duty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[module._DelegatedWatchdog]:
-    monkeypatch.setattr(module, "Watchdog", Rounds)
+    monkeypatch.setattr(module, "ServerWatchdog", Rounds)
     monkeypatch.setattr(module, "MasterClient", lambda *_: None)
     monkeypatch.setattr(module, "_DELEGATED_AFTER", 0.02)
     Rounds.done, Rounds.refuse_after = 0, 10**9
@@ -61,7 +61,7 @@ def test_without_a_hand_over_the_parent_does_nothing(duty: module._DelegatedWatc
 def test_leases_handed_over_to_the_parent_are_renewed_until_they_are_taken_back(
     duty: module._DelegatedWatchdog, tmp_path: Path
 ) -> None:
-    watchdog = Watchdog(None, 7, 2, ["unix:/none/8801"], "/none", 10)  # type: ignore[arg-type]
+    watchdog = ServerWatchdog(None, 7, 2, ["unix:/none/8801"], "/none", 10)  # type: ignore[arg-type]
     watchdog.hold("save:1")
 
     with delegated_to_parent(watchdog, tmp_path / WATCH_FILE):
@@ -81,7 +81,7 @@ def test_states_that_follow_each_other_soon_are_left_to_the_child(
 ) -> None:
     monkeypatch.setattr(module, "_DELEGATED_AFTER", 0.2)
     for _ in range(5):
-        with delegated_to_parent(Watchdog(None, 7, 2, [], "", 10), tmp_path / WATCH_FILE):  # type: ignore[arg-type]
+        with delegated_to_parent(ServerWatchdog(None, 7, 2, [], "", 10), tmp_path / WATCH_FILE):  # type: ignore[arg-type]
             rounds(duty, 2)
 
     assert Rounds.done == 0

@@ -31,7 +31,7 @@ def test_a_trainer_that_cannot_write_to_its_scratch_gives_its_task_back_and_ends
     assert Watchdog.events == ["hold l-1-0:x", "release all"]
     [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert f"{tmp_path}/scratch/tasks" in said
-    assert "trainer.config.scratchDir must have room and be writable" in said
+    assert "the trainer's scratch folder must have room and be writable" in said
 
 
 def test_a_task_that_was_leased_ahead_goes_back_as_well(

@@ -16,10 +16,10 @@ from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.store.versions.manifest import digest_of
 from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.trainer.converted_files import ScratchFailed
 from elastic_ctr.training.trainer.converter import ClickConversion
 from elastic_ctr.training.trainer.engine import Engine as PaddleEngine
 from elastic_ctr.training.trainer.saver import Saver
-from elastic_ctr.training.trainer.scratch import ScratchFailed
 
 SLOTS = SlotList(("a", "b"))
 SAMPLES = [control.Sample(line="5:a 7:b", show=2, click=1), control.Sample(line="7:a 9:other", show=1, click=0)]
@@ -174,7 +174,7 @@ def test_a_scratch_that_cannot_be_written_is_another_error_than_a_store_that_can
 ) -> None:
     (tmp_path / "scratch/dense").write_bytes(b"")
 
-    with pytest.raises(ScratchFailed, match=r"scratch/dense: File exists; trainer.config.scratchDir must have room"):
+    with pytest.raises(ScratchFailed, match=r"scratch/dense: File exists; the trainer's scratch folder must have room"):
         saver.save(order())
     (tmp_path / "scratch/dense").unlink()
     (tmp_path / "store").write_bytes(b"")

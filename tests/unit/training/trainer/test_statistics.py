@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model, digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
@@ -60,7 +60,7 @@ def store(tmp_path: Path) -> FileStore:
 @pytest.fixture
 def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     monkeypatch.setattr(module, "Engine", Dense)
-    monkeypatch.setattr(module, "Watchdog", Watchdog)
+    monkeypatch.setattr(module, "ServerWatchdog", Watchdog)
     (tmp_path / "logs").mkdir()
     (tmp_path / "scratch").mkdir()
     (tmp_path / "logs/log.csv").write_text(HEADER + ROWS)
@@ -68,7 +68,9 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     def made(*tasks: control.Task, features: Features = FEATURES) -> tuple[TrainerProcess, Client]:
         settings = TrainerFile(
             master_address="127.0.0.1:1",
-            data=Data(source=Source(url=f"file://{tmp_path}/logs"), start="20200401/00", format="csv", label="click"),
+            data=Data(
+                source=DataSource(url=f"file://{tmp_path}/logs"), start="20200401/00", format="csv", label="click"
+            ),
             features=features,
             model=Model(),
             store=StoreConfig(url=f"file://{tmp_path}/store"),

@@ -20,21 +20,15 @@ from elastic_ctr.training.trainer.supervisor import (
     TrainerSupervisor,
     _DelegatedWatchdog,
 )
-from elastic_ctr.training.trainer.watchdog import Watchdog
+from elastic_ctr.training.trainer.watchdog import ServerWatchdog
 from training.trainer.trainer_file import settings_of
+from waiting import until
 
 Run = Callable[[str], int]
 
 
 def supervised(scratch: Path, *, grace_seconds: float = 600, **given: Any) -> TrainerSupervisor:
     return TrainerSupervisor("trainer-7", settings_of(scratch, **given), grace_seconds)
-
-
-def until(what: Callable[[], bool], seconds: float = 60) -> None:
-    ends = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -171,7 +165,7 @@ def test_a_parent_that_cannot_write_to_the_scratch_ends_with_1_and_one_sentence(
 
     [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert f"{tmp_path}/{file}" in said
-    assert "trainer.config.scratchDir must have room and be writable" in said
+    assert "the trainer's scratch folder must have room and be writable" in said
     assert not (tmp_path / "lives").exists()
 
 
@@ -207,7 +201,7 @@ def test_the_parent_keeps_the_leases_of_the_duty_that_was_handed_over_last(
 ) -> None:
     renewed: list[object] = []
     monkeypatch.setattr("elastic_ctr.training.trainer.supervisor._DELEGATED_AFTER", 0.0)
-    monkeypatch.setattr(Watchdog, "round", lambda self: renewed.append(self.state()["held"]))
+    monkeypatch.setattr(ServerWatchdog, "round", lambda self: renewed.append(self.state()["held"]))
     duty = _DelegatedWatchdog(settings_of(tmp_path), tmp_path / "watch.json", os.getpid())
 
     assert duty.round() == ""

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.features.record_text import record_text
 from elastic_ctr.features.transforms.transformer import Transformed
-from elastic_ctr.training.trainer.touched_keys import touched_keys
+from elastic_ctr.training.trainer.task_work import touched_keys
 
 keys_of_a_slot = st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**64 - 1)), max_size=4)
 

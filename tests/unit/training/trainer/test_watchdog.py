@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from credentials import access
-from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
@@ -18,7 +18,7 @@ from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.generations.store_queries import StoreQueries
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.server import ControlServicer, start_server
-from elastic_ctr.training.trainer.watchdog import REJOIN, Watchdog
+from elastic_ctr.training.trainer.watchdog import REJOIN, ServerWatchdog
 from paddle_socket import PaddleSocket
 from ports import free_port
 
@@ -26,9 +26,9 @@ TRAINER = """
 import sys, threading
 from pathlib import Path
 from elastic_ctr.training.control.channel import MasterClient
-from elastic_ctr.training.trainer.watchdog import Watchdog
+from elastic_ctr.training.trainer.watchdog import ServerWatchdog
 master, server, trainer_id, attempt = sys.argv[1:]
-watchdog = Watchdog(MasterClient(master, None), int(trainer_id), 1, ["unix:" + server], str(Path(server).parent), 10.0)
+watchdog = ServerWatchdog(MasterClient(master, None), int(trainer_id), 1, ["unix:" + server], str(Path(server).parent), 10.0)
 if attempt:
     watchdog.hold(attempt)
 watchdog.start()
@@ -52,7 +52,7 @@ class Master:
         self.address = f"127.0.0.1:{port}"
         self.looked: list[tuple[int, str, int, str]] = []
         self.ledger = Ledger(folder / "ledger.db")
-        data = Data(source=Source(url="file:///x"), start="20200401/00", end="20200401/00", slots=("a",))
+        data = Data(source=DataSource(url="file:///x"), start="20200401/00", end="20200401/00", slots=("a",))
         settings = MasterFile(
             data=data,
             model=Model(embedding_dim=2),
@@ -179,13 +179,13 @@ def test_a_trainer_of_an_old_generation_ends_to_rejoin(master: Master, trainer: 
 
 def test_leases_that_are_held_are_renewed_and_a_lost_one_ends_the_trainer(master: Master, trainer: Start) -> None:
     task = master.lease()
-    [row] = master.ledger.leased()
+    [row] = master.ledger.tasks.leased()
     process = trainer(task.attempt)
 
-    until(lambda: master.ledger.leased()[0].lease_ends > row.lease_ends)
+    until(lambda: master.ledger.tasks.leased()[0].lease_ends > row.lease_ends)
     assert process.poll() is None
-    with master.coordinator.locked():
-        master.ledger.give_back(master.ledger.leased()[0], error="x", failed=False, repeated=0, park_at=9)
+    with master.coordinator.lock.reading():
+        master.ledger.tasks.give_back(master.ledger.tasks.leased()[0], error="x", failed=False, repeated=0, park_at=9)
 
     assert process.wait(60) == REJOIN
 
@@ -205,12 +205,12 @@ def test_the_master_has_heard_that_a_task_is_running_before_the_call_returns(
 ) -> None:
     task = master.lease()
     client = MasterClient(master.address, None)
-    watchdog = Watchdog(client, master.trainer, 1, [f"unix:{server.path}"], str(server.path.parent), 10.0)
+    watchdog = ServerWatchdog(client, master.trainer, 1, [f"unix:{server.path}"], str(server.path.parent), 10.0)
     watchdog.hold(task.attempt)
 
     watchdog.running(task.attempt)
 
-    assert master.ledger.leased()[0].running
+    assert master.ledger.tasks.leased()[0].running
     client.close()
 
 
@@ -219,7 +219,7 @@ def test_a_trainer_that_leaves_is_not_ended_by_what_its_watchdog_finds_out(
 ) -> None:
     client = MasterClient(master.address, None)
     ended: list[str] = []
-    watchdog = Watchdog(
+    watchdog = ServerWatchdog(
         client, master.trainer, 1, [f"unix:{server.path}"], str(server.path.parent), 10.0, end=ended.append
     )
     watchdog.hold(master.lease().attempt)

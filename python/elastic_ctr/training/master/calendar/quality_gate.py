@@ -21,9 +21,8 @@ import numpy.typing as npt
 from elastic_ctr.config.roles import LiveLoss, QualityLoss
 from elastic_ctr.store.versions.manifest import Quality
 from elastic_ctr.training.master.generations.checkpoint_files import PublishRefused
-from elastic_ctr.training.master.ledger.figures import Compared, Expected, Window, together
-from elastic_ctr.training.master.ledger.rows import PassRow, WindowQuality
-from elastic_ctr.training.master.ledger.samples import Sample
+from elastic_ctr.training.master.ledger.figure_table import Compared, Expected, Window, together
+from elastic_ctr.training.master.ledger.rows import PassRow, Sample, WindowQuality
 
 AnyLoss = TypeVar("AnyLoss", QualityLoss, LiveLoss)
 # Standard errors by which a difference must exceed its limit; chance alone does in less than one of a thousand comparisons.

@@ -265,15 +265,15 @@ class Schedule:
 
     def wanted(self) -> PassRow | None:
         """Return the pass that waits for its data, or None. The next pass is added if all known ones are done."""
-        current = self._ledger.current_pass()
+        current = self._ledger.passes.current()
         if current is None and not self.finished:
-            last = self._ledger.last_pass()
+            last = self._ledger.passes.last()
             coming = self._behind([] if last is None else [last])
             if coming is None:
                 self._ledger.set_facts(finished=True)
                 return None
-            self._ledger.add_pass(coming)
-            current = self._ledger.current_pass()
+            self._ledger.passes.add(coming)
+            current = self._ledger.passes.current()
         return current if current is not None and current.state == "waiting" else None
 
     def _behind(self, done: list[PassRow]) -> Pass | None:
@@ -290,18 +290,18 @@ class Schedule:
         look = self._ledger.increment("looks")
         prefix = f"{self._ledger.facts.id or 'ledger'}-{one.ordinal}-{look}"
         named = {f"{prefix}.{number}": parts for number, parts in enumerate(tasks)}
-        self._ledger.fill_pass(one.ordinal, files, [(name, *parts[0]) for name, parts in named.items()], state=state)
-        self._ledger.set_further(one.ordinal, {name: parts[1:] for name, parts in named.items()})
+        self._ledger.passes.fill(one.ordinal, files, [(name, *parts[0]) for name, parts in named.items()], state=state)
+        self._ledger.tasks.set_further(one.ordinal, {name: parts[1:] for name, parts in named.items()})
         log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))
 
     def stop(self, current: PassRow, reason: str) -> None:
         """Stop a pass until an operator retries it. `reason` ends with the way out."""
         reason = f"{reason}; then run `elastic-ctr pass retry {current.id}`{self._also_retries}"
-        self._ledger.set_pass(current.ordinal, state="stopped", reason=reason)
+        self._ledger.passes.update(current.ordinal, state="stopped", reason=reason)
         log.error("pass %s is stopped: %s", current.id, reason)
 
     def finish(self, current: PassRow) -> None:
-        self._ledger.set_pass(current.ordinal, state="done", done_at=self._clock())
+        self._ledger.passes.update(current.ordinal, state="done", done_at=self._clock())
         self._ledger.forget()
         if self.is_last(current):
             self._ledger.set_facts(finished=True)
@@ -309,7 +309,7 @@ class Schedule:
 
     def is_last(self, current: PassRow) -> bool:
         """True if there is no later pass up to `data.end`."""
-        known = self._ledger.passes()
+        known = self._ledger.passes.all()
         return known[-1].ordinal == current.ordinal and self._behind(known) is None
 
     def cut_again(self) -> bool:
@@ -318,16 +318,16 @@ class Schedule:
         A pass that has begun is trained to its end, also after a recovery, because later passes may have begun. Called within a
         transaction. Return True if training had finished and there is more to do now.
         """
-        while (known := self._ledger.passes()) and known[-1].state == "waiting":
+        while (known := self._ledger.passes.all()) and known[-1].state == "waiting":
             *before, last = known
             now = self._behind(before)
             if now is not None:
                 if now.splits != last.splits:
-                    self._ledger.set_pass(last.ordinal, **{**vars(now), "splits": json.dumps(now.splits)})
+                    self._ledger.passes.update(last.ordinal, **{**vars(now), "splits": json.dumps(now.splits)})
                     log.info("data.end is %s now: pass %s is %s", self._data.end, last.id, now.id)
                 break
-            self._ledger.drop_pass(last.ordinal)
+            self._ledger.passes.drop(last.ordinal)
             log.info("%s is after data.end %s and is not waited for any more", last.id, self._data.end)
-            if self._ledger.current_pass() is None:
+            if self._ledger.passes.current() is None:
                 self._ledger.set_facts(finished=True)
-        return self.finished and self._behind(self._ledger.passes()) is not None
+        return self.finished and self._behind(self._ledger.passes.all()) is not None

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from elastic_ctr.store.versions.manifest import FileEntry
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.ledger.rows import PassRow, SaveRow
+from elastic_ctr.training.master.ledger.rows import PassRow, SaveRow, TablePart, Tables
 from elastic_ctr.training.model.evaluation import weighted_auc
 
 Keys = npt.NDArray[np.uint64]
@@ -78,7 +78,7 @@ def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[con
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedSample:
     """The sample's keys, uint64 [n], and their values in a version's files, float32 [n, dim]; `left_out`: keys that the save left out."""
 
     keys: Keys
@@ -86,7 +86,7 @@ class Published:
     left_out: int
 
 
-def compare(pulled_keys: Keys, pulled: Values, results: Iterable[control.JobResult], dim: int) -> Published:
+def compare(pulled_keys: Keys, pulled: Values, results: Iterable[control.JobResult], dim: int) -> PublishedSample:
     """Return the published values of the sample's keys, zeros if no version has the key.
 
     A value may differ from the pulled one by more than its printed digits only if this save left out the row or its embedx, which
@@ -109,7 +109,7 @@ def compare(pulled_keys: Keys, pulled: Values, results: Iterable[control.JobResu
             f"key {pulled_keys[row]} was trained to {pulled[row, column]:.9g} in column {column} and written as "
             f"{values[row, column]:.9g}; {int(wrong.sum())} of {len(pulled_keys)} sample keys differ: the export is at fault"
         )
-    return Published(pulled_keys, values, int((~written).sum() + without_embedx.sum()))
+    return PublishedSample(pulled_keys, values, int((~written).sum() + without_embedx.sum()))
 
 
 def judge(
@@ -152,3 +152,42 @@ def rows_differ(expected: dict[int, int], found: dict[int, int]) -> str:
 
 def merged_rows(results: Iterable[control.JobResult]) -> dict[int, int]:
     return {int(partition): int(rows) for result in results for partition, rows in result.rows.items()}
+
+
+def parts_after(
+    steps: Collection[str],
+    before: Sequence[int],
+    counted: Sequence[int],
+    results: Sequence[Sequence[control.JobResult]],
+) -> Tables:
+    """Return the parts from counts by pserver, () without counts. Only training creates rows, and only shrinks delete them.
+
+    Args:
+        steps: the steps of the save; a shrink is the first, and the checkpoint is then the last.
+        before: rows after the previous save or a load; empty if not counted.
+        counted: rows before the first step; empty if not counted.
+        results: results of the save's jobs, by pserver.
+    """
+    saved = [_saved(each) for each in results] if "checkpoint" in steps else []
+    # Without a shrink the checkpoint has as many rows as the table before the save.
+    trained = list(counted) if counted or "shrink" in steps else [rows for rows, _ in saved]
+    found = []
+    for index in range(len(saved or trained)):
+        rows, size = saved[index] if saved else (trained[index], None)
+        most = trained[index] if index < len(trained) else None
+        known = before[index] if index < len(before) else None
+        found.append(
+            TablePart(
+                rows=rows,
+                new=None if most is None or known is None else most - known,
+                expired=None if most is None else most - rows,
+                bytes=size,
+            )
+        )
+    return tuple(found)
+
+
+def _saved(results: Sequence[control.JobResult]) -> tuple[int, int]:
+    """Return the rows and the bytes of one pserver's partitions in a checkpoint."""
+    files = [file for result in results if result.rows for file in result.files if "/000/" in file.path]
+    return sum(merged_rows(results).values()), sum(file.bytes for file in files)

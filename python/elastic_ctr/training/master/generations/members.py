@@ -1,10 +1,108 @@
-"""The pservers and trainers of the current training, their leases, and the results of pserver jobs."""
+"""The current generation of server processes, the pservers and trainers of the training, their leases, and the results of jobs."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.ledger.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+
+_START: dict[str, Any] = {
+    "name": "",
+    "pass": 0,
+    "mid": None,
+    "follows": None,
+    "base": None,
+    "stands_on": "",
+    "compacted": False,
+}
+
+
+class Generations:
+    """The current generation. Its state is in the ledger, so a restarted master continues it."""
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._clock = clock
+
+    @property
+    def present(self) -> int:
+        return self._ledger.facts.generation
+
+    @property
+    def _last(self) -> dict[str, Any]:
+        """Return the row of the checkpoint that the next recovery returns to, or that of the start."""
+        return next(reversed(self._ledger.saves.checkpoints()), _START)
+
+    @property
+    def last_checkpoint(self) -> str:
+        """Return the name of the checkpoint that the next recovery returns to; "" is the start."""
+        return str(self._last["name"])
+
+    @property
+    def take_over(self) -> str:
+        """Return the last checkpoint if it is of another model whose dense values have other shapes, else ""."""
+        started = self._ledger.facts.started_from
+        return self.last_checkpoint if started is not None and not started.dense and self._last["pass"] == 0 else ""
+
+    @property
+    def dense_of(self) -> int:
+        """Return the version whose network has the last checkpoint's dense values, if that is by log or compacted; else 0."""
+        last = self._last
+        return int(last["follows"]) if last["stands_on"] or last["compacted"] else 0
+
+    @property
+    def used(self) -> bool:
+        """True if a trainer has got the order to initialise it, so its servers may have rows."""
+        return self._ledger.facts.used == self.present
+
+    @property
+    def ready(self) -> bool:
+        """True if its servers have first values, or a checkpoint whose rows were counted."""
+        return self._ledger.facts.initialised == self.present
+
+    @property
+    def initialised_by(self) -> int:
+        """Return the trainer whose values are in the servers; 0 while they are empty."""
+        generation, trainer = self._ledger.facts.initialised_by
+        return trainer if generation == self.present else 0
+
+    def open(self, rows: Sequence[int]) -> None:
+        """Let trainers join the generation. `rows`: rows in the table of each pserver."""
+        with self._ledger:
+            self._ledger.set_facts(initialised=self.present, load_failures=0, table_rows=rows)
+            self._ledger.end_recoveries(self._clock())
+        log.info("generation %d is ready", self.present)
+
+    def start_pass_over(self, ordinal: int) -> None:
+        """Remove the pass's mid-pass checkpoints: its files may have changed, so a recovery must return to before it."""
+        for row in self._ledger.saves.checkpoints():
+            if row["pass"] == ordinal and row["mid"]:
+                self._ledger.saves.remove_checkpoint(row["name"])
+
+    def set_aside(self, names: Iterable[str], reason: str) -> None:
+        """Set damaged checkpoints aside, so that the next recovery returns to the one before them."""
+        for name in names:
+            log.error("checkpoint %s is damaged and is set aside: %s", name, reason)
+            self._ledger.saves.set_aside(name, reason)
+
+    def holds(self, ordinal: int) -> bool:
+        """True if the last checkpoint was made after the whole of this pass."""
+        return self._last["pass"] == ordinal and not self._last["mid"]
+
+    def roll_back(self, role: str, reason: str) -> None:
+        """Return to the last checkpoint, in a new generation of server processes. Called within a transaction."""
+        generation, last = self._ledger.increment("generation"), self._last
+        lost = self._ledger.roll_back(last["pass"], last if last["mid"] else None)
+        self._ledger.set_facts(follows=last["follows"], base=last["base"], finished=False)
+        self._ledger.saves.abandon_versions(last["follows"] or 0)
+        self._ledger.increment("rolled_back", lost)
+        self._ledger.add_recovery(role, reason, self._clock(), lost)
+        log.warning("generation %d begins at %s: %s", generation, last["name"] or "the start", reason)
 
 
 class Pservers:

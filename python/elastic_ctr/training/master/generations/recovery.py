@@ -3,18 +3,16 @@ training that an upgrade replaces.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.store import StoreError
 from elastic_ctr.store.versions.manifest import ManifestDamaged
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.calendar.stream_schedule import schedule_of
+from elastic_ctr.training.master.decisions import DecisionContext, Part
 from elastic_ctr.training.master.generations.checkpoint_files import checkpoint_name, merged_rows, rows_differ
 from elastic_ctr.training.master.generations.members import JobResults, Lease, Pservers, Trainers
-from elastic_ctr.training.master.generations.store_queries import Pending, StoreQueries
-from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.generations.store_queries import Pending
 from elastic_ctr.training.master.ledger.rows import HandoverState, PassRow, SaveRow
 
 log = logging.getLogger(__name__)
@@ -23,117 +21,8 @@ TRIES = 3
 """Saves, or loads of a checkpoint, that may fail in a row before the pass is stopped."""
 VERIFY = "verify"
 
-_START: dict[str, Any] = {
-    "name": "",
-    "pass": 0,
-    "mid": None,
-    "follows": None,
-    "base": None,
-    "stands_on": "",
-    "compacted": False,
-}
 _LONGEST_LEAVE = 30.0
 _TRAINED = ("training", "evaluating")
-
-
-class Generations:
-    """The current generation. Its state is in the ledger, so a restarted master continues it."""
-
-    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
-        self._ledger = ledger
-        self._clock = clock
-
-    @property
-    def present(self) -> int:
-        return self._ledger.facts.generation
-
-    @property
-    def _last(self) -> dict[str, Any]:
-        """Return the row of the checkpoint that the next recovery returns to, or that of the start."""
-        return next(reversed(self._ledger.checkpoints()), _START)
-
-    @property
-    def last_checkpoint(self) -> str:
-        """Return the name of the checkpoint that the next recovery returns to; "" is the start."""
-        return str(self._last["name"])
-
-    @property
-    def take_over(self) -> str:
-        """Return the last checkpoint if it is of another model whose dense values have other shapes, else ""."""
-        started = self._ledger.facts.started_from
-        return self.last_checkpoint if started is not None and not started.dense and self._last["pass"] == 0 else ""
-
-    @property
-    def dense_of(self) -> int:
-        """Return the version whose network has the last checkpoint's dense values, if that is by log or compacted; else 0."""
-        last = self._last
-        return int(last["follows"]) if last["stands_on"] or last["compacted"] else 0
-
-    @property
-    def used(self) -> bool:
-        """True if a trainer has got the order to initialise it, so its servers may have rows."""
-        return self._ledger.facts.used == self.present
-
-    @property
-    def ready(self) -> bool:
-        """True if its servers have first values, or a checkpoint whose rows were counted."""
-        return self._ledger.facts.initialised == self.present
-
-    @property
-    def initialised_by(self) -> int:
-        """Return the trainer whose values are in the servers; 0 while they are empty."""
-        generation, trainer = self._ledger.facts.initialised_by
-        return trainer if generation == self.present else 0
-
-    def open(self, rows: Sequence[int]) -> None:
-        """Let trainers join the generation. `rows`: rows in the table of each pserver."""
-        with self._ledger:
-            self._ledger.set_facts(initialised=self.present, load_failures=0, table_rows=rows)
-            self._ledger.end_recoveries(self._clock())
-        log.info("generation %d is ready", self.present)
-
-    def start_pass_over(self, ordinal: int) -> None:
-        """Remove the pass's mid-pass checkpoints: its files may have changed, so a recovery must return to before it."""
-        for row in self._ledger.checkpoints():
-            if row["pass"] == ordinal and row["mid"]:
-                self._ledger.remove_checkpoint(row["name"])
-
-    def set_aside(self, names: Iterable[str], reason: str) -> None:
-        """Set damaged checkpoints aside, so that the next recovery returns to the one before them."""
-        for name in names:
-            log.error("checkpoint %s is damaged and is set aside: %s", name, reason)
-            self._ledger.set_aside(name, reason)
-
-    def holds(self, ordinal: int) -> bool:
-        """True if the last checkpoint was made after the whole of this pass."""
-        return self._last["pass"] == ordinal and not self._last["mid"]
-
-    def roll_back(self, role: str, reason: str) -> None:
-        """Return to the last checkpoint, in a new generation of server processes. Called within a transaction."""
-        generation, last = self._ledger.increment("generation"), self._last
-        lost = self._ledger.roll_back(last["pass"], last if last["mid"] else None)
-        self._ledger.set_facts(follows=last["follows"], base=last["base"], finished=False)
-        self._ledger.abandon_versions(last["follows"] or 0)
-        self._ledger.increment("rolled_back", lost)
-        self._ledger.add_recovery(role, reason, self._clock(), lost)
-        log.warning("generation %d begins at %s: %s", generation, last["name"] or "the start", reason)
-
-
-class Part:
-    """A part of the coordinator, with the collaborators of all parts."""
-
-    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
-        self._ledger = ledger
-        self._settings = settings
-        self._config = settings.master
-        self._store = store
-        self._clock = clock
-        self._schedule = schedule_of(ledger, settings.data, clock)
-        self._generations = Generations(ledger, clock)
-        features = settings.features
-        self._needs_statistics = features is not None and bool(features.needs_statistics)
-        # Results of the jobs that this part gives to pservers.
-        self._results = JobResults(settings.pservers)
 
 
 class Initialisation(Part):
@@ -145,6 +34,10 @@ class Initialisation(Part):
     _granted: frozenset[int] = frozenset()
     verifying = False
     """The checkpoint is loaded, and its rows are being counted."""
+
+    def __init__(self, context: DecisionContext) -> None:
+        super().__init__(context)
+        self._results = JobResults(context.settings.pservers)
 
     def forget(self) -> None:
         """Reset the state for a new generation."""
@@ -241,14 +134,53 @@ class Initialisation(Part):
         name = self._generations.last_checkpoint
         failures = self._ledger.increment("load_failures")
         reason = f"checkpoint {name} did not load whole: {difference}"
-        current = self._ledger.current_pass()
-        if failures >= TRIES and len(self._ledger.checkpoints()) > 1:
+        current = self._ledger.passes.current()
+        if failures >= TRIES and len(self._ledger.saves.checkpoints()) > 1:
             self._generations.set_aside([name], difference)
             self._ledger.set_facts(load_failures=0)
         elif failures >= TRIES and current is not None:
             self._schedule.stop(current, f"{reason}, {failures} times; restore the checkpoint's files in the store")
             return ""
         return reason
+
+
+class FallBack(Part):
+    """The return to an older checkpoint if a pserver has found the last one damaged.
+
+    If no older one is whole, the pserver keeps trying: the files may be restored, or the whole store may be unavailable.
+    """
+
+    waits = ""
+    """The message for operators while no older checkpoint is whole."""
+    _found_by: int | None = None
+
+    def forget(self) -> None:
+        """Reset the state for a new generation."""
+        self.waits, self._found_by = "", None
+
+    def take(self, state: control.PserverState) -> str:
+        """Take a pserver's state. Return the reason if training goes back to an older checkpoint, else ""."""
+        name = state.damaged_checkpoint
+        if not name and self._found_by == state.index:
+            self.forget()
+        if not name or state.generation != self._generations.present or name != self._generations.last_checkpoint:
+            return ""
+        older = [row["name"] for row in reversed(self._ledger.saves.checkpoints()[:-1])]
+        try:
+            whole = self._store.whole_checkpoint(older) if older else ""
+        except StoreError as failed:
+            if not isinstance(failed, Pending):
+                log.warning("the older checkpoints cannot be checked yet: %s", failed)
+            return ""
+        if whole:
+            self._generations.set_aside([name, *older[: older.index(whole)]], state.error)
+            return f"checkpoint {name} is damaged, training goes back to {whole}: {state.error}"
+        self._found_by = state.index
+        self.waits = (
+            f"checkpoint {name} is damaged and no older one is whole: put its files back into the store and training goes on by itself, "
+            "or begin anew with an empty state and store"
+        )
+        return ""
 
 
 class MidPassHandover(Part):
@@ -284,7 +216,7 @@ class MidPassHandover(Part):
 
     def begin(self, before: str) -> HandoverState | None:
         """Begin a handover if the old servers have a part of a pass that no checkpoint has. Return its state, or None."""
-        current = self._ledger.current_pass()
+        current = self._ledger.passes.current()
         pservers, seconds = len(self._ledger.facts.pservers), self._settings.handover_seconds
         if not seconds or not pservers or not self._generations.ready:
             return None
@@ -298,14 +230,14 @@ class MidPassHandover(Part):
 
     def order(self, state: HandoverState, current: PassRow) -> None:
         """Order the mid-pass save, once, when no task is open. Called within a transaction."""
-        if current.state not in _TRAINED or self._ledger.leased():
+        if current.state not in _TRAINED or self._ledger.tasks.leased():
             return
         generation = self._generations.present
         name = checkpoint_name(current, generation)
         save = SaveRow(current.ordinal, generation, ("checkpoint",), None, None, name, self._clock())
         stood = {"state": current.state, "epoch": current.epoch, "trained_at": current.trained_at}
-        self._ledger.begin_save(save)
-        self._ledger.set_pass(current.ordinal, state="saving")
+        self._ledger.saves.begin(save)
+        self._ledger.passes.update(current.ordinal, state="saving")
         self._ledger.set_facts(handover=state.model_copy(update={"mid": stood}))
 
     def mid_pass_state(self, save: SaveRow) -> Mapping[str, Any] | None:
@@ -329,13 +261,13 @@ class MidPassHandover(Part):
             return ""
         if unheard := pservers.silent_since(since):
             return f"pserver {', '.join(map(str, unheard))} of {pservers.count} is gone"
-        save = self._ledger.save_of(current.ordinal)
+        save = self._ledger.saves.of(current.ordinal)
         only_written = save is not None and save.stage in ("saved", "written")
         return "" if only_written or trainers.heard_since(since) else "no trainer is left"
 
     def reason_text(self, state: HandoverState, why_not: str) -> str:
         """Return the reason of the recovery that begins the new training, and, if there was no save, `why_not`."""
         replaced = f"training {state.before} was replaced by {self._settings.training}"
-        save = self._ledger.save_of(state.ordinal)
-        stands = save is not None and save.checkpoint in {row["name"] for row in self._ledger.checkpoints()}
+        save = self._ledger.saves.of(state.ordinal)
+        stands = save is not None and save.checkpoint in {row["name"] for row in self._ledger.saves.checkpoints()}
         return replaced if stands or not why_not else f"{replaced}, and was not saved once more: {why_not}"

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.store.versions.manifest import ManifestDamaged, published_versions, read_checkpoint
-from elastic_ctr.store.versions.refusals import read_refusals
+from elastic_ctr.store.versions.safeguards import read_refusals
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class Pending(StoreError):
     """The query is under way. This is no failure; the caller tries again later."""
 
 
-class Published(NamedTuple):
+class PublishedVersions(NamedTuple):
     """`versions`: ids of all published versions. `refused`: the versions that cube-transfer refused, with its reasons."""
 
     versions: list[int]
@@ -41,7 +41,7 @@ class StoreQueries:
         self._open: dict[str, Callable[[], object]] = {}
         self._answers: dict[str, tuple[float, object]] = {}
 
-    def published(self) -> Published:
+    def published(self) -> PublishedVersions:
         """Return the published and refused versions. Raises Pending."""
         return self._answer(_PUBLISHED, self._look)
 
@@ -51,10 +51,11 @@ class StoreQueries:
         """
         with self._lock:
             self._answers.pop(_PUBLISHED, None)
-            self._open[_PUBLISHED] = self._look
+            # Another object than that of a query under way, whose answer is then dropped.
+            self._open[_PUBLISHED] = lambda: self._look()  # noqa: PLW0108 (a new object)
 
-    def _look(self) -> Published:
-        return Published(published_versions(self._store), read_refusals(self._store))
+    def _look(self) -> PublishedVersions:
+        return PublishedVersions(published_versions(self._store), read_refusals(self._store))
 
     def rows_of(self, checkpoint: str) -> dict[int, int]:
         """Return the rows of each partition of a checkpoint in the store. Raises Pending."""
@@ -72,7 +73,7 @@ class StoreQueries:
             came, answer = self._answers.pop(name, (-math.inf, None))
             if self._clock() - came < _FRESH_SECONDS:
                 return answer  # type: ignore[return-value]
-            self._open[name] = ask
+            self._open.setdefault(name, ask)
         raise Pending(f"the store is being asked for {name}")
 
     def ask(self) -> bool:
@@ -82,8 +83,9 @@ class StoreQueries:
         for name, question in noted.items():
             answer = question()
             with self._lock:
-                self._answers[name] = (self._clock(), answer)
-                del self._open[name]
+                if self._open[name] is question:
+                    self._answers[name] = (self._clock(), answer)
+                    del self._open[name]
         return bool(noted)
 
 

@@ -13,14 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Json
+from pydantic import BaseModel, ConfigDict, Json, TypeAdapter
 
 from elastic_ctr.features.statistics.drift import Drift
-from elastic_ctr.store.versions.holds import Hold
+from elastic_ctr.store.versions.safeguards import Hold
 from elastic_ctr.training.model.evaluation import histogram_of
 
 Histogram = npt.NDArray[np.float64]
 Columns = Mapping[str, Any]
+Sample = tuple[str, int, int]
+"""A line without show and click, its show, its click."""
+HISTOGRAMS = ("positives", "negatives")
+"""The columns of a task with its predictions of clicked and of other records."""
 
 
 class _Checked(BaseModel):
@@ -310,3 +314,41 @@ def packed(histogram: Histogram) -> bytes:
 
 def unpacked(blob: bytes) -> Histogram:
     return histogram_of(np.frombuffer(zlib.decompress(blob), "<f8"))
+
+
+class Learning(_Checked):
+    """How much a pass was trained.
+
+    Attributes:
+        batch_sizes: records a step, by epoch.
+        losses: logloss before training, then after each epoch. With `data.holdout` all are over the held-out records; without, those
+            after an epoch are None.
+        holdout: the share of held-out records; None before the first task.
+        shift: added to all logits after training, so that the predicted clicks are those observed.
+    """
+
+    batch_sizes: tuple[int, ...] = ()
+    losses: tuple[float | None, ...] = ()
+    holdout: float | None = None
+    shift: float = 0.0
+
+
+class TablePart(_Checked):
+    """One pserver's part of the sparse table after a save.
+
+    Attributes:
+        rows: rows in the table after the save.
+        new: rows created since the previous save or the load of a checkpoint; None if there was no count then.
+        expired: rows deleted by the shrink of this save; None if there was no count before it.
+        bytes: bytes in the store of its partitions in this save's checkpoint; None if the save has none.
+    """
+
+    rows: int
+    new: int | None
+    expired: int | None
+    bytes: int | None
+
+
+Tables = tuple[TablePart, ...]
+"""By pserver."""
+TABLES: TypeAdapter[Tables] = TypeAdapter(Tables)

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Sequence
 
 from elastic_ctr.store.versions.manifest import Quality
+from elastic_ctr.training.master.decisions import Part
 from elastic_ctr.training.master.generations.checkpoint_files import describe_refusals
-from elastic_ctr.training.master.generations.recovery import Part
-from elastic_ctr.training.master.ledger.ledger_learning import Learning
-from elastic_ctr.training.master.ledger.rows import PassRow
+from elastic_ctr.training.master.ledger.rows import Learning, PassRow
 from elastic_ctr.training.master.passes import learning
 from elastic_ctr.training.master.passes.tasks import GROUP_ROWS, PHASES, holdout_of, shift_before, size_of_epoch
 from elastic_ctr.training.model.evaluation import quality_of_histogram
@@ -37,11 +36,11 @@ class EpochRunner(Part):
         """Begin the next epoch if no task of this one is open. Return True if another step may be due at once."""
         if current.state == "checked":
             # Also after a recovery, which begins the epochs again.
-            before = self._ledger.learning(current.ordinal)
-            self._ledger.set_learning(
+            before = self._ledger.figures.learning(current.ordinal)
+            self._ledger.figures.set_learning(
                 current.ordinal, Learning(losses=before.losses[:1], holdout=self._holdout(current))
             )
-            self._ledger.set_pass(current.ordinal, training_at=self._clock())
+            self._ledger.passes.update(current.ordinal, training_at=self._clock())
             self._begin_epoch(current, 1)
             return True
         if current.state not in PHASES:
@@ -50,31 +49,43 @@ class EpochRunner(Part):
             # The statistics were given in the values file at a restart.
             self._ledger.begin_check(current.ordinal)
             return False
-        tasks = self._ledger.tasks(current.ordinal)
+        tasks = self._ledger.tasks.of(current.ordinal)
         if any(task.state != "done" for task in tasks):
             return False
         if current.state == "analyzing":
             return self._end_analysis(current)
         if current.state == "checking":
-            return self._ledger.collected_records(current.ordinal) is None and self._end_check(current)
+            return self._ledger.tasks.collected_records(current.ordinal) is None and self._end_check(current)
         if current.state == "evaluating":
             if self._stops_by_held_out(current) and self._goes_on(current, self._with_loss(current)):
                 self._begin_epoch(current, current.epoch + 1)
                 return True
             return self._end(current)
-        unknown = (*self._ledger.learning(current.ordinal).losses, *[None] * current.epoch)[: current.epoch + 1]
+        unknown = (*self._ledger.figures.learning(current.ordinal).losses, *[None] * current.epoch)[: current.epoch + 1]
         if not self._stops_by_held_out(current) and self._goes_on(current, unknown):
             self._begin_epoch(current, current.epoch + 1)
             return False
         now = self._clock()
-        self._ledger.set_pass(current.ordinal, trained_at=now)
-        self._ledger.took(current.ordinal, {"train": now - (current.training_at or now)})
+        self._ledger.passes.update(current.ordinal, trained_at=now)
+        self._ledger.passes.took(current.ordinal, {"train": now - (current.training_at or now)})
         evaluates = self._config.evaluate and not self._settings.data.is_stream
         if not evaluates and not self._holdout(current):
             return self._end(current)
-        self._ledger.next_epoch(current.ordinal)
-        self._ledger.set_pass(current.ordinal, state="evaluating")
+        self._ledger.tasks.next_epoch(current.ordinal)
+        self._ledger.passes.update(current.ordinal, state="evaluating")
         return True
+
+    def forget_first_values(self, stopped: PassRow) -> None:
+        """Forget the statistics and the offset that came from a stopped pass, unless a version, a checkpoint or another pass uses them: its
+        files may have changed.
+        """
+        if any(row["pass"] for row in self._ledger.saves.checkpoints()) or self._ledger.saves.versions():
+            return
+        if self._ledger.facts.statistics_of == stopped.ordinal:
+            self._ledger.set_facts(statistics="", statistics_of=0)
+        others = [each for each in self._ledger.passes.all() if each.ordinal != stopped.ordinal]
+        if self._ledger.facts.started_from is None and not any(each.epoch for each in others):
+            self._ledger.set_facts(offset=None)
 
     def _holdout(self, current: PassRow) -> float:
         return holdout_of(self._ledger, self._settings, current)
@@ -85,42 +96,45 @@ class EpochRunner(Part):
         return self._holdout(current) > 0 and auto
 
     def _begin_epoch(self, current: PassRow, epoch: int) -> None:
-        records, learned = self._ledger.records(current.ordinal), self._ledger.learning(current.ordinal)
+        records, learned = self._ledger.tasks.records(current.ordinal), self._ledger.figures.learning(current.ordinal)
         size = size_of_epoch(self._ledger, self._settings, current, records, epoch)
         batch_sizes = (*learned.batch_sizes[: epoch - 1], size)
-        self._ledger.set_learning(current.ordinal, learned.model_copy(update={"batch_sizes": batch_sizes}))
-        self._ledger.next_epoch(current.ordinal)
-        self._ledger.set_pass(current.ordinal, state="training", epoch=epoch)
+        self._ledger.figures.set_learning(current.ordinal, learned.model_copy(update={"batch_sizes": batch_sizes}))
+        self._ledger.tasks.next_epoch(current.ordinal)
+        self._ledger.passes.update(current.ordinal, state="training", epoch=epoch)
         log.info("pass %s: epoch %d over %d records in batches of %d", current.id, epoch, records, size)
 
     def _with_loss(self, current: PassRow) -> Sequence[float | None]:
         """Set and return the losses with that of the epoch evaluated now, calibrated as its version would be."""
         learned, found = (
-            self._ledger.learning(current.ordinal),
+            self._ledger.figures.learning(current.ordinal),
             self._quality(current, self._calibrating_shift(current)),
         )
         losses = (*learned.losses[: current.epoch], None if found is None else found.logloss)
-        self._ledger.set_learning(current.ordinal, learned.model_copy(update={"losses": losses}))
+        self._ledger.figures.set_learning(current.ordinal, learned.model_copy(update={"losses": losses}))
         return losses
 
     def _goes_on(self, current: PassRow, losses: Sequence[float | None]) -> bool:
-        records, clicks = self._ledger.records(current.ordinal), self._ledger.counts(current.ordinal)["clicks"]
+        records, clicks = (
+            self._ledger.tasks.records(current.ordinal),
+            self._ledger.passes.counts(current.ordinal)["clicks"],
+        )
         return records > 0 and learning.goes_on(
             self._settings.trainer, records, losses, clicks=clicks, stream=self._settings.data.is_stream
         )
 
     def _end_analysis(self, current: PassRow) -> bool:
-        records = self._ledger.collected_records(current.ordinal) or 0
+        records = self._ledger.tasks.collected_records(current.ordinal) or 0
         if self._stopped_for_refusals(current, records):
             return False
         if records:
             return False  # the master merges the statistics now
             # There are no rows to analyze, so the next pass is analyzed.
-        self._ledger.drop_collected(current.ordinal)
+        self._ledger.tasks.drop_collected(current.ordinal)
         return self._end_check(current)
 
     def _stopped_for_refusals(self, current: PassRow, records: int) -> bool:
-        refused = self._ledger.counts(current.ordinal)["refused"]
+        refused = self._ledger.passes.counts(current.ordinal)["refused"]
         lines, limit = records + refused, self._settings.data.max_refused_share
         if not lines or refused / lines <= limit:
             return False
@@ -131,8 +145,8 @@ class EpochRunner(Part):
                 return False
             way_out = "what a stream has stays as it is: raise the share"
         among = f" in this pass and {before} before it" if before else ""
-        what = describe_refusals(self._ledger.refusals(current.ordinal))
-        worst = self._ledger.worst_file(current.ordinal)
+        what = describe_refusals(self._ledger.tasks.refusals(current.ordinal))
+        worst = self._ledger.tasks.worst_file(current.ordinal)
         self._schedule.stop(
             current,
             f"{refused} of {lines} lines{among} were refused, more than data.maxRefusedShare {limit:g}: {what}; "
@@ -142,7 +156,7 @@ class EpochRunner(Part):
 
     def _with_passes_before(self, current: PassRow, refused: int, lines: int) -> tuple[int, int, int]:
         """Return refused and all lines, extended by preceding passes until there are enough, and the number of these passes."""
-        counts = self._ledger.counts_by_pass(0, current.ordinal - 1)
+        counts = self._ledger.passes.counts_by_pass(0, current.ordinal - 1)
         before = 0
         for ordinal in sorted(counts, reverse=True):
             if lines >= _LEAST_LINES:
@@ -153,7 +167,7 @@ class EpochRunner(Part):
         return refused, lines, before
 
     def _stopped_for_vanished_columns(self, current: PassRow) -> bool:
-        drift, limit = self._ledger.drifts().get(current.ordinal), self._settings.data.max_missing_share
+        drift, limit = self._ledger.figures.drifts().get(current.ordinal), self._settings.data.max_missing_share
         if drift is None or drift.rows < _ROWS_TO_VANISH:
             return False
         gone = [each for each in drift.columns if each.missing > limit and each.pinned_missing < _MOSTLY]
@@ -168,12 +182,12 @@ class EpochRunner(Part):
         return True
 
     def _end_check(self, current: PassRow) -> bool:
-        counts = self._ledger.counts(current.ordinal)
+        counts = self._ledger.passes.counts(current.ordinal)
         if self._stopped_for_refusals(current, counts["records"]) or self._stopped_for_vanished_columns(current):
             return False
         skipped, of_them = (
-            self._ledger.skipped(current.ordinal),
-            self._ledger.refusals(current.ordinal).get("skipped", (0, []))[0],
+            self._ledger.tasks.skipped(current.ordinal),
+            self._ledger.tasks.refusals(current.ordinal).get("skipped", (0, []))[0],
         )
         if of_them < skipped:
             log.warning(
@@ -182,7 +196,7 @@ class EpochRunner(Part):
                 skipped - of_them,
                 skipped,
             )
-        sampled = self._ledger.last_sampled(current.ordinal)
+        sampled = self._ledger.tasks.last_sampled(current.ordinal)
         # A trainer offers sample lines of every task that has any.
         if counts["records"] and sampled != current.ordinal:
             none, other = _without_samples(counts, of_rows=self._settings.features is not None)
@@ -196,17 +210,17 @@ class EpochRunner(Part):
             # A single pass without sample lines does not stop the training.
             log.warning("pass %s: %s: its version is checked with lines of before", current.id, none)
         quality = self._quality(current)
-        self._ledger.set_quality(current.ordinal, "before", quality)
+        self._ledger.figures.set_quality(current.ordinal, "before", quality)
         losses = (None if quality is None else quality.logloss,)
-        self._ledger.set_learning(current.ordinal, Learning(losses=losses, holdout=self._holdout(current)))
+        self._ledger.figures.set_learning(current.ordinal, Learning(losses=losses, holdout=self._holdout(current)))
         # The first clicks of a stream may arrive after its first window.
         said = counts["clicks"] if self._settings.data.is_stream else counts["shows"]
         if self._ledger.facts.offset is None and said:
             # A model that an earlier release trained without an offset keeps 0.
-            trained = any(each.epoch for each in self._ledger.passes())
+            trained = any(each.epoch for each in self._ledger.passes.all())
             offset = 0.0 if trained else learning.log_odds(counts["clicks"], counts["shows"])
             self._ledger.set_facts(offset=offset)
-        self._ledger.set_pass(current.ordinal, state="checked")
+        self._ledger.passes.update(current.ordinal, state="checked")
         found = f"{counts['records']} records, {counts['refused']} refused, before training {_figures(quality)}"
         log.info("pass %s is checked: %s", current.id, found)
         return True
@@ -214,41 +228,41 @@ class EpochRunner(Part):
     def _end(self, current: PassRow) -> bool:
         if self._settings.data.is_stream and not self._holdout(current):
             # Each batch of a micro-pass is predicted before it is learned, so there is no separate prediction before training.
-            self._ledger.set_quality(
+            self._ledger.figures.set_quality(
                 current.ordinal, "before", self._quality(current, shift_before(self._ledger, current))
             )
         quality = self._quality(current, self._calibrate(current))
-        self._ledger.set_quality(current.ordinal, "after", quality)
-        self._ledger.set_pass(current.ordinal, state="saving")
+        self._ledger.figures.set_quality(current.ordinal, "after", quality)
+        self._ledger.passes.update(current.ordinal, state="saving")
         log.info("pass %s is trained: %s", current.id, _figures(quality))
         return True
 
     def _calibrate(self, current: PassRow) -> float:
         """Set and return the shift of the pass's version: the last steps leave its logits slightly too high or too low."""
         shift = self._calibrating_shift(current)
-        learned = self._ledger.learning(current.ordinal)
-        self._ledger.set_learning(current.ordinal, learned.model_copy(update={"shift": shift}))
+        learned = self._ledger.figures.learning(current.ordinal)
+        self._ledger.figures.set_learning(current.ordinal, learned.model_copy(update={"shift": shift}))
         return shift
 
     def _calibrating_shift(self, current: PassRow) -> float:
         """Return the shift that calibrates the version; the previous version's if nothing was predicted after training."""
-        histograms, before = self._ledger.histograms(current.ordinal), shift_before(self._ledger, current)
+        histograms, before = self._ledger.tasks.histograms(current.ordinal), shift_before(self._ledger, current)
         if current.state != "evaluating" or histograms is None or not histograms[0].sum() + histograms[1].sum():
             return before
         return learning.calibrating_shift(*histograms, before=before)
 
     def _quality(self, current: PassRow, shift: float = 0.0) -> Quality | None:
         """Return the quality of the last epoch's predictions with `shift` added to their logits, or None."""
-        histograms = self._ledger.histograms(current.ordinal)
+        histograms = self._ledger.tasks.histograms(current.ordinal)
         found = None if histograms is None else quality_of_histogram(*histograms, shift=shift)
         return found if found is None else found.model_copy(update=self._by_group(current))
 
     def _by_group(self, current: PassRow) -> dict[str, float | int | None]:
         """Return the figures by `data.group` for a Quality; {} if a task of the pass was predicted without groups."""
         slot = self._settings.data.group
-        if not slot or not self._ledger.is_grouped(current.ordinal, slot):
+        if not slot or not self._ledger.figures.is_grouped(current.ordinal, slot):
             return {}
-        gauc, groups = grouped_auc(folded(self._ledger.groups(current.ordinal, slot), GROUP_ROWS))
+        gauc, groups = grouped_auc(folded(self._ledger.figures.groups(current.ordinal, slot), GROUP_ROWS))
         return {"gauc": gauc, "groups": groups}
 
 

@@ -8,40 +8,28 @@ import logging
 from collections.abc import Callable, Sequence
 
 from elastic_ctr.sources.streams.interface import Places
-from elastic_ctr.training.master.calendar.arrivals import Span
-from elastic_ctr.training.master.calendar.schedule import FilePart, Schedule
-from elastic_ctr.training.master.calendar.stream_schedule import StreamSchedule, following_after
-from elastic_ctr.training.master.calendar.windows import Window, pieces
-from elastic_ctr.training.master.decision_lock import DecisionLock
-from elastic_ctr.training.master.ledger.ledger import Ledger
-from elastic_ctr.training.master.ledger.rows import DriftRow, PassRow, StartedFrom, StreamPlaces
+from elastic_ctr.training.master.calendar.schedule import FilePart
+from elastic_ctr.training.master.calendar.stream_schedule import Span, StreamSchedule, Window, following_after, pieces
+from elastic_ctr.training.master.decisions import DecisionContext, DecisionLock, Part
+from elastic_ctr.training.master.ledger.rows import DriftRow, PassRow, StreamPlaces
 
 log = logging.getLogger(__name__)
 
 
-class FoundData:
+class FoundData(Part):
     """Thread-safe. `advance` moves the current pass on, `trainers` returns the number of living trainers."""
 
     def __init__(
-        self,
-        lock: DecisionLock,
-        schedule: Schedule,
-        clock: Callable[[], float],
-        advance: Callable[[], None],
-        trainers: Callable[[], int],
-        *,
-        needs_statistics: bool,
+        self, context: DecisionContext, lock: DecisionLock, advance: Callable[[], None], trainers: Callable[[], int]
     ) -> None:
+        super().__init__(context)
         self._lock = lock
-        self._clock = clock
-        self._schedule = schedule
         self._advance = advance
         self._trainers = trainers
-        self._needs_statistics = needs_statistics
 
     def wants_hours(self) -> PassRow | None:
         """Return the pass that waits for its data, or None."""
-        with self._lock.reading():
+        with self._lock.writing():
             return self._schedule.wanted()
 
     def hours_found(self, one: PassRow, files: dict[str, int], tasks: Sequence[Sequence[FilePart]]) -> None:
@@ -51,38 +39,20 @@ class FoundData:
             self._schedule.begin(one, files, tasks, state="checking" if pinned else "analyzing")
             self._advance()
 
-    def stream_following(self) -> dict[str, int] | None:
-        """Return the first offset of the next pass for each partition; None before the first poll of the stream."""
-        with self._lock.reading() as ledger:
-            places = ledger.facts.stream
-            return None if places is None else places.following
-
     def stream_needed(self) -> dict[str, int]:
         """Return, for each partition of the stream, the first offset that a recovery may train again."""
         with self._lock.reading() as ledger:
-            checkpoints = ledger.checkpoints()
+            checkpoints = ledger.saves.checkpoints()
             if not checkpoints:
                 return following_after(ledger, 0)
             last = checkpoints[-1]
             # After a recovery to a mid-pass checkpoint, the rest of its pass is read again.
             return following_after(ledger, int(last["pass"]) - bool(last["mid"]))
 
-    def stream_places(self) -> Places | None:
-        """Return `stream_following` with the identities of files."""
-        with self._lock.reading() as ledger:
-            places = ledger.facts.stream
-            return None if places is None else Places(places.following, places.files)
-
     def stream_begins(self, places: Places) -> None:
         """Set the positions of the first poll of the stream."""
         with self._lock.writing() as ledger:
             ledger.set_facts(stream=StreamPlaces(following=dict(places.following), files=dict(places.files)))
-
-    def stream_known_since(self) -> float | None:
-        """Return the Unix seconds up to which arrivals of the stream are known; None before its first pass."""
-        with self._lock.reading() as ledger:
-            places = ledger.facts.stream
-            return places.arrivals[-1].last if places is not None and places.arrivals else None
 
     def window_found(self, one: PassRow, window: Window, now: Places, least: int, came: Sequence[Span] = ()) -> None:
         """Begin a micro-pass with its offsets: one task for each trainer, but none of fewer than `least` offsets."""
@@ -108,19 +78,19 @@ class FoundData:
         The caller merges the parts without the lock, and reads them by `collected_series`, because they may not fit into memory.
         """
         with self._lock.writing() as ledger:
-            current = ledger.current_pass()
+            current = ledger.passes.current()
             if current is None or current.state not in ("analyzing", "checking"):
                 return None
-            if not ledger.collected_records(current.ordinal):
+            if not ledger.tasks.collected_records(current.ordinal):
                 return None
-            if any(task.state != "done" for task in ledger.tasks(current.ordinal)):
+            if any(task.state != "done" for task in ledger.tasks.of(current.ordinal)):
                 return None
-            return current, ledger.collected(current.ordinal), ledger.facts.statistics
+            return current, ledger.tasks.collected(current.ordinal), ledger.facts.statistics
 
     def collected_series(self, task: str, place: int) -> bytes:
         """Return one series of a part. Raises ValueError if the pass was begun anew since."""
         with self._lock.reading() as ledger:
-            found = ledger.collected_series(task, place)
+            found = ledger.tasks.collected_series(task, place)
         if found is None:
             raise ValueError(
                 f"what task {task} collected was dropped: its pass was begun anew; it is merged once it is collected again"
@@ -134,7 +104,7 @@ class FoundData:
             if current.state == "analyzing":
                 ledger.begin_check(current.ordinal)
             else:
-                ledger.drop_collected(current.ordinal)
+                ledger.tasks.drop_collected(current.ordinal)
             log.info("the statistics of pass %s are pinned: %s", current.id, digest)
             self._advance()
 
@@ -144,19 +114,10 @@ class FoundData:
             ledger.set_drift(current.ordinal, drift)
             self._advance()
 
-    def started_from(self) -> StartedFrom | None:
-        with self._lock.reading() as ledger:
-            return ledger.facts.started_from
-
-    def start_again(self, choose: Callable[[Ledger], None]) -> None:
-        """Choose another checkpoint of the other model, because the first one was deleted before it was copied. Raises as `choose`."""
-        with self._lock.writing() as ledger, ledger:
-            choose(ledger)
-
     def start_copied(self) -> None:
         """Add the copied checkpoint of another model, to which recoveries return until the first save."""
         with self._lock.writing() as ledger, ledger:
             started = ledger.facts.started_from
             if started is not None:
                 ledger.set_facts(started_from=started.model_copy(update={"copied": True}))
-                ledger.add_checkpoint(started.name, 0, None, None, self._clock())
+                ledger.saves.add_checkpoint(started.name, 0, None, None, self._clock())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.training.model.evaluation import bucket_centres
 
 _SMALLEST, _LARGEST = 16, 4096
@@ -32,7 +32,7 @@ _RAREST = math.log(1 / 9_999)
 _PRIOR = 10.0
 
 
-def batch_size(trainer: TrainerConfig, records: int, epoch: int, *, clicks: int, stream: bool = False) -> int:
+def batch_size(trainer: TrainerSettings, records: int, epoch: int, *, clicks: int, stream: bool = False) -> int:
     """Return the records of a step in an epoch (from 1) of a pass of so many records and clicks. `stream`: it is a micro-pass."""
     if trainer.batch_size != "auto":
         return trainer.batch_size
@@ -52,7 +52,7 @@ def _power_of_two(number: float) -> int:
 
 
 def goes_on(
-    trainer: TrainerConfig, records: int, losses: Sequence[float | None], *, clicks: int, stream: bool = False
+    trainer: TrainerSettings, records: int, losses: Sequence[float | None], *, clicks: int, stream: bool = False
 ) -> bool:
     """True if a pass of so many records and clicks is trained for another epoch.
 

@@ -8,26 +8,24 @@ has got it. If a begun save loses its trainer, a recovery follows.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import pick_samples
+from elastic_ctr.training.master.decisions import DecisionContext, Part
 from elastic_ctr.training.master.generations.checkpoint_files import (
-    Published,
+    PublishedSample,
     checkpoint_name,
     compare,
     folder_of,
     jobs_of,
+    parts_after,
 )
-from elastic_ctr.training.master.generations.members import Lease
-from elastic_ctr.training.master.generations.recovery import TRIES, Part
-from elastic_ctr.training.master.generations.store_queries import StoreQueries
-from elastic_ctr.training.master.ledger.ledger import Ledger
-from elastic_ctr.training.master.ledger.ledger_table import parts_after
+from elastic_ctr.training.master.generations.members import JobResults, Lease
+from elastic_ctr.training.master.generations.recovery import TRIES
 from elastic_ctr.training.master.ledger.rows import PassRow, SaverLease, SaveRow
 from elastic_ctr.training.master.saves.compaction import Compaction
 
@@ -51,7 +49,7 @@ def results_of(save: SaveRow) -> list[control.JobResult]:
     return list(control.PserverState.FromString(save.written or b"").results)
 
 
-def published_of(save: SaveRow, dim: int) -> Published:
+def published_of(save: SaveRow, dim: int) -> PublishedSample:
     """Return the sample's values in the save's files. Raises PublishRefused if they are not the trained values."""
     saved = saved_of(save)
     keys = np.frombuffer(saved.keys, "<u8")
@@ -66,9 +64,10 @@ class Checkpointing(Part):
     _saver: Lease | None = None
     waits = ""
 
-    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
-        super().__init__(ledger, settings, store, clock)
-        self.compaction = Compaction(ledger, settings, store, clock)
+    def __init__(self, context: DecisionContext) -> None:
+        super().__init__(context)
+        self._results = JobResults(context.settings.pservers)
+        self.compaction = Compaction(context)
 
     def resume(self, ends: float) -> None:
         """After a restart, extend the saver's lease until `ends` and exclude the master's downtime."""
@@ -96,10 +95,10 @@ class Checkpointing(Part):
 
     def _open(self) -> tuple[PassRow, SaveRow] | None:
         """Return the current pass and its save, or None."""
-        current = self._ledger.current_pass()
+        current = self._ledger.passes.current()
         if current is None or current.state != "saving":
             return None
-        save = self._ledger.save_of(current.ordinal)
+        save = self._ledger.saves.of(current.ordinal)
         return None if save is None else (current, save)
 
     def stands_on(self, lost: Collection[int]) -> bool:
@@ -109,7 +108,7 @@ class Checkpointing(Part):
 
     def lease(self, current: PassRow, trainer: int) -> control.Task | None:
         """Return the due save or scoring, unless another trainer has its lease. The same trainer gets it again: the answer was lost."""
-        save = self._ledger.save_of(current.ordinal)
+        save = self._ledger.saves.of(current.ordinal)
         if save is None:
             return None
         if self._saver is None and (
@@ -119,10 +118,10 @@ class Checkpointing(Part):
         if self._saver is None or self._saver.trainer != trainer:
             return None
         samples = [control.Sample(line=s[0], show=s[1], click=s[2]) for s in self.samples_of(current.ordinal)]
-        offset = (self._ledger.facts.offset or 0.0) + self._ledger.learning(current.ordinal).shift
+        offset = (self._ledger.facts.offset or 0.0) + self._ledger.figures.learning(current.ordinal).shift
         order = control.SaveOrder(version=save.version or 0, samples=samples, offset=offset)
         if save.by_key:
-            touched = self._ledger.touched(self._ledger.facts.follows)
+            touched = self._ledger.keys.since(self._ledger.facts.follows)
             order.touched = touched.keys.astype("<u8").tobytes()
             order.touched_counts = touched.counts.astype("<f4").tobytes()
             order.values_kind = self._settings.model.values
@@ -150,7 +149,7 @@ class Checkpointing(Part):
             saver = Lease(trainer, attempt, now, ends, self._config.save_timeout_seconds)
             self._note(saver)
             if save.stage == "ordered":
-                self._ledger.set_save(save.ordinal, stage="begun")
+                self._ledger.saves.update(save.ordinal, stage="begun")
         return saver
 
     def _note(self, saver: Lease) -> None:
@@ -159,7 +158,7 @@ class Checkpointing(Part):
 
     def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
         """Return the sample lines of a pass, or of the last pass before it that has any; the same at every call."""
-        offered = self._ledger.samples(self._ledger.last_sampled(ordinal) or 0)
+        offered = self._ledger.tasks.samples(self._ledger.tasks.last_sampled(ordinal) or 0)
         return [offered[task][position] for task, position in pick_samples(offered, self._config.samples)]
 
     def holds(self, attempt: str) -> bool:
@@ -188,7 +187,7 @@ class Checkpointing(Part):
             return ""
         if table_unchanged or save.keeps_table:
             # Another trainer may repeat the steps.
-            self._ledger.set_save(save.ordinal, stage="ordered")
+            self._ledger.saves.update(save.ordinal, stage="ordered")
             return ""
         because = f" ({reason})" if reason else ""
         return f"trainer {trainer} left while it saved{because}; what it did to the table is unknown"
@@ -211,7 +210,7 @@ class Checkpointing(Part):
             return self._failed(current, save, f"it took longer than saveTimeoutSeconds {saver.longest:g}")
         self._lost(current, "", "see in the trainers' logs what ended them, mend it")
         if save.stage == "begun" and save.keeps_table:
-            self._ledger.set_save(save.ordinal, stage="ordered")
+            self._ledger.saves.update(save.ordinal, stage="ordered")
         if save.stage != "begun" or save.keeps_table:
             return ""
         return f"trainer {saver.trainer} was lost while it saved; what it did to the table is unknown"
@@ -230,7 +229,7 @@ class Checkpointing(Part):
         current, save = found
         self.waits = ""
         if result.table_unchanged and save.stage == "begun":
-            self._ledger.set_save(save.ordinal, stage="ordered")
+            self._ledger.saves.update(save.ordinal, stage="ordered")
         if result.table_unchanged and result.store_unavailable:
             self.waits = f"the save after pass {current.id} waits for the store: {result.error}"
             return ""
@@ -239,15 +238,15 @@ class Checkpointing(Part):
         seconds = ", ".join(f"{name} {taken:.2f} s" for name, taken in sorted(result.save.seconds.items()))
         log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "begun" else "sample scored", seconds)
         with self._ledger:
-            self._ledger.took(current.ordinal, dict(result.save.seconds))
+            self._ledger.passes.took(current.ordinal, dict(result.save.seconds))
             self._ledger.set_facts(save_failures=0, save_lost_leases=0)
             if save.stage == "begun":
                 saved = result.save.SerializeToString()
                 if save.keeps_table:
                     self._count_rows(save, result.save.rows)
-                    self._ledger.set_save(current.ordinal, stage="written", saved=saved, written=b"")
+                    self._ledger.saves.update(current.ordinal, stage="written", saved=saved, written=b"")
                 else:
-                    self._ledger.set_save(current.ordinal, stage="saved", saved=saved)
+                    self._ledger.saves.update(current.ordinal, stage="saved", saved=saved)
                 self._results.clear()
             else:
                 merged = saved_of(save)
@@ -257,7 +256,7 @@ class Checkpointing(Part):
                 merged.values_kind = result.save.values_kind
                 merged.quantised_diff = result.save.quantised_diff
                 merged.model_files.extend(result.save.model_files)
-                self._ledger.set_save(current.ordinal, stage="scored", saved=merged.SerializeToString())
+                self._ledger.saves.update(current.ordinal, stage="scored", saved=merged.SerializeToString())
         return ""
 
     def _failed(self, current: PassRow, save: SaveRow, error: str, *, table_unchanged: bool = False) -> str:
@@ -265,7 +264,7 @@ class Checkpointing(Part):
         if self._ledger.increment("save_failures") >= TRIES:
             self._schedule.stop(current, f"saving failed {TRIES} times, the last time: {error}; mend the cause")
         if save.keeps_table and save.stage == "begun":
-            self._ledger.set_save(save.ordinal, stage="ordered")
+            self._ledger.saves.update(save.ordinal, stage="ordered")
         # Scoring leaves the table unchanged.
         return (
             "" if table_unchanged or save.keeps_table or save.stage == "exported" else f"a save failed halfway: {error}"
@@ -275,7 +274,7 @@ class Checkpointing(Part):
         _, save = self._open() or (None, None)
         if save is None or save.stage != "saved" or save.generation != self._generations.present:
             return []
-        return jobs_of(save, saved_of(save).keys, self._ledger.chain())
+        return jobs_of(save, saved_of(save).keys, self._ledger.saves.chain())
 
     def jobs(self, index: int) -> list[control.Job]:
         """Return the open jobs of a pserver."""
@@ -298,17 +297,17 @@ class Checkpointing(Part):
         # Pservers work in parallel: the slowest one determines the time.
         for what in ("checkpoint", "export"):
             taken = [r.seconds for r in results if ("checkpoint" in r.id) == (what == "checkpoint")]
-            self._ledger.took(save.ordinal, {f"{what}Upload": max(taken, default=0.0)})
+            self._ledger.passes.took(save.ordinal, {f"{what}Upload": max(taken, default=0.0)})
         written = control.PserverState(results=results).SerializeToString()
         with self._ledger:
             self._count_rows(save, saved_of(save).rows, self._results.by_pserver())
-            self._ledger.set_save(save.ordinal, stage="written", written=written)
+            self._ledger.saves.update(save.ordinal, stage="written", written=written)
 
     def _count_rows(
         self, save: SaveRow, counted: Sequence[int], results: Sequence[Sequence[control.JobResult]] = ()
     ) -> None:
         parts = parts_after(save.steps, self._ledger.facts.table_rows, counted, results)
-        self._ledger.set_table(save.ordinal, parts)
+        self._ledger.saves.set_table(save.ordinal, parts)
         self._ledger.set_facts(table_rows=[part.rows for part in parts])
 
     # -- commits: the publisher works without the coordinator's lock, so a recovery may have dropped its save ----------
@@ -332,7 +331,7 @@ class Checkpointing(Part):
         """
         if save.checkpoint is not None and self._still(save) is not None:
             now = self._clock()
-            self._ledger.add_checkpoint(save.checkpoint, save.ordinal, follows, base, now, mid=mid)
+            self._ledger.saves.add_checkpoint(save.checkpoint, save.ordinal, follows, base, now, mid=mid)
             self._ledger.set_facts(table_saved_at=now)
 
     def end_files(self, save: SaveRow) -> None:
@@ -342,9 +341,9 @@ class Checkpointing(Part):
             return
         if save.kind is not None:
             # The saver of a delta by key has already scored it, with the values that it pulled.
-            self._ledger.set_save(save.ordinal, stage="scored" if save.by_key else "exported")
+            self._ledger.saves.update(save.ordinal, stage="scored" if save.by_key else "exported")
             return
-        self._ledger.set_save(save.ordinal, stage="done")
+        self._ledger.saves.update(save.ordinal, stage="done")
         self._schedule.finish(current)
 
     def commit_version(self, save: SaveRow, keys: int, refused: str, log_on: str = "") -> None:
@@ -356,7 +355,7 @@ class Checkpointing(Part):
             return
         facts, is_base = self._ledger.facts, save.kind == "base"
         base = save.version if is_base else facts.base
-        self._ledger.add_version(
+        self._ledger.saves.add_version(
             id=save.version,
             kind=save.kind,
             base=base,
@@ -381,11 +380,13 @@ class Checkpointing(Part):
                 self.compaction.drop(f"version {save.version} is a base")
                 # In one transaction with the version, so no recovery sees one without the other.
                 self.commit_checkpoint(save, save.version, save.version)
-            self._ledger.set_pass(current.ordinal, version=save.version)
+            self._ledger.passes.update(current.ordinal, version=save.version)
             if log_on:
                 name = checkpoint_name(current, save.generation)
-                self._ledger.add_checkpoint(name, save.ordinal, save.version, base, self._clock(), stands_on=log_on)
+                self._ledger.saves.add_checkpoint(
+                    name, save.ordinal, save.version, base, self._clock(), stands_on=log_on
+                )
                 self.compaction.begin(name, save.version, save.ordinal)
-            self._ledger.forget_touched()
-        self._ledger.set_save(save.ordinal, stage="done")
+            self._ledger.keys.forget()
+        self._ledger.saves.update(save.ordinal, stage="done")
         self._schedule.finish(current)

@@ -1,7 +1,7 @@
 """Compaction of a stream's log: deltas are merged into a base and a checkpoint with whole tables while training goes on.
 
 A save walks the table and stops training meanwhile. The store already has the same content: the last save and the deltas since.
-The pservers merge these files in separate processes (`training/pserver/compaction.py`), and the publisher commits the results:
+The pservers merge these files in separate processes (`training/pserver/table_compaction.py`), and the publisher commits the results:
 
 * a checkpoint, on which later checkpoints by log depend. Its optimizer's state is that of the last save.
 * a base with the keys of the version at which the log ends. The next delta changes that base and has all keys touched since.
@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from elastic_ctr.store.versions.manifest import next_version
 from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.decisions import DecisionContext, Part
 from elastic_ctr.training.master.generations.checkpoint_files import compacted_name
-from elastic_ctr.training.master.generations.recovery import Part
+from elastic_ctr.training.master.generations.members import JobResults
 from elastic_ctr.training.master.ledger.rows import CompactionRow
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,10 @@ class Compacted(NamedTuple):
 class Compaction(Part):
     """At most one compaction is under way. It is in the ledger; the pservers' results are in memory and are requested again."""
 
+    def __init__(self, context: DecisionContext) -> None:
+        super().__init__(context)
+        self._results = JobResults(context.settings.pservers)
+
     def serve(self, pservers: int) -> None:
         """Set the number of pservers that take part."""
         self._results.serve(pservers)
@@ -47,9 +52,9 @@ class Compaction(Part):
     def begin(self, name: str, version: int, ordinal: int) -> None:
         """Begin a compaction of the checkpoint by log `name`, made with `version` after pass `ordinal`, if the log is long."""
         facts = self._ledger.facts
-        if facts.compaction is not None or not self._wanted(len(self._ledger.chain())):
+        if facts.compaction is not None or not self._wanted(len(self._ledger.saves.chain())):
             return
-        base = next_version(self._clock(), [*self._ledger.version_passes(), facts.last_version])
+        base = next_version(self._clock(), [*self._ledger.saves.version_passes(), facts.last_version])
         generation = self._generations.present
         row = CompactionRow(
             log_of=name, name=compacted_name(name), version=base, follows=version, ordinal=ordinal, generation=generation,
@@ -101,15 +106,15 @@ class Compaction(Part):
         """Commit a compaction whose manifests are in the store. Its checkpoint counts from now on, its base when it is adopted."""
         if self._ledger.facts.compaction != row:
             return
-        if row.follows not in self._ledger.chain():
+        if row.follows not in self._ledger.saves.chain():
             self.drop(f"no delta stands on version {row.follows} any more")
             return
         now, base = self._clock(), row.version
         with self._ledger:
-            self._ledger.add_version(
+            self._ledger.saves.add_version(
                 id=base, kind="base", base=base, parent=None, ordinal=row.ordinal, state="published", keys=keys, at=now, reason=""
             )  # fmt: skip
-            self._ledger.add_checkpoint(row.name, row.ordinal, base, base, now, stands_on=row.name)
+            self._ledger.saves.add_checkpoint(row.name, row.ordinal, base, base, now, stands_on=row.name)
             self._ledger.set_facts(compaction=row.model_copy(update={"committed_at": now}))
         self._results.clear()
         log.info("checkpoint %s and base %d are compacted, in %.0f s: %d keys", row.name, base, now - row.began, keys)
@@ -132,7 +137,7 @@ class Compaction(Part):
         row, now = self._ledger.facts.compaction, self._clock()
         if row is None or row.committed_at is None or self._ledger.facts.base_due:
             return False
-        if row.follows not in self._ledger.chain():
+        if row.follows not in self._ledger.saves.chain():
             self.drop(f"no delta stands on version {row.follows} any more")
             return False
         if row.version not in published:

@@ -2,21 +2,19 @@
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.store import StoreError
 from elastic_ctr.store.versions.manifest import next_version
-from elastic_ctr.store.versions.refusals import refused_below
+from elastic_ctr.store.versions.safeguards import refused_below
 from elastic_ctr.training.master.calendar.schedule import SavePlan, save_plan
+from elastic_ctr.training.master.decisions import DecisionContext, Part
 from elastic_ctr.training.master.generations.checkpoint_files import checkpoint_name
-from elastic_ctr.training.master.generations.recovery import Part
-from elastic_ctr.training.master.generations.store_queries import Pending, StoreQueries
-from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.generations.store_queries import Pending
 from elastic_ctr.training.master.ledger.rows import PassRow, SaveRow
 from elastic_ctr.training.master.saves.compaction import Compaction
-from elastic_ctr.training.master.saves.hold import is_held
+from elastic_ctr.training.master.saves.publishing_hold import is_held
 
 log = logging.getLogger(__name__)
 
@@ -38,23 +36,16 @@ class LogPlan(NamedTuple):
 class SavePlanning(Part):
     """Writes the order of a pass's save into the ledger."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        settings: MasterFile,
-        store: StoreQueries,
-        clock: Callable[[], float],
-        compaction: Compaction,
-    ) -> None:
-        super().__init__(ledger, settings, store, clock)
+    def __init__(self, context: DecisionContext, compaction: Compaction) -> None:
+        super().__init__(context)
         self._compaction = compaction
 
     def step(self, current: PassRow) -> bool:
         """Plan the save after a pass, once. Return True if the pass is done without one."""
-        if self._ledger.save_of(current.ordinal) is not None:
+        if self._ledger.saves.of(current.ordinal) is not None:
             return False
         data, now = self._settings.data, self._clock()
-        chain = self._ledger.chain()
+        chain = self._ledger.saves.chain()
         if data.is_stream and is_held(self._ledger, current, self._config, now, late_clicks=data.stream.late_clicks):
             # Without deltas there are no checkpoints by log, so the table is saved more often.
             plan = SavePlan(("checkpoint",) if self._save_is_old(_HELD_SECONDS) else (), None)
@@ -71,15 +62,15 @@ class SavePlanning(Part):
             stands_on_refused = self._refused_of(chain, refused)
             # Checked first, because a compacted base has the values of its versions, including refused ones.
             if not stands_on_refused and self._compaction.adopt(published):
-                chain = self._ledger.chain()
+                chain = self._ledger.saves.chain()
                 plan = self._plan(current, chain)
             if stands_on_refused or self._lost_of(chain, published):
                 plan = self._plan(current, chain)
-            known = [*published, *self._ledger.version_passes(), self._ledger.facts.last_version]
+            known = [*published, *self._ledger.saves.version_passes(), self._ledger.facts.last_version]
             version = next_version(self._clock(), known)
             self._ledger.set_facts(last_version=version)
         steps = plan.steps
-        whole = [row["pass"] for row in self._ledger.checkpoints() if not row["mid"]]
+        whole = [row["pass"] for row in self._ledger.saves.checkpoints() if not row["mid"]]
         if current.ordinal in whole and plan.kind == "delta":
             # A recovery returned to this checkpoint, so only its version is missing.
             steps = tuple(step for step in steps if step != "checkpoint")
@@ -89,20 +80,20 @@ class SavePlanning(Part):
         generation = self._generations.present
         checkpoint = checkpoint_name(current, generation) if "checkpoint" in steps else None
         save = SaveRow(current.ordinal, generation, steps, plan.kind, version, checkpoint, self._clock())
-        self._ledger.begin_save(save)
+        self._ledger.saves.begin(save)
         return False
 
     def _plan(self, current: PassRow, chain: Sequence[int]) -> SavePlan:
         stream = self._settings.data.is_stream
         # Twice the limit of compactions, so that one under way can finish.
         long = stream and len(chain) >= max(_LONGEST_CHAIN, 2 * self._settings.data.stream.compact_versions)
-        if stream and chain and not self._ledger.knows_touched(self._ledger.facts.follows):
+        if stream and chain and not self._ledger.keys.knows(self._ledger.facts.follows):
             self._base_is_due("which keys were trained since the last version is not known")
         return save_plan(
             current,
             self._config,
             # Records since the last version, because a pass without records still saves those of earlier passes.
-            records=self._ledger.unpublished(),
+            records=self._ledger.saves.unpublished(),
             has_base=bool(chain),
             base_due=long or bool(self._ledger.facts.base_due),
             is_last=self._schedule.is_last(current),
@@ -116,7 +107,7 @@ class SavePlanning(Part):
         return self._save_is_old() or self._log(chain) is None
 
     def _save_is_old(self, most: float = math.inf) -> bool:
-        saved = [row["at"] for row in self._ledger.checkpoints() if not row["stands_on"] and not row["compacted"]]
+        saved = [row["at"] for row in self._ledger.saves.checkpoints() if not row["stands_on"] and not row["compacted"]]
         # The row of the save may be gone, because its compacted checkpoint has replaced it.
         last = max([*saved, self._ledger.facts.table_saved_at])
         # Negative only if the clock was set back while no master ran.
@@ -124,7 +115,7 @@ class SavePlanning(Part):
 
     def lost_versions(self, published: Collection[int]) -> list[int]:
         """Return the versions that the next delta would depend on and that are not among `published`. If there are any, a base is due."""
-        return self._lost_of(self._ledger.chain(), published)
+        return self._lost_of(self._ledger.saves.chain(), published)
 
     def _lost_of(self, chain: Sequence[int], published: Collection[int]) -> list[int]:
         there = set(published)
@@ -135,7 +126,7 @@ class SavePlanning(Part):
 
     def refused_versions(self, refused: Mapping[int, str]) -> bool:
         """True if the next delta would depend on a version that cube-transfer refused. A base is then due."""
-        return self._refused_of(self._ledger.chain(), refused)
+        return self._refused_of(self._ledger.saves.chain(), refused)
 
     def _refused_of(self, chain: Sequence[int], refused: Mapping[int, str]) -> bool:
         wrong = refused_below(chain[0], chain[-1], refused) if chain else None
@@ -150,10 +141,10 @@ class SavePlanning(Part):
 
     def log_due(self, save: SaveRow) -> LogPlan | None:
         """Return the plan of a checkpoint by log with this delta by key; None if the last checkpoint is recent or the log has a gap."""
-        newest = max((row["at"] for row in self._ledger.checkpoints()), default=0.0)
+        newest = max((row["at"] for row in self._ledger.saves.checkpoints()), default=0.0)
         if not save.keeps_table or save.version is None or 0 <= self._clock() - newest < _LOG_SECONDS:
             return None
-        plan = self._log(self._ledger.chain())
+        plan = self._log(self._ledger.saves.chain())
         if plan is None:
             return None
         return LogPlan(plan.stands_on, (*plan.versions, save.version))
@@ -162,10 +153,10 @@ class SavePlanning(Part):
         """Return the last save of the table and the versions of the chain since. None without a save, or if these versions lack a
         pass since.
         """
-        saved = [row for row in self._ledger.checkpoints() if not row["stands_on"] and not row["mid"]]
+        saved = [row for row in self._ledger.saves.checkpoints() if not row["stands_on"] and not row["mid"]]
         if not saved:
             return None
-        passes, last = self._ledger.version_passes(), saved[-1]
+        passes, last = self._ledger.saves.version_passes(), saved[-1]
         if not passes.keys() >= set(chain):
             return None
         log = [version for version in chain if passes[version] > last["pass"]]

@@ -4,13 +4,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.runtime.status.master_status import StreamPartition, StreamStatus, TopicStatus
 from elastic_ctr.sources.streams.interface import Kept, Places, Stream
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.store.source import FileSource, Source
-from elastic_ctr.training.master.calendar.arrivals import Arrivals
 from elastic_ctr.training.master.calendar.schedule import (
     ChangedFiles,
     look,
@@ -19,7 +19,15 @@ from elastic_ctr.training.master.calendar.schedule import (
     ranges,
     tasks_of,
 )
-from elastic_ctr.training.master.calendar.windows import Window, cut_window, first_offsets, lag_of, ranges_in, vanished
+from elastic_ctr.training.master.calendar.stream_schedule import (
+    Arrivals,
+    Window,
+    cut_window,
+    first_offsets,
+    lag_of,
+    ranges_in,
+    vanished,
+)
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.ledger.rows import PassRow
 
@@ -59,8 +67,8 @@ class Finder(Protocol):
     def away(self) -> list[str]:
         """Return the partitions that cannot be read now although others can."""
 
-    def status(self) -> dict[str, Any]:
-        """Return the finder's part of the status, without `waitsFor`."""
+    def status(self) -> StreamStatus | None:
+        """Return the status of the stream; None for hours."""
 
 
 class HourFinder:
@@ -111,8 +119,8 @@ class HourFinder:
     def away(self) -> list[str]:
         return []
 
-    def status(self) -> dict[str, Any]:
-        return {}
+    def status(self) -> StreamStatus | None:
+        return None
 
 
 class WindowFinder:
@@ -160,7 +168,8 @@ class WindowFinder:
             return
         self._look(coordinator)
         if self._arrivals is None:
-            self._arrivals = Arrivals(coordinator.found.stream_known_since())
+            begun = coordinator.facts.stream
+            self._arrivals = Arrivals(begun.arrivals[-1].last if begun is not None and begun.arrivals else None)
         self._arrivals.look(self._wall(), self._readable())
         window = cut_window(self._kept, self._following, self._limit)
         if not window.size:
@@ -181,11 +190,11 @@ class WindowFinder:
             wanted, window, Places(places, self._stream.files()), _LEAST_OFFSETS[self._stream.unit], came
         )
         self._gone = 0
-        self._following = coordinator.found.stream_following() or {}
+        self._following = _following(coordinator)
 
     def _absent(self, coordinator: Coordinator, again: PassRow) -> set[str]:
         """Return the partitions of the pass whose files are no longer in the followed folder."""
-        places = coordinator.found.stream_places()
+        places = coordinator.facts.stream
         if places is None or not places.files:
             return set()
         self._look(coordinator)
@@ -210,8 +219,8 @@ class WindowFinder:
             raise self._failed
         try:
             self._tell(coordinator)
-            places = coordinator.found.stream_places()
-            self._stream.know(Places({}, {}) if places is None else places)
+            places = coordinator.facts.stream
+            self._stream.know(Places({}, {}) if places is None else Places(places.following, places.files))
             kept = self._stream.partitions()
             following = None if places is None else places.following
             if following is None and self._start == "latest":
@@ -251,7 +260,7 @@ class WindowFinder:
         self._tell_at = self._clock() + _TELL_SECONDS
         if needed := coordinator.found.stream_needed():
             try:
-                self._stream.keep_from(needed, coordinator.found.stream_following() or {})
+                self._stream.keep_from(needed, _following(coordinator))
             except StoreError as failed:
                 if str(failed) != self._untold:
                     log.warning("%s is not told what training needs of it: %s", self._stream.url, failed)
@@ -273,20 +282,30 @@ class WindowFinder:
         """Return the lag of readable partitions. Records of the others count as arriving when their partition is available again."""
         return lag_of({name: each for name, each in self._kept.items() if not each.away}, self._following)
 
-    def status(self) -> dict[str, Any]:
-        partitions = {
-            name: {
-                "first": each.first,
-                "end": each.end,
-                "following": self._following.get(name, each.first),
-                "away": each.away,
-            }
-            for name, each in self._kept.items()
-        }
-        found = {"url": self._stream.url, "unit": self._stream.unit, "lag": self.lag(), "partitions": partitions}
+    def status(self) -> StreamStatus | None:
         before = self._stream.topic_before
-        told = {"topicBefore": None if before is None else before._asdict(), "notices": list(self._stream.notices)}
-        return {"stream": found | told}
+        return StreamStatus(
+            url=self._stream.url,
+            unit=self._stream.unit,
+            lag=self.lag(),
+            partitions={
+                name: StreamPartition(
+                    first=each.first,
+                    end=each.end,
+                    following=self._following.get(name, each.first),
+                    away=each.away,
+                )
+                for name, each in self._kept.items()
+            },
+            topic_before=None if before is None else TopicStatus.model_validate(before),
+            notices=tuple(self._stream.notices),
+        )
+
+
+def _following(coordinator: Coordinator) -> dict[str, int]:
+    """Return the first offset of the next pass for each partition; {} before the first poll of the stream."""
+    places = coordinator.facts.stream
+    return {} if places is None else places.following
 
 
 def finder_of(source: Source | Stream, settings: MasterFile) -> Finder:

@@ -26,7 +26,6 @@ from elastic_ctr.store.versions.manifest import (
     read_version,
 )
 from elastic_ctr.training.control import control_pb2 as control
-from elastic_ctr.training.master.calendar.arrivals import in_records
 from elastic_ctr.training.master.calendar.quality_gate import (
     MOST_REFUSED,
     limits_of,
@@ -34,9 +33,9 @@ from elastic_ctr.training.master.calendar.quality_gate import (
     refuse_worse,
     refuse_worse_than_constant,
 )
-from elastic_ctr.training.master.calendar.stream_schedule import following_after
-from elastic_ctr.training.master.calendar.windows import ranges_in
+from elastic_ctr.training.master.calendar.stream_schedule import following_after, in_records, ranges_in
 from elastic_ctr.training.master.coordinator import Coordinator
+from elastic_ctr.training.master.decisions import DecisionLock
 from elastic_ctr.training.master.generations.checkpoint_files import (
     PublishRefused,
     checkpoint_name,
@@ -58,19 +57,21 @@ class Publisher:
 
     def __init__(self, coordinator: Coordinator, store: Store, settings: MasterFile) -> None:
         self._coordinator = coordinator
+        self._lock = coordinator.lock
+        self._saves = coordinator.saves
         self._store = store
         self._settings = settings
         # Cached manifests of the deltas in the last checkpoint by log.
         self._read: dict[int, VersionManifest] = {}
         self._announced: dict[int, Announcement] = {}
-        self._retention = Retention(coordinator, store, settings.master.keep_checkpoints)
+        self._retention = CheckpointRetention(coordinator.lock, store, settings.master.keep_checkpoints)
 
     def begin(self) -> None:
         """Repair the store after a restart: versions may be lost, the donefile may lack a version that was committed before a crash, and
         unneeded checkpoints may be left.
         """
         try:
-            self._coordinator.save_steps.versions_found(published_versions(self._store))
+            self._coordinator.versions_found(published_versions(self._store))
         except StoreError as failed:
             log.warning("the versions in the store cannot be listed yet: %s", failed)
         try:
@@ -81,7 +82,8 @@ class Publisher:
 
     def step(self) -> bool:
         """Take the next step that is due. Return True if there was one. Raises StoreError; call again later."""
-        due = self._coordinator.save_steps.open_save()
+        with self._lock.writing():
+            due = self._saves.due()
         if due is None:
             return self._compact()
         current, save = due
@@ -97,9 +99,9 @@ class Publisher:
             try:
                 if not save.by_key:
                     published_of(save, self._settings.model.embedding_dim)
-                with self._coordinator.locked() as ledger:
-                    after = ledger.quality(current.ordinal).after
-                    expected = ledger.expected_quality(
+                with self._lock.reading() as ledger:
+                    after = ledger.figures.quality(current.ordinal).after
+                    expected = ledger.figures.expected(
                         current.ordinal,
                         MOST_REFUSED,
                         stream=self._settings.data.is_stream,
@@ -111,11 +113,11 @@ class Publisher:
                 refuse_worse_than_constant(current, after, late_clicks=stream.late_clicks)
             except PublishRefused as refused:
                 self._commit_checkpoint(current, save)
-                self._coordinator.save_steps.version_committed(save, 0, refused=str(refused))
+                self._coordinator.version_committed(save, 0, refused=str(refused))
                 return
         if save.kind != "base":
             self._commit_checkpoint(current, save)
-        self._coordinator.save_steps.files_judged(save)
+        self._coordinator.files_judged(save)
 
     def _scored(self, current: PassRow, save: SaveRow) -> None:
         refused, keys = saved_of(save).refused, 0
@@ -131,16 +133,17 @@ class Publisher:
         if save.kind == "base":
             # After the version, because the checkpoint names the base as the version that it follows.
             self._commit_checkpoint(current, save, refused=bool(refused))
-        plan = None if refused else self._coordinator.save_steps.log_due(save)
+        plan = None
+        if not refused:
+            with self._lock.writing():
+                plan = self._coordinator.planning.log_due(save)
         if plan is not None:
             try:
                 self._write_log(current, save, plan)
             except (NotInStore, ManifestDamaged) as gone:
                 log.warning("no checkpoint by log is made after pass %s: %s", current.id, gone)
                 plan = None
-        self._coordinator.save_steps.version_committed(
-            save, keys, refused=refused, log_on=plan.stands_on if plan else ""
-        )
+        self._coordinator.version_committed(save, keys, refused=refused, log_on=plan.stands_on if plan else "")
 
     def _write_log(self, current: PassRow, save: SaveRow, plan: LogPlan) -> None:
         """Write the manifest of a checkpoint by log, which has no files of its own."""
@@ -172,7 +175,8 @@ class Publisher:
 
     def _compact(self) -> bool:
         """Commit a due compaction. Return True if there was one. The checkpoint comes first: cube-transfer keeps the base that it names."""
-        due = self._coordinator.save_steps.compaction_due()
+        with self._lock.reading():
+            due = self._saves.compaction.due()
         if due is None:
             return False
         row, results = due
@@ -180,7 +184,9 @@ class Publisher:
             log_of, version = read_checkpoint(self._store, row.log_of), read_version(self._store, row.follows)
             base = self._compacted_base(row, version, results)
         except (NotInStore, ManifestDamaged) as gone:
-            self._coordinator.save_steps.compaction_failed(row, str(gone))
+            with self._lock.writing() as ledger:
+                if ledger.facts.compaction == row:
+                    self._saves.compaction.drop(str(gone))
             return True
         network = [each for each in base.model_files if each.path in layout.network_files(base.version)]
         mine = [each for each in results if each.rows]
@@ -196,7 +202,8 @@ class Publisher:
         self._put_once(layout.checkpoint_manifest(row.name), checkpoint.to_json())
         self._put_once(layout.version_manifest(base.version), base.to_json())
         self._announced = announce(self._store, self._announced)
-        self._coordinator.save_steps.compaction_committed(row, base.keys)
+        with self._lock.writing():
+            self._saves.compaction.commit(row, base.keys)
         self._retention.sweep()
         return True
 
@@ -227,12 +234,13 @@ class Publisher:
             raise AssertionError("only a save with a version is scored")
         model, saved = self._settings.model, saved_of(save)
         live, published = np.frombuffer(saved.live, "<f4"), np.frombuffer(saved.published, "<f4")
-        samples = self._coordinator.save_steps.samples_of(current.ordinal)
+        with self._lock.reading():
+            samples = self._saves.samples_of(current.ordinal)
         auc_live, auc_published = judge(live, published, samples, self._settings.master.max_publish_loss)
         refuse_equal_scores(current, live, samples)
-        with self._coordinator.locked() as ledger:
-            facts, quality = ledger.facts, ledger.quality(current.ordinal)
-            learned = ledger.learned(current.ordinal, current.ordinal)[current.ordinal]
+        with self._lock.reading() as ledger:
+            facts, quality = ledger.facts, ledger.figures.quality(current.ordinal)
+            learned = ledger.figures.learned(current.ordinal, current.ordinal)[current.ordinal]
             arrivals = _arrivals(ledger, current)
         counts = entries([saved.counts_file]) if save.by_key else ()
         folder, is_base = layout.cube_folder(save.version, save.kind), save.kind == "base"
@@ -280,9 +288,12 @@ class Publisher:
     def _commit_checkpoint(self, current: PassRow, save: SaveRow, *, refused: bool = False) -> None:
         if save.checkpoint is None:
             return
-        with self._coordinator.locked() as ledger:
+        with self._lock.reading() as ledger:
             follows, base, offset = ledger.facts.follows, ledger.facts.base, ledger.facts.offset or 0.0
-            shift, mid = ledger.learning(current.ordinal).shift, self._coordinator.save_steps.in_mid_pass(save)
+            shift, mid = (
+                ledger.figures.learning(current.ordinal).shift,
+                self._coordinator.mid_pass.mid_pass_state(save) is not None,
+            )
         with_version = save.kind == "base" and save.stage == "scored" and not refused
         if with_version:
             follows = base = save.version
@@ -307,7 +318,8 @@ class Publisher:
         )
         self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
         if not with_version:
-            self._coordinator.save_steps.checkpoint_committed(save, follows, base)
+            with self._lock.writing():
+                self._saves.commit_checkpoint(save, follows, base, self._coordinator.mid_pass.mid_pass_state(save))
         log.info("checkpoint %s is committed: %d rows", manifest.name, sum(manifest.rows.values()))
 
     def _position(self, current: PassRow) -> StreamPosition | None:
@@ -315,7 +327,7 @@ class Publisher:
         data = self._settings.data
         if not data.is_stream:
             return None
-        with self._coordinator.locked() as ledger:
+        with self._lock.reading() as ledger:
             places = ledger.facts.stream
             return StreamPosition(
                 url=data.source.url,
@@ -329,7 +341,7 @@ class Publisher:
             self._store.put_bytes(data, path)
 
 
-class Retention:
+class CheckpointRetention:
     """Deletes checkpoints that no recovery needs, at start and after each save. No other role deletes them.
 
     Checkpoints of the ledger: it keeps the newest `keepCheckpoints` of whole passes and newer mid-pass ones, and deletes the rest.
@@ -338,19 +350,17 @@ class Retention:
     may be restored until this ledger commits something.
     """
 
-    def __init__(
-        self, coordinator: Coordinator, store: Store, keep: int, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._coordinator = coordinator
+    def __init__(self, lock: DecisionLock, store: Store, keep: int, clock: Callable[[], float] = time.time) -> None:
+        self._lock = lock
         self._store = store
         self._keep = keep
         self._clock = clock
 
     def sweep(self) -> None:
-        with self._coordinator.locked() as ledger:
-            rows, damaged = ledger.checkpoints(), ledger.damaged_checkpoints()
-            current = ledger.current_pass()
-            save = None if current is None else ledger.save_of(current.ordinal)
+        with self._lock.reading() as ledger:
+            rows, damaged = ledger.saves.checkpoints(), ledger.saves.damaged_checkpoints()
+            current = ledger.passes.current()
+            save = None if current is None else ledger.saves.of(current.ordinal)
             compaction = ledger.facts.compaction
         writing = {*([] if save is None else [save.checkpoint]), *([] if compaction is None else [compaction.name])}
         needed = [] if compaction is None else [compaction.log_of, compaction.name]
@@ -359,8 +369,8 @@ class Retention:
         try:
             for name in (*superseded(rows, self._keep, needed), *outlived(damaged, rows, self._keep)):
                 delete_checkpoint(self._store, name)
-                with self._coordinator.locked() as ledger:
-                    ledger.remove_checkpoint(name)
+                with self._lock.writing() as ledger:
+                    ledger.saves.remove_checkpoint(name)
             for name in unnamed(self._store, named, writing, self._clock()):
                 delete_checkpoint(self._store, name)
                 log.info("checkpoint %s is deleted from the store: the ledger does not name it", name)
@@ -435,5 +445,5 @@ def _arrivals(ledger: Ledger, current: PassRow) -> tuple[Arrival, ...]:
     came = [] if places is None else [each for each in places.arrivals if each.ordinal <= current.ordinal]
     if not came:
         return ()
-    counts = ledger.counts_by_pass(came[0].ordinal, current.ordinal)
+    counts = ledger.passes.counts_by_pass(came[0].ordinal, current.ordinal)
     return in_records(came, {ordinal: each["records"] for ordinal, each in counts.items()})

@@ -23,6 +23,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.statistics import numbers_read_otherwise
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
+from elastic_ctr.runtime.status.master_status import StartedFromStatus
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.layout import NETWORK, NETWORK_FOLDER
@@ -39,7 +40,7 @@ from elastic_ctr.store.versions.manifest import (
     read_version,
 )
 from elastic_ctr.store.versions.pinned_statistics import publish_statistics
-from elastic_ctr.store.versions.refusals import read_refusals
+from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.export.published import layout_of, publish_once
 from elastic_ctr.training.master.calendar.quality_gate import MOST_COMPARED
 from elastic_ctr.training.master.calendar.stream_schedule import is_same_stream
@@ -340,18 +341,18 @@ def may_change(started: StartedFrom | None, wanted: StartFrom | None, own_url: s
     )
 
 
-def status_of(ledger: Ledger, ignored: str) -> dict[str, Any] | None:
+def status_of(ledger: Ledger, ignored: str) -> StartedFromStatus | None:
     """Return the part of the status about the checkpoint that the model started from, and the reason if the setting is ignored."""
     started = ledger.facts.started_from
     if started is None:
-        return {"ignored": ignored} if ignored else None
-    return {
-        "store": started.store,
-        "version": started.version,
-        "checkpoint": started.checkpoint,
-        "network": started.taken_over,
-        "ignored": ignored,
-    }
+        return StartedFromStatus(ignored=ignored) if ignored else None
+    return StartedFromStatus(
+        store=started.store,
+        version=started.version,
+        checkpoint=started.checkpoint,
+        network=started.taken_over,
+        ignored=ignored,
+    )
 
 
 class _Gone(ValueError):
@@ -423,7 +424,7 @@ class CheckpointCopy:
 
     @property
     def _started(self) -> StartedFrom:
-        started = self._coordinator.found.started_from()
+        started = self._coordinator.facts.started_from
         assert started is not None
         return started
 

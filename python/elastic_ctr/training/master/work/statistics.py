@@ -74,7 +74,7 @@ class PassStatistics:
             rows = max((each.rows for each in (*found.texts.values(), *found.numbers.values())), default=0)
             self._coordinator.found.drift_found(current, DriftRow(rows=rows, columns=tuple(drift)))
         else:
-            started = self._coordinator.found.started_from()
+            started = self._coordinator.facts.started_from
             if started is not None and started.statistics:
                 found = kept_series(self._read(started.statistics), found)
             _warn_of_columns(self._features, found)

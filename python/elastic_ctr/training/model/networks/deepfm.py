@@ -3,8 +3,7 @@
 from typing import Any
 
 from elastic_ctr.config.networks import DeepFm
-from elastic_ctr.training.model.networks.inputs import Inputs
-from elastic_ctr.training.model.networks.parts import fields_of, first_order, flat, pairs, tower
+from elastic_ctr.training.model.networks.parts import Inputs, fields_of, first_order, flat, pairs, tower
 
 
 def deepfm(inputs: Inputs, settings: DeepFm) -> Any:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from elastic_ctr.config.networks import FinalMlp
-from elastic_ctr.training.model.networks.inputs import Inputs
 from elastic_ctr.training.model.networks.parts import (
+    Inputs,
     connected,
     fields_of,
     first_order,

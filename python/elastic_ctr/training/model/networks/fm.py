@@ -3,8 +3,7 @@
 from typing import Any
 
 from elastic_ctr.config.networks import Fm
-from elastic_ctr.training.model.networks.inputs import Inputs
-from elastic_ctr.training.model.networks.parts import bias, fields_of, first_order, pairs
+from elastic_ctr.training.model.networks.parts import Inputs, bias, fields_of, first_order, pairs
 
 
 def fm(inputs: Inputs, _: Fm) -> Any:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.own_network import OWN
-from elastic_ctr.training.model.networks.catalog import logit_of
+from elastic_ctr.training.model.networks.by_name import logit_of
 from elastic_ctr.training.model.networks.own import FILE, NetworkRefused, sentence_of
 
 ROWS = 7

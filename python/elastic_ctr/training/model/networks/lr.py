@@ -3,8 +3,7 @@
 from typing import Any
 
 from elastic_ctr.config.networks import Lr
-from elastic_ctr.training.model.networks.inputs import Inputs
-from elastic_ctr.training.model.networks.parts import bias, fields_of, first_order
+from elastic_ctr.training.model.networks.parts import Inputs, bias, fields_of, first_order
 
 
 def lr(inputs: Inputs, _: Lr) -> Any:

@@ -14,7 +14,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from elastic_ctr.config.own_network import FUNCTION, OwnNetwork
-from elastic_ctr.training.model.networks.inputs import Inputs
+from elastic_ctr.training.model.networks.parts import Inputs
 
 FILE = "model.network.source"
 _MODULE = "elastic_ctr_own_network"

@@ -3,8 +3,7 @@
 from typing import Any
 
 from elastic_ctr.config.networks import SlotDnn
-from elastic_ctr.training.model.networks.inputs import Inputs
-from elastic_ctr.training.model.networks.parts import tower, with_numbers
+from elastic_ctr.training.model.networks.parts import Inputs, tower, with_numbers
 
 
 def slot_dnn(inputs: Inputs, settings: SlotDnn) -> Any:

@@ -1,0 +1,112 @@
+"""SQLite files in write-ahead mode, with nested transactions and a numbered schema."""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Self
+
+Migration = Callable[[sqlite3.Connection], None]
+"""Changes the tables of one schema number to those of the next one, within a transaction that it does not end."""
+
+
+class NewerSchema(ValueError):
+    """A newer release has written the file. The message has the way out."""
+
+
+class SqliteFile:
+    """One connection to a file. Nested `with` blocks are one transaction, which a crash keeps whole or not at all.
+
+    The file's `user_version` is its schema number: the count of `migrations` that it has had. Opening it applies the missing ones in one
+    transaction. A file of an earlier release, which wrote no number, has 0.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[Migration]) -> None:
+        """Raises NewerSchema, sqlite3.Error."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._depth = 0
+        # True after a transaction failed because the file was not writable: the owner's memory may be ahead of the file.
+        self.torn = False
+        try:
+            self.db.execute("pragma journal_mode = wal")
+            self.db.execute("pragma synchronous = full")
+            # Deleted content need not be overwritten: its pages are reused.
+            self.db.execute("pragma secure_delete = off")
+            self._migrate(path, migrations)
+        except BaseException:
+            self.db.close()
+            raise
+
+    def _migrate(self, path: Path, migrations: Sequence[Migration]) -> None:
+        [number] = self.one("pragma user_version")
+        if number > len(migrations):
+            raise NewerSchema(
+                f"{path} has schema number {number} and this release knows up to {len(migrations)}, because a newer release has written it: "
+                "go on with that release, or put a copy of the file back that this release has written"
+            )
+        if number < len(migrations):
+            with self:
+                for migrate in migrations[number:]:
+                    migrate(self.db)
+                self.db.execute(f"pragma user_version = {len(migrations)}")
+
+    def close(self) -> None:
+        self.db.close()
+
+    @property
+    def changes(self) -> int:
+        """Return the number of rows written since this object was made."""
+        return self.db.total_changes
+
+    def __enter__(self) -> Self:
+        if self._depth == 0:
+            self._turn("begin immediate")
+        self._depth += 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        if kind is None:
+            self._turn("commit")
+        else:
+            self._undo(torn=issubclass(kind, sqlite3.OperationalError))
+
+    def _turn(self, sql: str) -> None:
+        try:
+            self.db.execute(sql)
+        except sqlite3.Error:
+            self._undo(torn=True)
+            raise
+
+    def _undo(self, *, torn: bool) -> None:
+        self.torn = self.torn or torn
+        # On a full disk SQLite may have rolled back by itself.
+        if self.db.in_transaction:
+            self.db.execute("rollback")
+
+    def all(self, sql: str, *values: Any) -> list[Any]:
+        return self.db.execute(sql, values).fetchall()
+
+    def one(self, sql: str, *values: Any) -> Any:
+        """Return the first row, or None."""
+        return self.db.execute(sql, values).fetchone()
+
+    def do(self, sql: str, *values: Any) -> None:
+        """Execute a statement in a transaction of its own or in the one under way."""
+        with self:
+            self.db.execute(sql, values)
+
+
+def tables(sql: str) -> Migration:
+    """Return the migration that executes these statements, each ending with a semicolon."""
+
+    def migrate(db: sqlite3.Connection) -> None:
+        # Not `executescript`, which would commit the transaction under way.
+        for statement in filter(str.strip, sql.split(";")):
+            db.execute(statement)
+
+    return migrate

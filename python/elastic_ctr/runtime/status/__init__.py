@@ -1,0 +1,1 @@
+"""The documents that roles answer to GET /status: the roles build them, and the commands read them."""
