@@ -178,7 +178,7 @@ def end_pool(pool: ProcessPoolExecutor) -> None:
     # A process may write to its folder until it has ended.
     for process in processes:
         process.join()
-    pool.shutdown(wait=False, cancel_futures=True)
-    # A process may end in the middle of an answer. The pool's thread then waits for the rest while any writer of the pipe is open,
-    # and the interpreter joins that thread when it exits.
+    # A process may end in the middle of an answer. The pool's thread then waits for the rest while any writer of the pipe is open.
     answers._writer.close()  # noqa: SLF001
+    # If that thread still ran when the interpreter exits, both would close its pipe, and the exit would print a traceback.
+    pool.shutdown(wait=True, cancel_futures=True)

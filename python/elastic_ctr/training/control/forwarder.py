@@ -291,8 +291,12 @@ def _run(given: argparse.Namespace) -> None:
     for each in given.servers:
         name, _, address = each.partition("=")
         inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        inside.bind(name)
+        # A socket with its final name accepts connections.
+        beginning = Path(f"{name}.new")
+        beginning.unlink(missing_ok=True)
+        inside.bind(str(beginning))
         inside.listen(_BACKLOG)
+        beginning.rename(name)
         take = Reach(Destination.parse(address), credentials).take
         threading.Thread(target=_serve, args=(inside, take), daemon=True).start()
     threading.Event().wait()
