@@ -31,6 +31,7 @@ JSON_TYPE = b"content-type: application/json\r\n"
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~]+ ([!-~]+)")
 # A line begun by a client that speaks another protocol.
 _NO_LINE = re.compile(rb"[^!-~]|[!-~]+ [^!-~]")
+_METHOD_BYTES = 256
 # The line feed of a carriage return at the end may still arrive.
 _BARE = re.compile(rb"\r[^\n]|(?<!\r)\n")
 _BARE_OR_FOLDED = re.compile(rb"\r[^\n]|(?<!\r)\n|\n[\t ]")
@@ -114,6 +115,8 @@ class _Input(ReceiveBuffer):
         self._connection = connection
         self._max_bytes = max_bytes
         self._framing = 0
+        # Bytes of a head whose lines are checked: a head may arrive a byte at a time.
+        self._checked = 0
 
     def maybe_extract_next_line(self) -> bytearray | None:
         """Return the line before a chunk, or None."""
@@ -151,11 +154,12 @@ class _Input(ReceiveBuffer):
         end = data.find(b"\r\n\r\n")
         if max(end, 0) > self._max_bytes:
             raise h11.LocalProtocolError("the head is too long", 431)
-        if _BARE_OR_FOLDED.search(data, 0, end + 2 if end >= 0 else len(data)):
+        start, self._checked = max(self._checked - 2, 0), len(data) if end < 0 else 0
+        if _BARE_OR_FOLDED.search(data, start, self._checked or end + 2):
             raise h11.LocalProtocolError("a line of the head does not end with CR LF, or is folded over two")
         first = data.find(b"\r\n")
         found = _REQUEST_LINE.fullmatch(data, 0, first) if first >= 0 else None
-        if (first >= 0 and found is None) or (first < 0 and _NO_LINE.match(data)):
+        if (first >= 0 and found is None) or (first < 0 and _NO_LINE.match(data, 0, _METHOD_BYTES)):
             raise h11.LocalProtocolError(
                 "this is not an HTTP/1.1 request: the first line must have a method, a target and a version"
             )
