@@ -92,10 +92,8 @@ def leaderboard(base: Candidate, found: Found) -> Table:
     )
     shown = ranked[:_SHOWN] + [each for each in ranked[_SHOWN:] if each.is_baseline]
     table = Table(title="validation, the best first")
-    for name, justify in (
-        ("trial", "right"), ("logloss", "right"), ("other seed", "right"), ("AUC", "right"), ("calibration", "right"), ("seconds", "right"),
-    ):  # fmt: skip
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("trial", "logloss", "other seed", "AUC", "calibration", "seconds"):
+        table.add_column(name, justify="right")
     table.add_column("settings", overflow="fold")
     for each in shown:
         other = again[each.number].again if each.number in again else None
@@ -103,17 +101,11 @@ def leaderboard(base: Candidate, found: Found) -> Table:
             f"#{each.number}",
             f"{each.logloss:.5f}",
             "-" if other is None else f"{other['logloss']:.5f}",
-            *(_figure(each.found.get(name)) for name in ("auc", "calibration")),
+            *("-" if (value := each.found.get(name)) is None else f"{value:.4f}" for name in ("auc", "calibration")),
             f"{each.seconds:.0f}",
-            f"present values: {described(base, each.candidate)}"
-            if each.is_baseline
-            else described(base, each.candidate),
+            ("present values: " if each.is_baseline else "") + described(base, each.candidate),
         )
     return table
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
 
 
 def verdict(found: Found) -> str:

@@ -16,8 +16,6 @@ CHECKED = 3
 # The search fails after so many refused suggestions in a row.
 _MOST_REFUSED = 50
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class CheckedTrial:
@@ -75,26 +73,19 @@ def candidates(results: Sequence[Result], most: int = CHECKED) -> list[Result]:
     return [baseline, *better[:most]]
 
 
+@dataclass
 class Search:
     """`deadline` is a time of the monotonic clock. `trials` and `deadline` are no limits if they are None."""
 
-    def __init__(
-        self,
-        study: Study,
-        pool: TrialPool,
-        trials: int | None,
-        deadline: float | None,
-        places: int,
-        say: Say,
-        describe: Callable[[Candidate], str],
-    ) -> None:
-        self._study = study
-        self._pool = pool
-        self._trials = trials
-        self._deadline = deadline
-        self._places = places
-        self._say = say
-        self._describe = describe
+    study: Study
+    pool: TrialPool
+    trials: int | None
+    deadline: float | None
+    places: int
+    say: Callable[[str], None]
+    describe: Callable[[Candidate], str]
+
+    def __post_init__(self) -> None:
         self._open: dict[int, Candidate] = {}
         self._refused = 0
 
@@ -106,7 +97,7 @@ class Search:
         except KeyboardInterrupt:
             found.interrupted = True
             self._stop_all()
-        found.results = self._study.results()
+        found.results = self.study.results()
         found.checked = [CheckedTrial(result) for result in candidates(found.results)]
         if not found.interrupted and len(found.checked) > 1:
             try:
@@ -118,99 +109,99 @@ class Search:
 
     def _search(self) -> None:
         while True:
-            ended = len(self._study.results())
+            ended = len(self.study.results())
             late = self._is_late()
-            while not late and self._pool.has_place and self._wants_more(ended):
+            while not late and self.pool.has_place and self._wants_more(ended):
                 self._start()
                 # A refused trial has ended at once, so count again.
-                ended, late = len(self._study.results()), self._is_late()
+                ended, late = len(self.study.results()), self._is_late()
             if late and self._open:
-                self._say(f"time is up: {len(self._open)} unfinished trials are stopped")
+                self.say(f"time is up: {len(self._open)} unfinished trials are stopped")
                 self._stop_all()
             if not self._open:
                 return
-            for event in self._pool.wait():
+            for event in self.pool.wait():
                 self._handle(event)
 
     def _wants_more(self, ended: int) -> bool:
-        return self._refused < _MOST_REFUSED and (self._trials is None or ended + len(self._open) < self._trials)
+        return self._refused < _MOST_REFUSED and (self.trials is None or ended + len(self._open) < self.trials)
 
     def _start(self) -> None:
         try:
-            number, candidate = self._study.ask()
+            number, candidate = self.study.ask()
         except ConfigRefused as wrong:
             self._refused += 1
-            self._say(f"a trial is left out: {wrong}")
+            self.say(f"a trial is left out: {wrong}")
             if self._refused == _MOST_REFUSED:
-                self._say(f"{_MOST_REFUSED} trials in a row were left out, so no more are tried")
+                self.say(f"{_MOST_REFUSED} trials in a row were left out, so no more are tried")
             return
         self._refused = 0
         self._open[number] = candidate
-        self._pool.start(str(number), candidate)
+        self.pool.start(str(number), candidate)
 
     def _handle(self, event: Step | Ended) -> None:
         number = int(event.trial)
         if isinstance(event, Step):
-            if self._study.is_hopeless(number, event.number, event.logloss):
-                ended = self._pool.stop(event.trial)
+            if self.study.is_hopeless(number, event.number, event.logloss):
+                ended = self.pool.stop(event.trial)
                 self._open.pop(number)
-                self._study.pruned(number, ended.seconds)
-                self._say(
+                self.study.pruned(number, ended.seconds)
+                self.say(
                     f"{self._place()} #{number} is given up after {ended.seconds:.0f} s, logloss {event.logloss:.5f} so far"
                 )
             return
         candidate = self._open.pop(number)
         if event.found is None:
-            self._study.failed(number, event.failed, event.seconds)
-            self._say(f"{self._place()} #{number} has failed: {event.failed} ({self._describe(candidate)})")
-            if candidate == self._study.results()[0].candidate and self._study.results()[0].is_baseline:
+            self.study.failed(number, event.failed, event.seconds)
+            self.say(f"{self._place()} #{number} has failed: {event.failed} ({self.describe(candidate)})")
+            if candidate == self.study.results()[0].candidate and self.study.results()[0].is_baseline:
                 raise SearchFailed(f"the present values cannot be trained: {event.failed}")
             return
-        self._study.done(number, event.found, event.seconds)
-        best = best_first(self._study.results())[0]
+        self.study.done(number, event.found, event.seconds)
+        best = best_first(self.study.results())[0]
         record = "the best so far" if best.number == number else f"the best is #{best.number} with {best.logloss:.5f}"
-        self._say(
+        self.say(
             f"{self._place()} #{number} logloss {event.found['logloss']:.5f} AUC {event.found['auc'] or 0:.4f} in {event.seconds:.0f} s, "
-            f"{record} ({self._describe(candidate)})"
+            f"{record} ({self.describe(candidate)})"
         )
 
     def _place(self) -> str:
-        ended = len(self._study.results())
-        return f"{ended}" if self._trials is None else f"{ended}/{self._trials}"
+        ended = len(self.study.results())
+        return f"{ended}" if self.trials is None else f"{ended}/{self.trials}"
 
     def _is_late(self) -> bool:
         """True if the rest of the time is needed to train the best trials again."""
-        if self._deadline is None:
+        if self.deadline is None:
             return False
-        repeated = candidates(self._study.results())
-        needed = sum(each.seconds for each in repeated) / self._places if len(repeated) > 1 else 0.0
+        repeated = candidates(self.study.results())
+        needed = sum(each.seconds for each in repeated) / self.places if len(repeated) > 1 else 0.0
         # The baseline is trained without regard to time, because without it there is nothing to compare.
-        return bool(self._study.results()) and time.monotonic() + needed > self._deadline
+        return bool(self.study.results()) and time.monotonic() + needed > self.deadline
 
     def _stop_all(self) -> None:
-        for trial in self._pool.running:
-            self._pool.stop(trial)
+        for trial in self.pool.running:
+            self.pool.stop(trial)
         for number in [*self._open]:
-            self._study.stopped(number)
+            self.study.stopped(number)
         self._open.clear()
 
     def _checked(self, first: Sequence[CheckedTrial]) -> list[CheckedTrial]:
-        self._say(f"the present values and the best {len(first) - 1} are trained once more, with another seed")
+        self.say(f"the present values and the best {len(first) - 1} are trained once more, with another seed")
         found = {f"check-{each.result.number}": each for each in first}
         waiting = [*found]
-        while waiting or self._pool.running:
-            while waiting and self._pool.has_place:
+        while waiting or self.pool.running:
+            while waiting and self.pool.has_place:
                 name = waiting.pop(0)
-                self._pool.start(name, with_other_seed(found[name].result.candidate))
-            for event in self._pool.wait():
+                self.pool.start(name, with_other_seed(found[name].result.candidate))
+            for event in self.pool.wait():
                 if isinstance(event, Step):
                     continue
                 each = found[event.trial]
                 if event.found is None:
-                    self._say(f"#{each.result.number} has failed with another seed: {event.failed}")
+                    self.say(f"#{each.result.number} has failed with another seed: {event.failed}")
                     continue
                 found[event.trial] = each = replace(each, again=event.found)
-                self._say(
+                self.say(
                     f"#{each.result.number} logloss {each.logloss:.5f} as the mean of two seeds, {event.found['logloss']:.5f} with the other one"
                 )
         return [*found.values()]

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ class TrialTraining:
         trainer, stops_by_held_out = self._spec.trainer, self._spec.holds_out and self._spec.trainer.epochs == "auto"
         before = None
         if stops_by_held_out:
-            found = self._quality(self._predicted(one.pieces, "held", self._shift))
+            found = quality_of_histogram(*self._predicted(one.pieces, "held", self._shift))
             before = None if found is None else found.logloss
         if self._offset is None:
             self._offset = learning.log_odds(one.clicks, one.shows)
@@ -106,7 +107,8 @@ class TrialTraining:
             after = self._predicted(one.pieces, "held", 0.0) if stops_by_held_out else None
             judged = None
             if after is not None and after[0].sum() + after[1].sum():
-                judged = self._quality(after, learning.calibrating_shift(*after, before=self._shift))
+                shift = learning.calibrating_shift(*after, before=self._shift)
+                judged = quality_of_histogram(*after, shift=shift)
             losses.append(None if judged is None else judged.logloss)
         if self._spec.evaluates or self._spec.holds_out:
             histograms = after or self._predicted(one.pieces, "held" if self._spec.holds_out else "all", 0.0)
@@ -119,7 +121,7 @@ class TrialTraining:
         """Return the quality of the version at this point; between epochs there is no shift yet, so the best shift is used."""
         histograms = self._predicted(self._hours.validation, "all", 0.0)
         shift = learning.calibrating_shift(*histograms) if calibrated_by_itself else self._shift
-        found = self._quality(histograms, shift)
+        found = quality_of_histogram(*histograms, shift=shift)
         if found is None or not math.isfinite(found.logloss):
             raise TrialFailed("the training diverged: a prediction is not a number")
         return found
@@ -127,9 +129,6 @@ class TrialTraining:
     def _tell(self, found: Quality) -> None:
         self._steps += 1
         self._say({"step": self._steps, "logloss": found.logloss, "auc": found.auc})
-
-    def _quality(self, histograms: Histograms, shift: float = 0.0) -> Quality | None:
-        return quality_of_histogram(*histograms, shift=shift)
 
     def _predicted(self, pieces: Sequence[ConvertedPiece], part: str, shift: float) -> Histograms:
         positives, negatives = np.zeros(BUCKETS), np.zeros(BUCKETS)
@@ -164,27 +163,23 @@ class TrialPserver:
     """The parameter server of a trial, which starts while this process imports Paddle."""
 
     def __init__(self, spec: TrialSpec, folder: Path) -> None:
-        self._spec = spec
-        self._folder = folder
-        self._log = folder / "pserver.log"
-        self._start()
-
-    def _start(self) -> None:
-        scratch = self._folder / "pserver"
+        scratch, file = folder / "pserver", folder / "pserver.json"
         self.socket = (scratch / socket_name(0)).absolute()
         told = {
-            "model": self._spec.model.model_dump(mode="json", by_alias=True), "input": asdict(input_of(self._spec)),
+            "model": spec.model.model_dump(mode="json", by_alias=True), "input": asdict(input_of(spec)),
             "servers": 1, "index": 0, "scratch": str(scratch),
         }  # fmt: skip
-        (self._folder / "pserver.json").write_text(json.dumps(told))
-        command = python_module("elastic_ctr.training.pserver.process", str(self._folder / "pserver.json"))
+        file.write_text(json.dumps(told))
+        self._log = folder / "pserver.log"
+        command = python_module("elastic_ctr.training.pserver.process", str(file))
         self._process = start_child(command, log=self._log)
 
     def wait_until_it_answers(self) -> None:
         """Wait for the first answer. Raises TrialFailed."""
         ends = time.monotonic() + _START_SECONDS
         while self._process.poll() is None and time.monotonic() < ends:
-            if _answers(self.socket):
+            with suppress(OSError):
+                ping(self.socket)
                 return
             time.sleep(0.05)
         end_child(self._process)
@@ -198,14 +193,6 @@ class TrialPserver:
 
 def input_of(spec: TrialSpec) -> ModelInput:
     return ModelInput(spec.slots, spec.averaged, spec.numbers)
-
-
-def _answers(server: Path) -> bool:
-    try:
-        ping(server)
-    except OSError:
-        return False
-    return True
 
 
 def last_line(file: Path) -> str:
