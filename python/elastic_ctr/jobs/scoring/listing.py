@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elastic_ctr.config.data import Data
+from elastic_ctr.config.load import settings
 from elastic_ctr.store.source import Source
 from elastic_ctr.training.master.calendar.schedule import look, splits, splits_there
 
@@ -25,6 +26,20 @@ class Listing(NamedTuple):
     names: dict[str, str]
     hours: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+
+
+def at_hours(data: Data, hours: str, option: str) -> Data:
+    """Return the data of FIRST..LAST, or of one hour. Raises ConfigRefused."""
+    first, dots, last = hours.partition("..")
+    return with_span(data, first, last if dots else first, f"{option} {hours}")
+
+
+def with_span(data: Data, first: str | None, last: str | None, name: str) -> Data:
+    """Return the data with another first and last split, where these are given. Raises ConfigRefused, which has the name."""
+    told = {key: split for key, split in (("start", first), ("end", last)) if split is not None}
+    if not told:
+        return data
+    return settings(Data, {**data.model_dump(by_alias=True, exclude_defaults=True), **told}, name)
 
 
 def complete_hours(source: Source, data: Data, *, chosen: bool) -> Listing:

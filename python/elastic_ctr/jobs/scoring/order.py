@@ -8,9 +8,8 @@ from urllib.parse import quote
 from pydantic import Field
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.load import settings
 from elastic_ctr.jobs.scoring.dumps import Dump
-from elastic_ctr.jobs.scoring.listing import Listing, complete_hours, given_files
+from elastic_ctr.jobs.scoring.listing import Listing, complete_hours, given_files, with_span
 from elastic_ctr.jobs.scoring.run import Given, how_read
 from elastic_ctr.jobs.scoring.scoring_job import Options, OutputFormat, OutputRefused
 from elastic_ctr.jobs.scoring.version import LATEST
@@ -52,7 +51,7 @@ class Order(Record):
 
         Raises ConfigRefused, OutputRefused, NothingToRead, OSError, ValueError.
         """
-        data = self._at_hours(data)
+        data = with_span(data, self.first, self.last, "--from, --to")
         url = self._output_at(models, scratch)
         self._refuse_input(url, data)
         listed = given_files([Path(file) for file in self.files]) if self.files else None
@@ -105,13 +104,6 @@ class Order(Record):
                 raise OutputRefused(
                     f"--output {url} is a folder with input in it: {file}; give one that is not above the files"
                 )
-
-    def _at_hours(self, data: Data) -> Data:
-        """Return the data with the order's first and last hour. Raises ConfigRefused."""
-        told = {name: split for name, split in (("start", self.first), ("end", self.last)) if split is not None}
-        if not told:
-            return data
-        return settings(Data, {**data.model_dump(by_alias=True, exclude_defaults=True), **told}, "--from, --to")
 
     def _hours(self, data: Data, told: Callable[[str], None]) -> Listing:
         source = open_source(data.source.url, data.source.user)

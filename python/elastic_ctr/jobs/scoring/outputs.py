@@ -8,7 +8,7 @@ import csv
 import filecmp
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,11 @@ def row_writer(path: Path, form: OutputFormat, copied: Sequence[str], *, labelle
     counts = [("show", pa.int64()), ("click", pa.int64())] if labelled else []
     texts = [(column, pa.string()) for column in copied]
     schema = pa.schema([("probability", pa.float32()), *counts, ("reason", pa.string()), *texts])
-    with path.open("wb") as out:
+    with path.open("wb") as out, ExitStack() as ends:
         if form == "parquet":
             from pyarrow.parquet import ParquetWriter
 
-            with ParquetWriter(out, schema) as parquet:
-                rows = RowWriter(parquet.write_table, schema, labelled=labelled)
-                yield rows
-                rows.flush()
+            file = ends.enter_context(ParquetWriter(out, schema))
         else:
             from pyarrow.csv import CSVWriter, WriteOptions
 
@@ -99,10 +96,10 @@ def row_writer(path: Path, form: OutputFormat, copied: Sequence[str], *, labelle
             names = io.StringIO(newline="")
             csv.writer(names, lineterminator="\n").writerow(schema.names)
             out.write(names.getvalue().encode())
-            with CSVWriter(out, schema, write_options=WriteOptions(include_header=False)) as text:
-                rows = RowWriter(text.write_table, schema, labelled=labelled)
-                yield rows
-                rows.flush()
+            file = ends.enter_context(CSVWriter(out, schema, write_options=WriteOptions(include_header=False)))
+        rows = RowWriter(file.write_table, schema, labelled=labelled)
+        yield rows
+        rows.flush()
 
 
 def same_rows(one: Path, other: Path, form: OutputFormat) -> bool:

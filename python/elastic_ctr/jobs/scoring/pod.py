@@ -17,9 +17,6 @@ log = logging.getLogger(__name__)
 
 
 class _Logged(Progress):
-    def __init__(self) -> None:
-        self._done = 0
-
     def begun(self, job: Job, done: set[int], *, again: bool) -> None:
         how = "goes on" if again else "begins"
         log.info("the job %s with version %d: %d of %d tasks are done", how, job.version, len(done), len(job.tasks))

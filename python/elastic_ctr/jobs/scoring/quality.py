@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from elastic_ctr.jobs.scoring.scoring_job import Outcome, QualitySums
 from elastic_ctr.training.model.evaluation import BUCKETS, auc_of_histogram, bucket_of, inside
 
 Counts = npt.NDArray[np.int64]
+K = TypeVar("K")
 
 
 class QualityCounter:
@@ -56,39 +57,32 @@ def _sparse(counts: npt.NDArray[np.float64]) -> dict[int, int]:
 
 def total(outcomes: Iterable[Outcome]) -> Outcome:
     """Return the sum of several outcomes."""
-    rows = shows = clicks = 0
-    refused: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    sums, labelled = np.zeros(4), False
-    positives: Counter[int] = Counter()
-    negatives: Counter[int] = Counter()
-    for each in outcomes:
-        rows, shows, clicks = rows + each.rows, shows + each.shows, clicks + each.clicks
-        refused.update(each.refused)
-        examples = {**each.examples, **examples}
-        if each.quality is not None:
-            labelled = True
-            quality = each.quality
-            sums += (quality.predicted, quality.loss, quality.absolute, quality.squared)
-            positives.update(quality.positives)
-            negatives.update(quality.negatives)
-    predicted, loss, absolute, squared = sums.tolist()
-    found = QualitySums(
-        predicted=predicted,
-        loss=loss,
-        absolute=absolute,
-        squared=squared,
-        positives=dict(positives),
-        negatives=dict(negatives),
+    added = list(outcomes)
+    labelled = [each.quality for each in added if each.quality is not None]
+    quality = QualitySums(
+        predicted=sum(each.predicted for each in labelled),
+        loss=sum(each.loss for each in labelled),
+        absolute=sum(each.absolute for each in labelled),
+        squared=sum(each.squared for each in labelled),
+        positives=_added(each.positives for each in labelled),
+        negatives=_added(each.negatives for each in labelled),
     )
     return Outcome(
-        rows=rows,
-        refused=dict(refused),
-        examples=examples,
-        shows=shows,
-        clicks=clicks,
-        quality=found if labelled else None,
+        rows=sum(each.rows for each in added),
+        refused=_added(each.refused for each in added),
+        # Of several examples the first one stays.
+        examples={reason: text for each in reversed(added) for reason, text in each.examples.items()},
+        shows=sum(each.shows for each in added),
+        clicks=sum(each.clicks for each in added),
+        quality=quality if labelled else None,
     )
+
+
+def _added(counts: Iterable[Mapping[K, int]]) -> dict[K, int]:
+    found: Counter[K] = Counter()
+    for each in counts:
+        found.update(each)
+    return dict(found)
 
 
 def measures(outcome: Outcome) -> dict[str, Any]:

@@ -35,11 +35,8 @@ class Scorer:
         """Return probabilities f32 [rows]. Raises NetworkUnusable."""
         if not instances.rows:
             return np.empty(0, np.float32)
-        parts = [self._of_part(part) for part in instances.parts(_MOST_ROWS, _MOST_FEASIGNS)]
-        return np.concatenate(parts)
-
-    def _of_part(self, instances: Instances) -> Floats:
-        return self._network.predict(self._pooled(instances), instances.numbers)
+        parts = instances.parts(_MOST_ROWS, _MOST_FEASIGNS)
+        return np.concatenate([self._network.predict(self._pooled(part), part.numbers) for part in parts])
 
     def _pooled(self, instances: Instances) -> Floats:
         unique = unique_keys(instances, self._manifest.sparse_dim)

@@ -50,7 +50,9 @@ def find_version(store: Store, asked: str, live: Callable[[], int | None]) -> Ve
         refused = read_refusals(store)
         usable = [version for version in there if version not in refused]
         if not usable:
-            raise VersionUnusable(f"no version is in the store {store.url}{_all_refused(there)}")
+            all_refused = f": all {len(there)} that are there are refused"
+            why = all_refused if there else "; is it the one that training publishes to?"
+            raise VersionUnusable(f"no version is in the store {store.url}{why}")
         return read_version(store, usable[-1])
     if asked == LIVE:
         version = live()
@@ -64,10 +66,6 @@ def find_version(store: Store, asked: str, live: Callable[[], int | None]) -> Ve
         return read_version(store, version)
     except NotInStore as gone:
         raise VersionUnusable(f"version {version} is not in the store {store.url}; {_those_there(store)}") from gone
-
-
-def _all_refused(there: list[int]) -> str:
-    return f": all {len(there)} that are there are refused" if there else "; is it the one that training publishes to?"
 
 
 def _those_there(store: Store) -> str:

@@ -8,14 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from elastic_ctr.config.data import Data
-from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import TrainingMember
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.jobs.scoring.listing import Listing
+from elastic_ctr.jobs.scoring.listing import Listing, at_hours
 from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
 from elastic_ctr.store.source import Source
 from elastic_ctr.training.control import control_pb2 as control
@@ -74,7 +72,10 @@ class HoursReader:
         self._folder.mkdir(parents=True, exist_ok=True)
         groups = list(self._groups(trained))
         conversion = self._conversion(groups)
-        self._share = self._sampled_share(conversion, [*_files(groups), *self._files_of(validated).items()], records)
+        sizes = [
+            each for files in (*(files for _, files in groups), self._files_of(validated)) for each in files.items()
+        ]
+        self._share = self._sampled_share(conversion, sizes, records)
         found, apart = [], []
         for planned, files in groups:
             one, aside = self._pass(conversion, planned, files, aside=not validated)
@@ -234,11 +235,6 @@ class HoursReader:
             )
 
 
-def _files(groups: Sequence[Group]) -> Iterator[tuple[str, int]]:
-    for _, files in groups:
-        yield from files.items()
-
-
 def counts_of(file: Path) -> tuple[int, int]:
     """Return shows and clicks of a converted file, whose lines begin with `1 SHOW 1 CLICK`."""
     shows = clicks = 0
@@ -247,10 +243,3 @@ def counts_of(file: Path) -> tuple[int, int]:
             _, show, _, click, _ = line.split(b" ", 4)
             shows, clicks = shows + int(show), clicks + int(click)
     return shows, clicks
-
-
-def at_hours(data: Data, hours: str, option: str) -> Data:
-    """Return the data of FIRST..LAST, or of one hour. Raises ConfigRefused."""
-    first, dots, last = hours.partition("..")
-    told = {"start": first, "end": last if dots else first}
-    return settings(Data, {**data.model_dump(by_alias=True, exclude_defaults=True), **told}, f"{option} {hours}")

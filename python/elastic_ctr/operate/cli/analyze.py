@@ -19,13 +19,13 @@ from rich.console import Console
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_program import measured_inputs
 from elastic_ctr.config.features import Features
-from elastic_ctr.config.load import ConfigRefused, settings
+from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.statistics import absent_vocabularies, numbers_out_of_scale, short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.formats.imports.cell_texts import note_of_texts
-from elastic_ctr.jobs.scoring.listing import complete_hours
+from elastic_ctr.jobs.scoring.listing import at_hours, complete_hours
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.progress import progress_of
@@ -108,7 +108,7 @@ def analyze(
         refuse("--plot needs matplotlib, which is not installed: pip install matplotlib, or leave --plot out")
     try:
         given = load_values(values, set_file)
-        data = _at_hours(given.data, hours)
+        data = given.data if hours is None else at_hours(given.data, hours, "--hours")
     except ConfigRefused as wrong:
         refuse(str(wrong))
     if given.features is None:
@@ -118,7 +118,11 @@ def analyze(
         names, files = _files(source, data, chosen=hours is not None)
         found = _read(given, files, processes or len(os.sched_getaffinity(0)))
         statistics = _checked(found, data)
-        _write(statistics, output, picture)
+        if output is not None:
+            with appearing(output) as out:
+                out.write(statistics.to_json().encode())
+        if picture is not None:
+            plot(statistics, picture)
     except (AnalysisRefused, OSError, ValueError) as failed:
         refuse(reason_of(failed), 1)
     except KeyboardInterrupt:
@@ -137,15 +141,6 @@ def analyze(
         typer.echo(f"note: {note}", err=True)
     if output is not None:
         typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)
-
-
-def _at_hours(data: Data, hours: str | None) -> Data:
-    """Raises ConfigRefused."""
-    if hours is None:
-        return data
-    first, dots, last = hours.partition("..")
-    told = {"start": first, "end": last if dots else first}
-    return settings(Data, {**data.model_dump(by_alias=True, exclude_defaults=True), **told}, f"--hours {hours}")
 
 
 def _files(source: Source, data: Data, *, chosen: bool) -> tuple[list[str], dict[str, int]]:
@@ -258,11 +253,3 @@ def _notes(features: Features, data: Data, statistics: Statistics) -> Iterator[s
         note = note_of_texts(text.column, (value for value, _ in statistics.texts[series_of(text)].top))
         if note is not None:
             yield note
-
-
-def _write(statistics: Statistics, output: Path | None, picture: Path | None) -> None:
-    if output is not None:
-        with appearing(output) as out:
-            out.write(statistics.to_json().encode())
-    if picture is not None:
-        plot(statistics, picture)

@@ -18,8 +18,8 @@ from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.jobs.scoring.listing import Listing, NothingToRead, complete_hours
-from elastic_ctr.jobs.tune.converted_hours import HoursReader, SearchHoursRefused, at_hours, divided
+from elastic_ctr.jobs.scoring.listing import Listing, NothingToRead, at_hours, complete_hours
+from elastic_ctr.jobs.tune.converted_hours import HoursReader, SearchHoursRefused, divided
 from elastic_ctr.jobs.tune.passes import Hours, SearchFailed
 from elastic_ctr.jobs.tune.search_folder import OtherSearch, Scratch
 from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, is_kept, usable_networks

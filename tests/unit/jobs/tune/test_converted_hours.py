@@ -5,8 +5,8 @@ import pytest
 
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.jobs.scoring.listing import complete_hours
-from elastic_ctr.jobs.tune.converted_hours import HoursReader, SearchHoursRefused, at_hours, divided
+from elastic_ctr.jobs.scoring.listing import at_hours, complete_hours
+from elastic_ctr.jobs.tune.converted_hours import HoursReader, SearchHoursRefused, divided
 from elastic_ctr.jobs.tune.passes import Hours
 from elastic_ctr.store import open_source
 from elastic_ctr.training.trainer.converted_files import parts_of
