@@ -6,8 +6,7 @@ import subprocess
 import time
 from collections import deque
 from contextlib import ExitStack, suppress
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,33 +22,16 @@ _MOST_FOLLOWED = 1000
 _FOLLOW_SECONDS = 0.5
 # The component of the pod, for containers that share a pod with another one.
 _PODS = {"cube-server": "cube", "cube-agent": "cube", "cube-transfer": "cube-transfer", "cube-builder": "cube-transfer"}
+LogSource = Literal[
+    "master", "trainer", "pserver", "file-server", "cube", "cube-server", "cube-agent", "cube-transfer", "cube-builder",
+    "intake", "serving", "scoring", "tracking",
+]  # fmt: skip
+"""A component, or one container of its pods."""
 
 
-class LogSource(str, Enum):
-    """A component, or one container of its pods."""
-
-    MASTER = "master"
-    TRAINER = "trainer"
-    PSERVER = "pserver"
-    FILE_SERVER = "file-server"
-    CUBE = "cube"
-    CUBE_SERVER = "cube-server"
-    CUBE_AGENT = "cube-agent"
-    CUBE_TRANSFER = "cube-transfer"
-    CUBE_BUILDER = "cube-builder"
-    INTAKE = "intake"
-    SERVING = "serving"
-    SCORING = "scoring"
-    TRACKING = "tracking"
-
-    @property
-    def component(self) -> str:
-        return _PODS.get(self.value, self.value)
-
-    @property
-    def container(self) -> str | None:
-        """The container; None for all containers of the component."""
-        return self.value if self.value in _PODS else None
+def component_of(role: LogSource) -> str:
+    """Return the component whose pods have the logs of a role."""
+    return _PODS.get(role, role)
 
 
 @grouped
@@ -75,7 +57,7 @@ def logs(
     Exit codes: 0 printed (or ended by Ctrl-C); 2 kubectl refuses, or there is no such pod or run.
     """
     target = target_of(where, {})
-    cluster, component = target.cluster, None if role is None else role.component
+    cluster, component = target.cluster, None if role is None else component_of(role)
     if cluster is None:
         _print_files(target, role, follow=follow, since=since, tail=tail, as_json=as_json)
         return
@@ -86,7 +68,7 @@ def logs(
         # -1 means all lines.
         lines = tail if tail is not None else 100 if since is None else -1
         words = ["logs", "--selector", cluster.selector_of(component), "--prefix", "--ignore-errors", f"--tail={lines}"]
-        words += ["--all-containers"] if role is None or role.container is None else ["--container", role.container]
+        words += ["--container", role] if role in _PODS else ["--all-containers"]
         words += [] if since is None else [f"--since={since}"]
         words += ["--follow", f"--max-log-requests={_MOST_FOLLOWED}"] if follow else []
         with ending_in_order():
@@ -105,15 +87,11 @@ def _print_files(
     run = target.run or RunFolder(DEFAULT_FOLDER)
     if since is not None:
         refuse("--since needs --namespace: on this machine say --tail")
-    of_cube = {
-        LogSource.CUBE: "ctr-cube-s*",
-        LogSource.CUBE_SERVER: "ctr-cube-s*.server",
-        LogSource.CUBE_AGENT: "ctr-cube-s*.agent",
-    }
-    pattern = "*" if role is None else of_cube.get(role, f"ctr-{role.value}-*")
+    of_cube = {"cube": "ctr-cube-s*", "cube-server": "ctr-cube-s*.server", "cube-agent": "ctr-cube-s*.agent"}
+    pattern = "*" if role is None else of_cube.get(role, f"ctr-{role}-*")
     files = sorted(run.logs.glob(f"{pattern}.log"))
     if not files:
-        refuse(f"{run.logs} has no log of {'a run' if role is None else role.value}; --dir names another run")
+        refuse(f"{run.logs} has no log of {role or 'a run'}; --dir names another run")
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         streams = [(each.stem, stack.enter_context(each.open(errors="replace"))) for each in files]
         lines = 100 if tail is None else tail

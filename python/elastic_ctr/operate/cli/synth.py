@@ -1,10 +1,9 @@
 """`elastic-ctr synth`: click logs with a known truth."""
 
-import enum
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
@@ -16,16 +15,7 @@ from elastic_ctr.operate.cli.next_step import print_next
 from elastic_ctr.operate.cli.shared_options import grouped
 from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 
-
-class PresetName(str, enum.Enum):
-    """The names of the presets."""
-
-    EASY = "easy"
-    SPARSE = "sparse"
-    PAIRWISE = "pairwise"
-    THIRD_ORDER = "third-order"
-    SEQUENCE = "sequence"
-    NUMERIC = "numeric"
+PresetName = Literal["easy", "sparse", "pairwise", "third-order", "sequence", "numeric"]
 
 
 @dataclass(frozen=True)
@@ -46,14 +36,14 @@ class Drawing:
             "interact, in third-order groups of three. sequence has the last items that a user has seen in one slot, in order. "
             "numeric writes CSV with 13 numbers and 3 categories."
         ),
-    ] = PresetName.EASY
+    ] = "easy"
 
 
 def truth_of(preset: PresetName, seed: int) -> Truth | NumbersTruth:
     """Return the truth of a preset."""
-    if preset is PresetName.NUMERIC:
+    if preset == "numeric":
         return NumbersTruth(seed)
-    return SequenceTruth(seed) if preset is PresetName.SEQUENCE else Truth(PRESETS[preset.value], seed)
+    return SequenceTruth(seed) if preset == "sequence" else Truth(PRESETS[preset], seed)
 
 
 @grouped
@@ -95,7 +85,7 @@ def synth(
         "clicks": int(clicked.sum()),
         "hours": hours,
         "slots": len(truth.slots or ()),
-        "preset": drawing.preset.value,
+        "preset": drawing.preset,
         "seed": drawing.seed,
         "truthSeed": truth_seed,
         "auc": weighted_auc(scores, clicked, np.ones(rows)),

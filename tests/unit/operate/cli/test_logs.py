@@ -3,11 +3,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from elastic_ctr.operate.cli.logs import LogSource
+from elastic_ctr.operate.cli.logs import LogSource, component_of
 from elastic_ctr.operate.cli.main import build
 from elastic_ctr.operate.local.run_folder import RunFolder, RunInfo
 from operate.cli.fake_kubectl import FakeKubectl, environment
@@ -129,6 +130,6 @@ def test_a_refusal_of_kubectl_is_exit_code_2(release: FakeKubectl) -> None:
 
 
 def test_every_role_has_a_component() -> None:
-    assert {each.component for each in LogSource} == {
+    assert {component_of(each) for each in get_args(LogSource)} == {
         "master", "trainer", "pserver", "file-server", "cube", "cube-transfer", "intake", "serving", "scoring", "tracking",
     }  # fmt: skip
