@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
 from rich.text import Text
 
 from elastic_ctr.operate.text_table import Marked, TextTable
@@ -120,6 +122,20 @@ class FittedTable:
             )
         line.rstrip()
         return line
+
+
+def console_of(pipe_width: int) -> Console:
+    """Return a console for standard output. A pipe has no width, so it gets this one, in which rows and sentences stay whole."""
+    out = Console()
+    return out if out.is_terminal else Console(width=pipe_width)
+
+
+def ruled_table(names: Iterable[str], left: Iterable[str]) -> Table:
+    """Return a table with a rule below its head, whose columns are aligned to the right but those in `left`."""
+    shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for name in names:
+        shown.add_column(name, justify="left" if name in left else "right")
+    return shown
 
 
 def lines_of(parts: Iterable[RenderableType], console: Console, width: int) -> Iterator[Text]:

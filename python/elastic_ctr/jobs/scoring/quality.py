@@ -70,7 +70,7 @@ def total(outcomes: Iterable[Outcome]) -> Outcome:
     return Outcome(
         rows=sum(each.rows for each in added),
         refused=_added(each.refused for each in added),
-        # Of several examples the first one stays.
+        # The first of several examples stays.
         examples={reason: text for each in reversed(added) for reason, text in each.examples.items()},
         shows=sum(each.shows for each in added),
         clicks=sum(each.clicks for each in added),

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_program import measured_inputs
@@ -30,6 +28,7 @@ from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.statistics_text import plot, statistics_table
+from elastic_ctr.operate.fitted_text import console_of
 from elastic_ctr.runtime.child_process import children_without_interrupts, die_with_parent, end_pool
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
@@ -130,8 +129,7 @@ def analyze(
     if as_json:
         typer.echo(statistics.to_json())
     else:
-        # A pipe has no width, so it gets a fixed one.
-        Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(statistics_table(statistics))
+        console_of(_PIPE_WIDTH).print(statistics_table(statistics))
     typer.echo(f"{found.records:,} rows of {len(names)} hours, {names[0]} to {names[-1]}", err=True)
     if refusals := found.refusals():
         typer.echo(refusals, err=True)

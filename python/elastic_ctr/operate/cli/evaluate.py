@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from elastic_ctr.jobs.scoring.order import Order
@@ -13,6 +12,7 @@ from elastic_ctr.operate.cli.entrypoint import refuse
 from elastic_ctr.operate.cli.next_step import each_of, print_next
 from elastic_ctr.operate.cli.scoring import ScoringOptions, end_for_refused, refusals, score
 from elastic_ctr.operate.cli.shared_options import Where, grouped
+from elastic_ctr.operate.fitted_text import console_of
 
 _WIDTH = 200
 _COLUMNS = {
@@ -55,7 +55,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(document))
     else:
-        Console(width=None if Console().is_terminal else _WIDTH).print(table_of(document))
+        console_of(_WIDTH).print(table_of(document))
     if document["total"]["refused"]:
         typer.echo(refusals(document["total"]), err=True)
     if scoring.values and not as_json:

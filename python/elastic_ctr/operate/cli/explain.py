@@ -6,8 +6,6 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +15,7 @@ from elastic_ctr.operate.cli.cluster import target_of
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.kubectl import KubectlFailed
 from elastic_ctr.operate.cli.shared_options import PREDICTIONS, ModelName, PredictionsAddress, Where, grouped
+from elastic_ctr.operate.fitted_text import console_of, ruled_table
 from elastic_ctr.operate.local import endpoints
 
 _SHOWN_KEYS = 4
@@ -70,10 +69,10 @@ def explain(
     if as_json:
         typer.echo(json.dumps(answer))
         return
-    out = Console()
-    (out if out.is_terminal else Console(width=160)).print(
-        _headline(answer["version"], answer["probability"]), _table(answer), sep="\n", highlight=False
-    )
+    probability = answer["probability"]
+    logit = math.log(probability) - math.log1p(-probability)
+    headline = f"version {answer['version']}: probability {probability:.6g}, logit {logit:.4f}"
+    console_of(160).print(headline, _table(answer), sep="\n", highlight=False)
     if len(features) > len(answer["features"]):
         typer.echo(f"… and {len(features) - len(answer['features'])} more features with smaller contributions")
 
@@ -118,15 +117,9 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _headline(version: int, probability: float) -> str:
-    logit = math.log(probability) - math.log1p(-probability)
-    return f"version {version}: probability {probability:.6g}, logit {logit:.4f}"
-
-
 def _table(answer: dict[str, Any]) -> Table:
-    shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for name in ("feature", "contribution", "without", "against", "known keys", "keys or number"):
-        shown.add_column(name, justify="left" if name in {"feature", "against", "keys or number"} else "right")
+    names = ("feature", "contribution", "without", "against", "known keys", "keys or number")
+    shown = ruled_table(names, left=("feature", "against", "keys or number"))
     for each in answer["features"]:
         keys = each.get("keys")
         known, what = ("-", f"{each['number']:.6g} (missing: {each['missing']:.6g})") if keys is None else _keys(keys)

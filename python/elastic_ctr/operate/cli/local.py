@@ -27,7 +27,7 @@ from elastic_ctr.operate.cli.check import SETTLE_SECONDS, CheckFailed, verify_se
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.next_step import dir_option, each_of, print_next, shown
 from elastic_ctr.operate.cli.status import status
-from elastic_ctr.operate.fitted_text import FittedTable
+from elastic_ctr.operate.fitted_text import FittedTable, console_of
 from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.report import learned, table
 from elastic_ctr.operate.local.run_data import RunData
@@ -246,9 +246,8 @@ def _tell_report(session: Session, file: Path | None) -> None:
         return
     if file is not None:
         write_json(file, session.report())
-    out = Console()
-    # A pipe has no width; a table squeezed into the default of 80 columns would be unreadable.
-    (out if out.is_terminal else Console(width=160)).print(FittedTable(table(session.status, session.seen), indent=0))
+    out = console_of(160)
+    out.print(FittedTable(table(session.status, session.seen), indent=0))
     if how := learned(session.status):
         out.print(f"learned: {how}", highlight=False, soft_wrap=True)
 

@@ -1,7 +1,7 @@
 """Progress of long work on files: a bar on a terminal, elsewhere a line every few seconds."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
@@ -16,13 +16,8 @@ def progress_of(size: int, begin: str) -> Iterator[Callable[[int, str], None]]:
     """Yield a callback for the bytes done since the last call and a sentence on the results so far."""
     console = Console(stderr=True)
     if console.is_terminal:
-        columns: Iterable[object] = (
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console, transient=True) as shown:  # type: ignore[arg-type]
+        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as shown:
             task = shown.add_task(begin, total=size)
             yield lambda done, sentence: shown.update(task, advance=done, description=sentence)
         return

@@ -3,12 +3,11 @@
 from importlib import import_module
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from elastic_ctr.features.statistics.document import Statistics
+from elastic_ctr.operate.fitted_text import ruled_table
 
 _SHOWN_VALUES = 3
 _PLOTTED_VALUES = 20
@@ -16,15 +15,10 @@ _PLOTTED_BINS = 64
 _COLUMNS = 4
 
 
-class PlotterAbsent(Exception):
-    """matplotlib is not installed."""
-
-
 def statistics_table(statistics: Statistics) -> Group:
     """A line for each column."""
-    texts = _table(
-        "text", "rows", "missing", "values", "distinct", "mean bytes", "most frequent", left=("most frequent",)
-    )
+    names = ("text", "rows", "missing", "values", "distinct", "mean bytes", "most frequent")
+    texts = ruled_table(names, left=("text", "most frequent"))
     for name, text in statistics.texts.items():
         most = [f"{_short(value)} {count / text.values:.1%}" for value, count in text.top[:_SHOWN_VALUES]]
         texts.add_row(
@@ -36,7 +30,8 @@ def statistics_table(statistics: Statistics) -> Group:
             f"{text.mean_bytes:.1f}",
             Text(", ".join(most) or "-"),
         )
-    numbers = _table("number", "rows", "missing", "distinct", "min", "quarter", "median", "three quarters", "max", "mean", "deviation")  # fmt: skip
+    of_numbers = ("number", "rows", "missing", "distinct", "min", "quarter", "median", "three quarters", "max", "mean", "deviation")  # fmt: skip
+    numbers = ruled_table(of_numbers, left=("number",))
     for name, number in statistics.numbers.items():
         facts = (
             [number.min, *map(number.quantile, (0.25, 0.5, 0.75)), number.max, number.mean, number.deviation]
@@ -55,17 +50,10 @@ def statistics_table(statistics: Statistics) -> Group:
 
 def plot(statistics: Statistics, picture: Path) -> None:
     """Write a PNG: a histogram of each number between its 1st and 99th hundredth, bars of the most frequent values of each text.
-
-    Raises:
-        PlotterAbsent: a sentence with the package to install.
+    It needs matplotlib.
     """
-    try:
-        import_module("matplotlib").use("Agg")
-        plt = import_module("matplotlib.pyplot")
-    except ModuleNotFoundError as cause:
-        raise PlotterAbsent(
-            f"--plot needs {cause.name}, which is not installed: pip install matplotlib, or leave --plot out"
-        ) from cause
+    import_module("matplotlib").use("Agg")
+    plt = import_module("matplotlib.pyplot")
     columns = len(statistics.numbers) + len(statistics.texts)
     rows = max(-(-columns // _COLUMNS), 1)
     figure, grid = plt.subplots(rows, _COLUMNS, figsize=(4 * _COLUMNS, 2.5 * rows), squeeze=False)
@@ -89,13 +77,6 @@ def plot(statistics: Statistics, picture: Path) -> None:
     figure.tight_layout()
     figure.savefig(picture, format="png", dpi=100)
     plt.close(figure)
-
-
-def _table(*columns: str, left: tuple[str, ...] = ()) -> Table:
-    shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for place, name in enumerate(columns):
-        shown.add_column(name, justify="left" if place == 0 or name in left else "right")
-    return shown
 
 
 def _short(value: str, most: int = 20) -> str:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from elastic_ctr.operate.cli.cluster import PortForwards, Target, port_forwards, target_of
@@ -27,6 +26,7 @@ from elastic_ctr.operate.cli.shared_options import (
 )
 from elastic_ctr.operate.cli.snapshot import Snapshot
 from elastic_ctr.operate.cli.status_text import screen, stages
+from elastic_ctr.operate.fitted_text import console_of
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, role_status
 from elastic_ctr.operate.local.session import troubles
 from elastic_ctr.runtime.status.master_status import TrainingStatus
@@ -34,6 +34,8 @@ from elastic_ctr.runtime.status.serving_status import ServingStatus
 from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
 
 WATCH_SECONDS = 2.0
+# Sentences stay on one line in a pipe.
+_PIPE_WIDTH = 1000
 _ENDPOINTS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
 
 
@@ -70,7 +72,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(seen.to_dict()))
     else:
-        _console().print(stages(seen), highlight=False)
+        console_of(_PIPE_WIDTH).print(stages(seen), highlight=False)
         if target.run is not None and seen.problems:
             print_next("logs", "--tail", "20", *dir_option(target.run.path), why="what the roles say of it")
     raise typer.Exit(0 if not seen.errors else 2 if seen.is_silent else 1)
@@ -134,7 +136,7 @@ def _ask_role(seen: Snapshot, role: str, address: str) -> None:
 
 
 def _watch(look: Look, *, as_json: bool) -> NoReturn:
-    console = _console()
+    console = console_of(_PIPE_WIDTH)
     if as_json or not console.is_terminal:
         while True:
             seen = look()
@@ -148,9 +150,3 @@ def _watch(look: Look, *, as_json: bool) -> NoReturn:
         while True:
             live.update(screen(look(), console), refresh=True)
             time.sleep(WATCH_SECONDS)
-
-
-def _console() -> Console:
-    out = Console()
-    # A pipe has no width; it is made wide, so that sentences stay on one line.
-    return out if out.is_terminal else Console(width=1000)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import ConfigRefused
@@ -29,6 +27,7 @@ from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.next_step import each_of, print_next
 from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.shared_options import grouped
+from elastic_ctr.operate.fitted_text import console_of
 from elastic_ctr.runtime.lock import StateInUse, StateLock
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
@@ -343,8 +342,7 @@ def _tell(base: Candidate, found: "Found", hours: Hours, *, as_json: bool) -> No
     if as_json:
         typer.echo(json.dumps(document(base, found, hours)))
     else:
-        # A pipe has no width, so it gets a fixed one.
-        Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(leaderboard(base, found))
+        console_of(_PIPE_WIDTH).print(leaderboard(base, found))
     _say(verdict(found))
 
 

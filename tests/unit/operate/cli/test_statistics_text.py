@@ -1,17 +1,14 @@
 """What `elastic-ctr analyze` shows."""
 
-import sys
 from io import StringIO
-from pathlib import Path
 
-import pytest
 from rich.console import Console, RenderableType
 
 from elastic_ctr.features.statistics.collector import Collector, merged
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.formats.cells import cells_of
 from elastic_ctr.formats.inputs import InputColumns, TextInput
-from elastic_ctr.operate.cli.statistics_text import PlotterAbsent, plot, statistics_table
+from elastic_ctr.operate.cli.statistics_text import statistics_table
 
 
 def some() -> Statistics:
@@ -35,10 +32,3 @@ def test_every_column_has_a_line() -> None:
     assert ["[red]tags", "2", "50.0%", "1", "1", "6.0", "a�b[/]", "100.0%"] in lines
     assert ["price", "2", "0.0%", "2", "1.5", "1.5", "1.5", "2.5", "2.5", "2", "0.5"] in lines
     assert ["none", "2", "100.0%", "0", *["-"] * 7] in lines
-
-
-def test_a_plot_without_the_plotter_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-
-    with pytest.raises(PlotterAbsent, match="--plot needs matplotlib, which is not installed: pip install matplotlib"):
-        plot(some(), tmp_path / "statistics.png")
