@@ -12,7 +12,7 @@ import typer
 
 from elastic_ctr.operate.cli.cluster import Cluster, target_of
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
-from elastic_ctr.operate.cli.kubectl import KubectlFailed, end, ending_in_order
+from elastic_ctr.operate.cli.kubectl import KubectlFailed, ending_in_order, running
 from elastic_ctr.operate.cli.shared_options import Where, grouped
 from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER, RunFolder
 from elastic_ctr.runtime.audit import LOG_PREFIX, AuditLine, lines_below
@@ -53,17 +53,11 @@ def _of_pods(cluster: Cluster) -> Iterator[AuditLine]:
     # Refuse an absent release here, because kubectl would report it with exit code 0.
     cluster.pods()
     words = ["logs", "--selector", cluster.selector_of(None), "--all-containers", "--ignore-errors", "--tail=-1"]
-    with ending_in_order():
-        process = cluster.kubectl.started(*words, stdout=subprocess.PIPE)
-        try:
-            yield from filter(None, map(line_in, process.stdout or ()))
-            if process.wait() != 0:
-                # kubectl has printed the reason.
-                raise typer.Exit(2)
-        finally:
-            end(process)
-            if process.stdout is not None:
-                process.stdout.close()
+    with ending_in_order(), running(cluster.kubectl, *words, stdout=subprocess.PIPE) as process:
+        yield from filter(None, map(line_in, process.stdout or ()))
+        if process.wait() != 0:
+            # kubectl has printed the reason.
+            raise typer.Exit(2)
 
 
 def line_in(logged: str) -> AuditLine | None:

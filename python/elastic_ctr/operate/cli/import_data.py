@@ -117,11 +117,6 @@ class ColumnOptions:
         int, typer.Option(min=1, help="More hours between the first and the last row are refused as a mistake.")
     ] = 24 * 366
 
-    @property
-    def named(self) -> tuple[str, ...] | None:
-        """The names of the fields; None if not given."""
-        return None if self.fields is None else _names(self.fields)
-
 
 @dataclass(frozen=True)
 class TextOptions:
@@ -141,14 +136,15 @@ class TextOptions:
         str, typer.Option(metavar="A,B,…", help="Names for files without header; else columns are called 0, 1, 2, …")
     ] = ""
 
-    def form(self, given: ColumnOptions, default: str, encoding: str | None) -> CsvFormat:
+    def form(self, given: ColumnOptions, writing: Writing, encoding: str | None, default: str) -> CsvFormat:
         """Return the format, with the default delimiter of a command. Raises ImportRefused."""
         between = "\t" if self.delimiter in {"tab", "\\t"} else (self.delimiter or default)
         # In files with tabs, such as Criteo's, quotes are ordinary characters.
         around = (None if between == "\t" else '"') if self.quote is None else self.quote
         quote = None if around == "none" else around
         columns = _names(self.columns)
-        return _form(CsvFormat, given, encoding, delimiter=between, quote=quote, header=self.header, columns=columns)
+        of_text = {"delimiter": between, "quote": quote, "header": self.header, "columns": columns}
+        return _form(CsvFormat, given, writing, encoding, **of_text)
 
 
 @app.command("csv")
@@ -170,8 +166,7 @@ def csv_files(
     Example: elastic-ctr import csv clicks.csv --label is_attributed --except attributed_time --time click_time hours
     """
     with _refusals():
-        _check_time(given, writing)
-        form = text.form(given, ",", encoding)
+        form = text.form(given, writing, encoding, ",")
         _import_rows(files or [], CsvImport(form, _added_to(files, out, writing)), out, writing, given.max_hours)
 
 
@@ -188,8 +183,7 @@ def tsv_files(
 ) -> None:
     """Files with tabs between their columns, as `import csv --delimiter tab`."""
     with _refusals():
-        _check_time(given, writing)
-        form = text.form(given, "\t", encoding)
+        form = text.form(given, writing, encoding, "\t")
         _import_rows(files or [], CsvImport(form, _added_to(files, out, writing)), out, writing, given.max_hours)
 
 
@@ -203,7 +197,8 @@ def jsonl(
     The columns are those of the first thousand rows.
     """
     with _refusals():
-        importer = JsonImport(_record_form(given, writing, encoding), _added_to(files, out, writing))
+        form = _form(RecordFormat, given, writing, encoding)
+        importer = JsonImport(form, _added_to(files, out, writing))
         _import_rows(files or [], importer, out, writing, given.max_hours)
 
 
@@ -212,7 +207,7 @@ def jsonl(
 def parquet(files: Files, given: ColumnOptions, writing: Writing, *, out: Out) -> None:
     """Parquet files. Rows become JSON lines: numbers of decimals, texts of dates, a column for each number of a vector."""
     with _refusals():
-        importer = ParquetImport(_record_form(given, writing, None), _added_to(files, out, writing))
+        importer = ParquetImport(_form(RecordFormat, given, writing, None), _added_to(files, out, writing))
         _import_rows(files, importer, out, writing, given.max_hours)
 
 
@@ -265,13 +260,12 @@ def libffm(files: Files, out: Out, writing: Writing, positive: Positive = None, 
 _MOST_HOURS = 24 * 366 * 10
 
 
-def _check_time(given: ColumnOptions, writing: Writing) -> None:
+def _form(
+    kind: Callable[..., Form], given: ColumnOptions, writing: Writing, encoding: str | None, **others: object
+) -> Form:
+    """Return the format of files with these columns. Raises ImportRefused."""
     if given.time is not None and writing.rows_per_hour is not None:
         raise ImportRefused("--time and --rows-per-hour exclude each other; give one of them.")
-
-
-def _form(kind: Callable[..., Form], given: ColumnOptions, encoding: str | None, **others: object) -> Form:
-    """Return the format of files with these columns. Raises ImportRefused."""
     return kind(
         label=given.label,
         show=given.show,
@@ -279,17 +273,11 @@ def _form(kind: Callable[..., Form], given: ColumnOptions, encoding: str | None,
         positive=given.positive,
         time=given.time,
         time_format=given.time_format,
-        fields=given.named,
+        fields=None if given.fields is None else _names(given.fields),
         without=_names(given.without or ""),
         encoding=encoding,
         **others,
     )
-
-
-def _record_form(given: ColumnOptions, writing: Writing, encoding: str | None) -> RecordFormat:
-    """Raises ImportRefused."""
-    _check_time(given, writing)
-    return _form(RecordFormat, given, encoding)
 
 
 def _added_to(files: list[Path] | None, out: Path, writing: Writing) -> Mapping[str, object] | None:

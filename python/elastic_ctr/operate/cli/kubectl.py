@@ -100,6 +100,18 @@ class Kubectl:
             raise KubectlFailed(f"{self.program[0]} cannot be started: {failed.strerror}") from failed
 
 
+@contextmanager
+def running(kubectl: Kubectl, *words: str, **streams: Any) -> Iterator["subprocess.Popen[str]"]:
+    """Run kubectl within the block, and end it after. Raises KubectlFailed."""
+    process = kubectl.started(*words, **streams)
+    try:
+        yield process
+    finally:
+        end(process)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
 class PortForward:
     """One `kubectl port-forward`, from its start until it is closed; `address` is the local address of the pod."""
 

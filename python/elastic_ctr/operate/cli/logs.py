@@ -12,7 +12,7 @@ import typer
 
 from elastic_ctr.operate.cli.cluster import Cluster, Target, target_of
 from elastic_ctr.operate.cli.entrypoint import refuse
-from elastic_ctr.operate.cli.kubectl import KubectlFailed, end, ending_in_order
+from elastic_ctr.operate.cli.kubectl import KubectlFailed, ending_in_order, running
 from elastic_ctr.operate.cli.shared_options import Where, grouped
 from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER, RunFolder
 
@@ -118,17 +118,13 @@ def _object(pod: str | None, container: str | None, line: str) -> str:
 
 def _printed(cluster: Cluster, words: list[str], *, as_json: bool) -> int:
     """Print kubectl's lines. Return its exit code; 0 if it was ended by Ctrl-C."""
-    process = cluster.kubectl.started(*words, **({"stdout": subprocess.PIPE} if as_json else {}))
-    try:
-        for line in process.stdout or ():
-            text = line.removesuffix("\n")
-            match = _PREFIX.match(text)
-            pod, container = (None, None) if match is None else match.groups()
-            typer.echo(_object(pod, container, text[match.end() :] if match else text))
-        return process.wait()
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        end(process)
-        if process.stdout is not None:
-            process.stdout.close()
+    with running(cluster.kubectl, *words, **({"stdout": subprocess.PIPE} if as_json else {})) as process:
+        try:
+            for line in process.stdout or ():
+                text = line.removesuffix("\n")
+                match = _PREFIX.match(text)
+                pod, container = (None, None) if match is None else match.groups()
+                typer.echo(_object(pod, container, text[match.end() :] if match else text))
+            return process.wait()
+        except KeyboardInterrupt:
+            return 0

@@ -149,6 +149,7 @@ def _score_here(order: Order, options: ScoringOptions, where: Where) -> dict[str
         values = load_values(options.values or [], options.set_file)
     except ConfigRefused as wrong:
         refuse(str(wrong))
+    own = values.scoring.config.processes if "processes" in values.scoring.config.model_fields_set else None
     target = target_of(where, {"--transfer": options.transfer}) if order.version == LIVE else None
     shown = _Shown(order.version)
     # After SIGTERM, too, no process and no scratch folder is left.
@@ -160,7 +161,7 @@ def _score_here(order: Order, options: ScoringOptions, where: Where) -> dict[str
                 tokens_given=options.token_file is not None,
                 live=lambda: _live(target, options),
                 told=shown.noted,
-                processes=options.processes or _processes(values),
+                processes=options.processes or own or len(os.sched_getaffinity(0)),
                 scratch=scratch,
             )
             return run_job(given, shown).document()
@@ -171,11 +172,6 @@ def _score_here(order: Order, options: ScoringOptions, where: Where) -> dict[str
         except KeyboardInterrupt:
             kept = "nothing is kept" if order.output is None else "what is done is kept, and the same command goes on"
             refuse(f"stopped; {kept}", STOPPED)
-
-
-def _processes(values: Values) -> int:
-    given = values.scoring.config
-    return given.processes if "processes" in given.model_fields_set else len(os.sched_getaffinity(0))
 
 
 def _models(options: ScoringOptions, values: Values, where: Where) -> Place:
