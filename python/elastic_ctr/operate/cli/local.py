@@ -166,20 +166,16 @@ def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: 
     if not os.access(places.folder, os.W_OK):
         refuse(f"--dir {folder} cannot be used: {places.folder} may not be written by this user")
     try:
-        _try_to_write(places.folder)
+        # On a full disk a folder and an empty log can be created, but nothing can be written.
+        with tempfile.TemporaryFile(dir=places.folder) as probe:
+            probe.write(bytes(_LEAST_ROOM))
+            probe.flush()
+            os.fsync(probe.fileno())
     except OSError as full:
         refuse(
             f"--dir {folder} cannot be used: {places.folder}: {full.strerror}; make room there, or name another folder by --dir"
         )
     return places
-
-
-def _try_to_write(folder: Path) -> None:
-    """Raises OSError if the disk is full: a folder and an empty log can be created there, but nothing can be written."""
-    with tempfile.TemporaryFile(dir=folder) as probe:
-        probe.write(bytes(_LEAST_ROOM))
-        probe.flush()
-        os.fsync(probe.fileno())
 
 
 @app.command()

@@ -2,10 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic.alias_generators import to_camel
 from rich.console import Console
 from rich.table import Table
 
@@ -60,7 +59,7 @@ def check(
     except KeyboardInterrupt:
         refuse("stopped; nothing runs any more", 130)
     if as_json:
-        typer.echo(json.dumps({"ok": True, **_facts(trial)}))
+        typer.echo(json.dumps({"ok": True, **trial.model_dump(by_alias=True), "values": trial.values}))
     else:
         _print(name, trial)
 
@@ -78,11 +77,6 @@ def _values(files: list[Path], set_file: list[str] | None, file: Path | None) ->
             "model.network.file"
         )
     return given
-
-
-def _facts(trial: Trial) -> dict[str, Any]:
-    found = {to_camel(name): getattr(trial, name) for name in trial.__dataclass_fields__}
-    return {**found, "values": trial.values}
 
 
 def _print(name: str, trial: Trial) -> None:

@@ -51,13 +51,10 @@ def _ledger_of(folder: Path, run: RunFolder) -> TrainingStatus:
             f"{folder / _LEDGER} was written by a newer release: ask the elastic-ctr of that release"
         ) from wrong
     except (sqlite3.Error, ValidationError) as wrong:
-        raise RunUnreadable(f"{folder / _LEDGER} cannot be read as a ledger: {_sentence(wrong)}") from wrong
+        reason = wrong.errors()[0]["msg"] if isinstance(wrong, ValidationError) else wrong
+        raise RunUnreadable(f"{folder / _LEDGER} cannot be read as a ledger: {reason}") from wrong
     except OSError as failed:
         raise RunUnreadable(f"{folder / _LEDGER} cannot be read: {failed.strerror or failed}") from failed
-
-
-def _sentence(wrong: Exception) -> str:
-    return wrong.errors()[0]["msg"] if isinstance(wrong, ValidationError) else str(wrong)
 
 
 def _release_of(folder: Path) -> ReleaseStatus | None:

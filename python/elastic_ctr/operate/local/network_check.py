@@ -6,13 +6,14 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from elastic_ctr.config.features import input_of
 from elastic_ctr.config.roles import MAX_ABS_DIFF
+from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.local import network_trial
 from elastic_ctr.operate.local.network_trial import SERVER
@@ -29,8 +30,7 @@ class CheckRefused(ValueError):
     """The network cannot be used; the text is one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Section):
     """The result of a check. Microseconds are per record on one thread, for training beside a parameter server and for serving."""
 
     parameters: list[dict[str, Any]]
@@ -66,19 +66,13 @@ def try_network(values: Values) -> Trial:
             given = {**spec, "scratch": str(folder), "batchSize": _BATCH if size == "auto" else size}
             trained = _answer("train", given, folder, stop)
             found = _answer("serve", given, folder, stop)
-    if found["maxAbsDiff"] > MAX_ABS_DIFF:
+    # The difference is NaN if serving's score of a row is.
+    if not found["maxAbsDiff"] <= MAX_ABS_DIFF:
         raise CheckRefused(
             f"serving scores rows by {found['maxAbsDiff']:.1e} otherwise than training, above {MAX_ABS_DIFF:g}; the network must compute "
             "the same in both"
         )
-    return Trial(
-        parameters=trained["parameters"],
-        unchanged=trained["unchanged"],
-        records=trained["records"],
-        training_microseconds=trained["trainingMicroseconds"],
-        max_abs_diff=found["maxAbsDiff"],
-        prediction_microseconds=found["predictionMicroseconds"],
-    )
+    return Trial.model_validate({**trained, **found})
 
 
 def _start(name: str, command: list[str], spec: dict[str, Any], folder: Path) -> "subprocess.Popen[bytes]":

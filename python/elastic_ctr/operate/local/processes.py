@@ -89,7 +89,10 @@ class Supervisor:
         # milliseconds for training, whatever the niceness of both.
         each.process = start_child(command, own_group=True, log=log_file, environment=environment)
         each.started_at = self.clock()
-        _let_others_go_first(each.process.pid, _NICENESS.get(each.role.command, 0))
+        # A role with a higher niceness gets a lower share of the cores if all are busy.
+        with suppress(OSError):
+            niceness = os.getpriority(os.PRIO_PROCESS, each.process.pid) + _NICENESS.get(each.role.command, 0)
+            os.setpriority(os.PRIO_PROCESS, each.process.pid, niceness)
 
     def pids(self) -> dict[str, int]:
         """Return the process ids of running roles by name."""
@@ -162,9 +165,3 @@ class Supervisor:
             for each in self._all.values():
                 each.process = None
                 each.done = True
-
-
-def _let_others_go_first(pid: int, niceness: int) -> None:
-    """Give a role a lower share of the cores if all are busy."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + niceness)

@@ -121,10 +121,12 @@ class RunFolder:
             name = pwd.getpwuid(uid).pw_name
         except KeyError:
             name = f"user {uid}"
-        pid = next(
-            (each.pid for each in psutil.process_iter(["cmdline"]) if _is_runner(each.info["cmdline"], self.path)), None
-        )
-        return name if pid is None else f"{name} (pid {pid})"
+        for each in psutil.process_iter(["cmdline"]):
+            words = each.info["cmdline"] or ()
+            # `local up` starts the runner as `elastic-ctr local run --dir FOLDER`.
+            if "run" in words and str(self.path) in words:
+                return f"{name} (pid {each.pid})"
+        return name
 
     def absence(self) -> str:
         """Return a sentence on why nothing runs here, with the last lines of the runner's log and their time."""
@@ -160,11 +162,6 @@ def _close_to_others(path: Path) -> None:
             path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
     except FileNotFoundError:
         pass
-
-
-def _is_runner(words: Sequence[str] | None, folder: Path) -> bool:
-    """True for the words of `elastic-ctr local run --dir FOLDER`, as `local up` starts it."""
-    return words is not None and "run" in words and str(folder) in words
 
 
 def _shown(moment: float) -> str:

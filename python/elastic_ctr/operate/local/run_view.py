@@ -12,8 +12,6 @@ from elastic_ctr.operate.local.report import table
 from elastic_ctr.operate.local.session import Session, troubles
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 
-__all__ = ["following", "stage", "troubles"]
-
 _STATES = {
     "waiting": "waits for its donefile",
     "analyzing": "is being analyzed",
