@@ -1,6 +1,6 @@
 """`model.network` in the values file: a network by its name, or a map with the name and the network's own settings."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic.config import JsonDict
@@ -144,20 +144,10 @@ class FinalMlp(Layered):
         return self
 
 
-AnyNetwork: TypeAlias = SlotDnn | DeepFm | WideDeep | Lr | Fm | Dcn | DcnV2 | XDeepFm | AutoInt | FinalMlp
-# By name, in the order in which documents and error messages list them; the first is the default.
-NETWORKS: dict[str, type[AnyNetwork]] = {
-    "deepfm": DeepFm,
-    "slot-dnn": SlotDnn,
-    "lr": Lr,
-    "fm": Fm,
-    "wide-deep": WideDeep,
-    "dcn": Dcn,
-    "dcn-v2": DcnV2,
-    "xdeepfm": XDeepFm,
-    "autoint": AutoInt,
-    "final-mlp": FinalMlp,
-}
+# In the order in which documents and error messages list them; the first is the default.
+AnyNetwork: TypeAlias = DeepFm | SlotDnn | Lr | Fm | WideDeep | Dcn | DcnV2 | XDeepFm | AutoInt | FinalMlp
+NETWORKS: dict[str, type[AnyNetwork]] = {kind.model_fields["name"].default: kind for kind in get_args(AnyNetwork)}
+"""The networks by name."""
 WITHOUT_LAYERS = frozenset(name for name, kind in NETWORKS.items() if "layers" not in kind.model_fields)
 
 

@@ -154,7 +154,4 @@ class OwnNetwork(Section):
             )
         return given
 
-    @field_validator("source")
-    @classmethod
-    def _python(cls, source: str) -> str:
-        return _checked(source)
+    _python = field_validator("source")(_checked)

@@ -71,9 +71,7 @@ def reader_of(
         raise ValueError(
             "the version takes rows of columns, and data.format is clicks; score it with the values file that it was trained with"
         )
-    form = Format(data.format, data.columns, data.reader or "")
-    label, shows = (None, None) if no_clicks else (data.label, data.shows)
-    return ScoringRowReader(schema.transformer, form, copied, label, shows, data.max_line_bytes)
+    return ScoringRowReader(schema.transformer, data, copied, no_clicks=no_clicks)
 
 
 class LineReader:
@@ -110,23 +108,18 @@ class LineReader:
 class ScoringRowReader:
     """Reads rows of columns by the trainers' readers and the version's features."""
 
-    def __init__(
-        self,
-        transformer: Transformer,
-        form: Format,
-        copied: Sequence[str],
-        label: str | None,
-        shows: str | None,
-        max_line_bytes: int,
-    ) -> None:
+    def __init__(self, transformer: Transformer, data: Data, copied: Sequence[str], *, no_clicks: bool) -> None:
         self._transformer = transformer
-        self._format = form
+        assert data.format != "clicks"
+        self._format = Format(data.format, data.columns, data.reader or "")
         self._own = len(transformer.inputs.texts)
         self._copied = len(copied)
         # Copied columns come after the features' inputs, whose indices the transformer uses.
         texts = (*transformer.inputs.texts, *(TextInput(column, "") for column in copied))
-        self._wanted = Wanted(InputColumns(texts, transformer.inputs.numbers, transformer.inputs.missing), label, shows)
-        self._max_line_bytes = max_line_bytes
+        inputs = InputColumns(texts, transformer.inputs.numbers, transformer.inputs.missing)
+        label, shows = (None, None) if no_clicks else (data.label, data.shows)
+        self._wanted = Wanted(inputs, label, shows)
+        self._max_line_bytes = data.max_line_bytes
 
     def blocks(self, raw: BinaryIO, path: str, start: int, stop: int) -> Iterator[Records]:
         batches = rows_in_range(raw, path, self._format, self._wanted, start, stop or None, self._max_line_bytes)

@@ -71,7 +71,8 @@ class Study:
 
     def ask(self) -> tuple[int, Candidate]:
         """Return the next trial; the first one is the baseline. Raises ConfigRefused after recording the trial as failed."""
-        is_baseline = not any(each.is_baseline for each in self.results()) and not self._baseline_runs()
+        runs = any(trial.user_attrs.get(_BASELINE) for trial in self._open.values())
+        is_baseline = not runs and not any(each.is_baseline for each in self.results())
         trial = self._study.ask()
         try:
             # The baseline is not suggested, because the present values may lie outside of all ranges.
@@ -96,9 +97,6 @@ class Study:
         trial.set_user_attr(_BASELINE, is_baseline)
         for name, section in (("model", candidate.model), ("trainer", candidate.trainer)):
             trial.set_user_attr(name, section.model_dump(mode="json", by_alias=True, exclude_unset=True))
-
-    def _baseline_runs(self) -> bool:
-        return any(trial.user_attrs.get(_BASELINE) for trial in self._open.values())
 
     def is_hopeless(self, number: int, step: int, logloss: float) -> bool:
         """True if the trial is worse after this step than half of the others were. The baseline is always trained to the end."""
