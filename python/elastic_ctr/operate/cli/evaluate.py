@@ -9,7 +9,7 @@ from rich.table import Table
 
 from elastic_ctr.jobs.scoring.order import Order
 from elastic_ctr.operate.cli.entrypoint import refuse
-from elastic_ctr.operate.cli.next_step import each_of, print_next
+from elastic_ctr.operate.cli.next_step import print_next, values_options
 from elastic_ctr.operate.cli.scoring import ScoringOptions, end_for_refused, refusals, score
 from elastic_ctr.operate.cli.shared_options import Where, grouped
 from elastic_ctr.operate.fitted_text import console_of
@@ -59,8 +59,7 @@ def evaluate(
     if document["total"]["refused"]:
         typer.echo(refusals(document["total"]), err=True)
     if scoring.values and not as_json:
-        given = (*each_of("-f", scoring.values), *each_of("--set-file", scoring.set_file or []))
-        print_next("tune", *given, why="search for better settings")
+        print_next("tune", *values_options(scoring.values, scoring.set_file), why="search for better settings")
     end_for_refused(document)
 
 

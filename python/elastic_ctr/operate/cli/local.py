@@ -25,7 +25,7 @@ from elastic_ctr.formats.readers.files import names_of
 from elastic_ctr.jobs.scoring.listing import NothingToRead, complete_hours
 from elastic_ctr.operate.cli.check import SETTLE_SECONDS, CheckFailed, verify_serving
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
-from elastic_ctr.operate.cli.next_step import dir_option, each_of, print_next, shown
+from elastic_ctr.operate.cli.next_step import dir_option, print_next, shown, values_options
 from elastic_ctr.operate.cli.status import status
 from elastic_ctr.operate.fitted_text import FittedTable, console_of
 from elastic_ctr.operate.local.plan import RunPlaces
@@ -226,14 +226,8 @@ def run(
     except (OSError, StoreError, ValueError) as failed:
         refuse(reason_of(failed))
     if code == 0 and not keep:
-        again = (
-            "local",
-            "up",
-            *each_of("-f", values),
-            *each_of("--set-file", set_file or []),
-            *each_of("--to", filter(None, [last])),
-        )
-        print_next(*again, *dir_option(folder), why="answer predictions with what was trained")
+        again = values_options(values, set_file, last)
+        print_next("local", "up", *again, *dir_option(folder), why="answer predictions with what was trained")
     raise typer.Exit(code)
 
 
@@ -285,13 +279,9 @@ def _started(
 ) -> "subprocess.Popen[bytes]":
     """Start the runner in the background. It ends with this process, unless `_go_on` is called before."""
     program = str(Path(sys.executable).parent / "elastic-ctr")
-    command = [program, "local", "run", "--keep", "--dir", str(run_folder.path)]
-    for file in values:
-        command += ["--values", str(file.resolve())]
-    for each in set_file or []:
-        key, _, name = each.partition("=")
-        command += ["--set-file", f"{key}={Path(name).resolve()}"]
-    command += each_of("--to", filter(None, [last]))
+    texts = [(key, Path(name).resolve()) for key, _, name in (each.partition("=") for each in set_file or ())]
+    options = values_options([file.resolve() for file in values], [f"{key}={file}" for key, file in texts], last)
+    command = [program, "local", "run", "--keep", "--dir", str(run_folder.path), *options]
     environment = {**os.environ, _STARTED_BY_UP: "1"}
     with run_folder.private(), run_folder.runner_log.open("ab") as out:
         return subprocess.Popen(

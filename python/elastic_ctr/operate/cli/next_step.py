@@ -41,6 +41,11 @@ def each_of(option: str, values: Iterable[object]) -> list[str]:
     return [word for value in values for word in (option, str(value))]
 
 
+def values_options(files: Iterable[Path], set_files: Iterable[str] | None, last: str | None = None) -> list[str]:
+    """Return the options that give another command the same values."""
+    return [*each_of("-f", files), *each_of("--set-file", set_files or ()), *each_of("--to", [last] if last else ())]
+
+
 def print_next(*words: object, why: str) -> None:
     """Print the next command to standard error, because standard output is for the result."""
     typer.echo(f"next: {command(*words)}    # {why}", err=True)

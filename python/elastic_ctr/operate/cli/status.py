@@ -31,12 +31,18 @@ from elastic_ctr.operate.local.endpoints import EndpointUnavailable, role_status
 from elastic_ctr.operate.local.session import troubles
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.runtime.status.serving_status import ServingStatus
+from elastic_ctr.runtime.status.status_document import StatusDocument
 from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
 
 WATCH_SECONDS = 2.0
 # Sentences stay on one line in a pipe.
 _PIPE_WIDTH = 1000
 _ENDPOINTS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
+_DOCUMENTS: dict[str, type[StatusDocument]] = {
+    "master": TrainingStatus,
+    "transfer": ReleaseStatus,
+    "serving": ServingStatus,
+}
 
 
 Look = Callable[[], Snapshot]
@@ -126,13 +132,7 @@ def cluster_snapshot(forwards: PortForwards, endpoints: Mapping[str, Endpoint] =
 
 def _ask_role(seen: Snapshot, role: str, address: str) -> None:
     """Set the answer of `master`, `transfer` or `serving`. Raises EndpointUnavailable."""
-    match role:
-        case "master":
-            seen.master = role_status(TrainingStatus, address)
-        case "transfer":
-            seen.transfer = role_status(ReleaseStatus, address)
-        case _:
-            seen.serving = role_status(ServingStatus, address)
+    setattr(seen, role, role_status(_DOCUMENTS[role], address))
 
 
 def _watch(look: Look, *, as_json: bool) -> NoReturn:

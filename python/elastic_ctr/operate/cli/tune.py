@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -24,7 +24,7 @@ from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space
 from elastic_ctr.jobs.tune.trial import TrialSpec
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
-from elastic_ctr.operate.cli.next_step import each_of, print_next
+from elastic_ctr.operate.cli.next_step import print_next, values_options
 from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.shared_options import grouped
 from elastic_ctr.operate.fitted_text import console_of
@@ -146,11 +146,11 @@ def tune(
         _check_set_files(set_file or (), search.kept)
         networks = _networks(given, search.networks)
         source = open_source(given.data.source.url, given.data.source.user)
-        listing, trained, validated = _hours_of(source, given, search)
+        hours = _hours_of(source, given, search)
         with StateLock(trial.scratch):
             folder = Scratch(trial.scratch)
-            folder.begin(_digest(given, search, networks, listing, trained, validated))
-            read = folder.hours() or _read(given, source, listing, folder, trained, validated, search.records)
+            folder.begin(_digest(given, search, networks, hours))
+            read = folder.hours() or _read(given, source, hours, folder, search.records)
             found, base = _search(given, search, networks, trial, read, folder)
             _tell(base, found, read, as_json=as_json)
             if output is not None:
@@ -212,8 +212,22 @@ def _base(values: Values) -> Candidate:
     return Candidate(values.model, values.trainer.config)
 
 
-def _hours_of(source: Source, values: Values, search: SearchOptions) -> tuple[Listing, list[str], list[str]]:
-    """Return the files, and the hours to train and to validate with. Raises ConfigRefused, NothingToRead, StoreError."""
+class SearchHours(NamedTuple):
+    """The hours to train and to validate with, and a listing that has their files."""
+
+    listing: Listing
+    trained: list[str]
+    validated: list[str]
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Return the files of these hours with their bytes."""
+        wanted, splits = {*self.trained, *self.validated}, self.listing.splits
+        return {path: size for path, size in self.listing.files.items() if splits[path] in wanted}
+
+
+def _hours_of(source: Source, values: Values, search: SearchOptions) -> SearchHours:
+    """Raises ConfigRefused, NothingToRead, StoreError."""
     data = values.data
     listing = complete_hours(source, data, chosen=False) if search.hours is None or search.validate is None else None
     chosen: dict[str, list[str]] = {}
@@ -237,7 +251,7 @@ def _hours_of(source: Source, values: Values, search: SearchOptions) -> tuple[Li
         raise NothingToRead(f"{both[0]} would be trained and validate, too; give other --hours or --validate")
     if not trained:
         raise NothingToRead(f"there is no complete hour before {validated[0]} to train with; give --hours")
-    return listing, trained, validated
+    return SearchHours(listing, trained, validated)
 
 
 def _joined(one: Listing, other: Listing) -> Listing:
@@ -247,14 +261,7 @@ def _joined(one: Listing, other: Listing) -> Listing:
     )
 
 
-def _digest(
-    values: Values,
-    search: SearchOptions,
-    networks: tuple[str, ...],
-    listing: Listing,
-    trained: list[str],
-    validated: list[str],
-) -> str:
+def _digest(values: Values, search: SearchOptions, networks: tuple[str, ...], hours: SearchHours) -> str:
     """Return the digest of all inputs that determine the results of trials and their comparison."""
     given = {
         "data": values.data.model_dump(mode="json", exclude={"end", "sleep_seconds"}),
@@ -264,26 +271,16 @@ def _digest(
         "trainer": values.trainer.config.model_dump(mode="json", exclude={"admin_port"}),
         "evaluate": values.master.config.evaluate,
         "search": [search.records, networks, search.kept, search.seed],
-        "hours": [trained, validated],
-        "files": sorted((path, size) for path, size in listing.files.items() if listing.splits[path] in {*trained, *validated}),
-    }  # fmt: skip
+        "hours": [hours.trained, hours.validated],
+        "files": sorted(hours.files.items()),
+    }
     return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _read(
-    values: Values,
-    source: Source,
-    listing: Listing,
-    folder: Scratch,
-    trained: list[str],
-    validated: list[str],
-    records: int,
-) -> Hours:
-    wanted = {*trained, *validated}
-    size = sum(bytes_ for path, bytes_ in listing.files.items() if listing.splits[path] in wanted)
-    with progress_of(size, "the first records are read") as report:
-        reader = HoursReader(values, source, listing, folder.data, report)
-        return folder.keep_hours(reader.read(trained, validated, records))
+def _read(values: Values, source: Source, hours: SearchHours, folder: Scratch, records: int) -> Hours:
+    with progress_of(sum(hours.files.values()), "the first records are read") as report:
+        reader = HoursReader(values, source, hours.listing, folder.data, report)
+        return folder.keep_hours(reader.read(hours.trained, hours.validated, records))
 
 
 def _search(
@@ -365,5 +362,5 @@ def _write(
             f"{output} is written, but the values files before it are not those of the search any more; put them back and call again"
         )
     _say(f"{output} is written; give it as the last -f")
-    given = (*each_of("-f", [*files, output]), *each_of("--set-file", set_files or []))
+    given = values_options([*files, output], set_files)
     print_next("local", "up", *given, "--dir", "elastic-ctr-tuned", why="another model needs a folder of its own")

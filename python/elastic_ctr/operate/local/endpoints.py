@@ -23,7 +23,7 @@ _ROLES: dict[type[StatusDocument], str] = {
     ReleaseStatus: "transfer",
     ServingStatus: "serving",
 }
-S = TypeVar("S", TrainingStatus, ReleaseStatus, ServingStatus)
+S = TypeVar("S", bound=StatusDocument)
 
 
 class EndpointUnavailable(OSError):

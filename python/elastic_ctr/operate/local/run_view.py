@@ -52,6 +52,11 @@ def following(console: Console) -> Iterator[Callable[[Session], None]]:
         return
     said: list[str] = []
 
+    def say_once(text: str, style: str | None = None) -> None:
+        if text not in said:
+            said.insert(0, text)
+            console.print(text, style=style, highlight=False)
+
     def line(session: Session) -> None:
         now = stage(session.status, session.candidate)
         # Task counts change all the time, so a log gets only one line per stage.
@@ -60,14 +65,9 @@ def following(console: Console) -> Iterator[Callable[[Session], None]]:
             said.append(short)
             console.print(now, highlight=False)
         for text in [*troubles(session.status), *session.problems()]:
-            if text not in said:
-                said.insert(0, text)
-                console.print(text, style="yellow", highlight=False)
+            say_once(text, "yellow")
         for version, asked in session.seen.items():
-            text = f"version {version} is live: {asked.samples} samples, largest difference {asked.max_abs_diff:.1e}"
-            if text not in said:
-                said.insert(0, text)
-                console.print(text, highlight=False)
+            say_once(f"version {version} is live: {asked.samples} samples, largest difference {asked.max_abs_diff:.1e}")
 
     yield line
 
