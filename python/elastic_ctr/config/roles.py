@@ -7,17 +7,7 @@ import re
 from pydantic import Field, field_validator
 
 from elastic_ctr.config.data import SlotName
-from elastic_ctr.config.section import (
-    EXACT,
-    AutoCount,
-    Count,
-    Hours,
-    OptionalPort,
-    Port,
-    Seconds,
-    Section,
-    Share,
-)
+from elastic_ctr.config.section import EXACT, AutoCount, Count, Hours, OptionalPort, Port, Seconds, Section, Share
 
 MAX_ABS_DIFF = 1e-5
 """Above the rounding differences between machines for the same sample."""

@@ -16,14 +16,7 @@ from elastic_ctr.jobs.scoring.outputs import RowWriter, row_writer, same_rows
 from elastic_ctr.jobs.scoring.quality import QualityCounter
 from elastic_ctr.jobs.scoring.records import BlockPosition, RecordReader, Records, reader_of, split_unscored
 from elastic_ctr.jobs.scoring.scorer import Scorer
-from elastic_ctr.jobs.scoring.scoring_job import (
-    Job,
-    JobFolder,
-    Outcome,
-    OutputRefused,
-    ScoringTask,
-    Written,
-)
+from elastic_ctr.jobs.scoring.scoring_job import Job, JobFolder, Outcome, OutputRefused, ScoringTask, Written
 from elastic_ctr.jobs.scoring.version import VersionFiles
 from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.child_process import die_with_parent

@@ -15,12 +15,7 @@ from typing_extensions import Self
 
 from elastic_ctr.jobs.tune.space import Candidate
 from elastic_ctr.jobs.tune.trial import TrialSpec, last_line
-from elastic_ctr.runtime.child_process import (
-    children_without_interrupts,
-    how_it_ended,
-    python_module,
-    start_child,
-)
+from elastic_ctr.runtime.child_process import children_without_interrupts, how_it_ended, python_module, start_child
 
 _LOOK_SECONDS = 0.5
 

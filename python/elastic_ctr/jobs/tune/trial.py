@@ -41,7 +41,7 @@ class TrialSpec(Section):
     """The task of a trial.
 
     Attributes:
-        slots, averaged, numbers: the network's inputs.
+        input: the network's inputs.
         evaluates: each pass is predicted after it is trained, for the shift.
         holds_out: data.holdout is above 0.
         hours: the file of `Hours`, with its pieces in the same folder.
@@ -50,9 +50,7 @@ class TrialSpec(Section):
 
     model: Model
     trainer: TrainerSettings
-    slots: tuple[str, ...]
-    averaged: tuple[str, ...]
-    numbers: tuple[str, ...]
+    input: ModelInput
     evaluates: bool
     holds_out: bool
     hours: str
@@ -166,7 +164,7 @@ class TrialPserver:
         scratch, file = folder / "pserver", folder / "pserver.json"
         self.socket = (scratch / socket_name(0)).absolute()
         told = {
-            "model": spec.model.model_dump(mode="json", by_alias=True), "input": asdict(input_of(spec)),
+            "model": spec.model.model_dump(mode="json", by_alias=True), "input": asdict(spec.input),
             "servers": 1, "index": 0, "scratch": str(scratch),
         }  # fmt: skip
         file.write_text(json.dumps(told))
@@ -189,10 +187,6 @@ class TrialPserver:
         """Wait for the end of the parameter server and return it as a sentence."""
         self._process.wait()
         return f"the parameter server has ended: {last_line(self._log)}"
-
-
-def input_of(spec: TrialSpec) -> ModelInput:
-    return ModelInput(spec.slots, spec.averaged, spec.numbers)
 
 
 def last_line(file: Path) -> str:
@@ -229,7 +223,7 @@ def main() -> None:
 
         threading.Thread(target=watch, daemon=True).start()
         engine = Engine(
-            spec.model, input_of(spec), 1,
+            spec.model, spec.input, 1,
             threads=spec.trainer.threads, gradient_merge=spec.trainer.gradient_merge,
         )  # fmt: skip
         engine.connect(1)

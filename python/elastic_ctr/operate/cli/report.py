@@ -22,7 +22,6 @@ from elastic_ctr.operate.cli.shared_options import (
 from elastic_ctr.operate.cli.snapshot import Snapshot
 from elastic_ctr.operate.cli.status import cluster_snapshot, local_snapshot
 from elastic_ctr.operate.local.finished_run import RunUnreadable, answers_of_finished
-from elastic_ctr.operate.local.run_folder import RunFolder
 from elastic_ctr.operate.report.document import Report
 from elastic_ctr.operate.report.page import page
 from elastic_ctr.store.temporary import appearing
@@ -77,18 +76,13 @@ def _look(target: Target, addresses: dict[str, str]) -> Snapshot:
     elif target.run is None or addresses or target.run.runner() is not None:
         seen = local_snapshot(target, addresses, endpoints)
     else:
-        return _look_at_finished(target.run)
+        try:
+            return Snapshot(*answers_of_finished(target.run))
+        except RunUnreadable as wrong:
+            refuse(str(wrong))
     # The page is complete without serving, which only gives the freshness of clicks.
     seen.errors.pop("serving", None)
     return seen
-
-
-def _look_at_finished(run: RunFolder) -> Snapshot:
-    try:
-        master, transfer = answers_of_finished(run)
-    except RunUnreadable as wrong:
-        refuse(str(wrong))
-    return Snapshot(master, transfer)
 
 
 def _source(target: Target, addresses: dict[str, str]) -> str:

@@ -298,7 +298,7 @@ def _search(
     stops = bool(data.holdout) and values.trainer.config.epochs == "auto"
     space = Space(base, networks, search.kept, max(each.records for each in hours.passes), whole, stops)
     template = TrialSpec(
-        model=base.model, trainer=base.trainer, slots=given.slots, averaged=given.averaged, numbers=given.numbers,
+        model=base.model, trainer=base.trainer, input=given,
         evaluates=values.master.config.evaluate, holds_out=data.holdout > 0, hours=str(folder.hours_file), folder="",
     )  # fmt: skip
     _say_what(hours, trial.places, starts_from=base.model.start_from is not None)

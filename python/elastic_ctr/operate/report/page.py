@@ -5,9 +5,8 @@ import hashlib
 
 from elastic_ctr.operate.report.document import Report
 from elastic_ctr.operate.report.html import Html, element, joined, text
-from elastic_ctr.operate.report.pass_tables import passes, stages
+from elastic_ctr.operate.report.pass_tables import passes, rows_of_table, stages
 from elastic_ctr.operate.report.quality_plots import quality
-from elastic_ctr.operate.report.row_tables import rows_of_table
 from elastic_ctr.operate.report.style import style_sheet
 from elastic_ctr.operate.report.summary import summary
 from elastic_ctr.operate.report.version_tables import ledger, recoveries, versions

@@ -1,4 +1,4 @@
-"""Tables of the passes: records, learning, quality, and the time of each stage."""
+"""Tables of the passes: records, learning, quality, the rows that each save left in the sparse table, and the time of each stage."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -7,7 +7,7 @@ from statistics import median
 from elastic_ctr.operate.report.document import Report
 from elastic_ctr.operate.report.html import Html, element, joined, table
 from elastic_ctr.operate.report.summary import learned
-from elastic_ctr.operate.text_table import TextTable, columns, number
+from elastic_ctr.operate.text_table import ROW_COUNTS, TextTable, columns, count, number, row_totals, rows_by_pserver
 from elastic_ctr.runtime.status.master_status import PassStatus, TrainingStatus
 
 # The number of last passes with bars; the table has all passes.
@@ -61,6 +61,24 @@ def batches(sizes: Sequence[int]) -> str:
     """Return the batch size of each epoch; runs of equal sizes are counted."""
     runs = [(size, len(list(run))) for size, run in groupby(sizes)]
     return ", ".join(f"{size}" if count == 1 else f"{count} x {size}" for size, count in runs) or "-"
+
+
+def rows_of_table(training: TrainingStatus) -> Html:
+    """Return the tables. Passes without a save, or saved by an earlier release, are left out."""
+    saved = [each for each in reversed(training.passes) if each.table]
+    if not saved:
+        return element("p", "No save has counted the rows of the table yet.", class_="none")
+    by_pass = TextTable(columns("pass", *ROW_COUNTS))
+    for each in saved:
+        by_pass.add(each.id, *map(count, row_totals(each.table or ())))
+    note = "New: created since the save before. Expired: deleted by the shrink of a day end. Other saves delete no row."
+    return joined(
+        [
+            table(f"Pservers, after the save of {saved[0].id}", rows_by_pserver(training, saved[0])),
+            table("Rows after each save, newest first", by_pass),
+            element("p", note, class_="none"),
+        ]
+    )
 
 
 def stages(report: Report) -> Html:

@@ -64,7 +64,9 @@ def plot(
         parts.append(element("path", d=f"M{left},{low}L{right},{high}", class_="diagonal"))
     for place, line in enumerate(lines):
         parts += _drawn(place, line, at)
-    described = f"{y} over {x}, {_listed([each.name for each in lines])}; the numbers are in the table below"
+    described = (
+        f"{y} over {x}, {' and '.join(each.name for each in lines) or 'no line'}; the numbers are in the table below"
+    )
     return element(
         "svg",
         element("title", title, id=f"{key}-title"),
@@ -136,10 +138,6 @@ def _drawn(place: int, line: Line, at: _Place) -> list[Html]:
             for (horizontal, vertical), point, name in zip(dots, line.points, names, strict=True)
         ]
     return parts
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(names) or "no line"
 
 
 def figure(title: str, picture: Html, numbers: Html) -> Html:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elastic_ctr.config.model import ModelInput
 from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
 from elastic_ctr.jobs.tune.trial import TrialFailed, TrialSpec, TrialTraining
@@ -90,7 +91,7 @@ def training_of(
     )  # fmt: skip
     hours = Hours(passes=passes, validation=(ConvertedPiece(file="validation.txt", records=5),), validated="x", share=1)
     spec = TrialSpec(
-        model=MODEL, trainer=TrainerSettings(epochs=one.epochs), slots=("a",), averaged=(), numbers=(),
+        model=MODEL, trainer=TrainerSettings(epochs=one.epochs), input=ModelInput(("a",)),
         evaluates=one.config.evaluate, holds_out=holdout > 0, hours=str(folder / "hours.json"), folder=str(folder),
     )  # fmt: skip
     return TrialTraining(engine, spec, hours, engine.said.append)  # type: ignore[arg-type]
