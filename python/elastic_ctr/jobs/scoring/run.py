@@ -171,7 +171,12 @@ class _Scoring:
                     "a process that scored has ended, and those beside it with it; new ones take their place"
                 )
             self._look()
-        self._raise_for_failures()
+        if open_tasks := len(self._work.job.tasks) - len(self._done):
+            sentences = [sentence for task, sentence in self._failed.items() if task not in self._done]
+            raise JobFailed(
+                "\n".join(dict.fromkeys(sentences))
+                + f"\n{open_tasks} of {len(self._work.job.tasks)} tasks are not scored; once the cause is mended, the same command goes on"
+            )
 
     def _score(self, tasks: Sequence[int], processes: int) -> None:
         """Score tasks until all are done, here or elsewhere, or have failed. Raises NoWorker, BrokenProcessPool, StoreError."""
@@ -195,17 +200,7 @@ class _Scoring:
             self._progress.noted(sentence)
 
     def _look(self) -> None:
-        """ScoringReport tasks that were done here or elsewhere."""
+        """Report tasks that were done here or elsewhere."""
         now = self._folder.done()
         self._progress.done(self._work.job, now - self._done)
         self._done |= now
-
-    def _raise_for_failures(self) -> None:
-        left = len(self._work.job.tasks) - len(self._done)
-        if not left:
-            return
-        sentences = [sentence for task, sentence in self._failed.items() if task not in self._done]
-        raise JobFailed(
-            "\n".join(dict.fromkeys(sentences))
-            + f"\n{left} of {len(self._work.job.tasks)} tasks are not scored; once the cause is mended, the same command goes on"
-        )

@@ -145,28 +145,22 @@ def tasks_of(
     of_file: dict[str, int] = {}
     for path, _, _ in parts:
         of_file[path] = of_file.get(path, 0) + 1
-    found, number = [], dict.fromkeys(of_file, 0)
+    # A part of a cut file may have the same output as another file.
+    by_output: dict[str, ScoringTask] = {}
+    number = dict.fromkeys(of_file, 0)
     for path, start, stop in parts:
         number[path] += 1
         which = "" if of_file[path] == 1 else f".{number[path]:05d}-of-{of_file[path]:05d}"
         output = f"{names[path]}{which}.{ending}"
-        found.append(
-            ScoringTask(path=path, split=splits[path], output=output, start=start, stop=stop, size=files[path])
-        )
-    _refuse_collisions(found)
-    return tuple(found)
-
-
-def _refuse_collisions(tasks: Iterable[ScoringTask]) -> None:
-    """Raises OutputRefused if a part of a cut file has the same output as another file."""
-    by_output: dict[str, ScoringTask] = {}
-    for task in tasks:
-        other = by_output.setdefault(task.output, task)
-        if other is not task:
+        if output in by_output:
             raise OutputRefused(
-                f"{other.path} and {task.path} would have the same output {task.output}; rename one of them, or set another "
+                f"{by_output[output].path} and {path} would have the same output {output}; rename one of them, or set another "
                 "data.taskBytes"
             )
+        by_output[output] = ScoringTask(
+            path=path, split=splits[path], output=output, start=start, stop=stop, size=files[path]
+        )
+    return tuple(by_output.values())
 
 
 class JobFolder:

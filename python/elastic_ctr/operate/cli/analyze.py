@@ -31,7 +31,6 @@ from elastic_ctr.operate.cli.statistics_text import plot, statistics_table
 from elastic_ctr.operate.fitted_text import console_of
 from elastic_ctr.runtime.child_process import children_without_interrupts, die_with_parent, end_pool
 from elastic_ctr.store import StoreError, open_source
-from elastic_ctr.store.source import Source
 from elastic_ctr.store.temporary import appearing
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import ranges
@@ -114,8 +113,10 @@ def analyze(
         refuse("there are no features: `data.format: clicks` holds feasigns, whose columns are not known")
     try:
         source = open_source(data.source.url, data.source.user)
-        names, files = _files(source, data, chosen=hours is not None)
-        found = _read(given, files, processes or len(os.sched_getaffinity(0)))
+        listing = complete_hours(source, data, chosen=hours is not None)
+        for split in listing.waiting:
+            typer.echo(f"{split} has no {data.donefile} yet and is left out", err=True)
+        found = _read(given, listing.files, processes or len(os.sched_getaffinity(0)))
         statistics = _checked(found, data)
         if output is not None:
             with appearing(output) as out:
@@ -130,7 +131,9 @@ def analyze(
         typer.echo(statistics.to_json())
     else:
         console_of(_PIPE_WIDTH).print(statistics_table(statistics))
-    typer.echo(f"{found.records:,} rows of {len(names)} hours, {names[0]} to {names[-1]}", err=True)
+    typer.echo(
+        f"{found.records:,} rows of {len(listing.hours)} hours, {listing.hours[0]} to {listing.hours[-1]}", err=True
+    )
     if refusals := found.refusals():
         typer.echo(refusals, err=True)
     vocabularies = (*short_vocabularies(given.features, statistics), *absent_vocabularies(given.features, statistics))
@@ -139,14 +142,6 @@ def analyze(
         typer.echo(f"note: {note}", err=True)
     if output is not None:
         typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)
-
-
-def _files(source: Source, data: Data, *, chosen: bool) -> tuple[list[str], dict[str, int]]:
-    """Return the complete hours, and their files with their sizes in bytes. Raises NothingToRead, StoreError."""
-    found = complete_hours(source, data, chosen=chosen)
-    for split in found.waiting:
-        typer.echo(f"{split} has no {data.donefile} yet and is left out", err=True)
-    return list(found.hours), found.files
 
 
 def _read(values: Values, files: dict[str, int], processes: int) -> Analysis:
