@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from elastic_ctr.formats.blocks import DamagedFile
@@ -20,7 +20,7 @@ from elastic_ctr.sources.streams.followed_file import (
     FollowedFileChanged,
     bytes_between,
 )
-from elastic_ctr.sources.streams.interface import Kept, Lines, Places, TopicBefore
+from elastic_ctr.sources.streams.interface import Kept, Lines, Places, Stream
 from elastic_ctr.sources.streams.recognition import Recognition
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 
@@ -33,18 +33,16 @@ _ABSENT_LOOKS = 3
 _SEARCHES, _SEARCH_PAUSE_SECONDS = 4, 1.0
 
 
-class FollowedFolder:
+class FollowedFolder(Stream):
     """The master recognises files in each listing. A trainer, which only reads ranges, finds each file by its identity."""
 
     unit = "bytes"
-    topic_before: TopicBefore | None = None
 
     def __init__(self, root: Path) -> None:
         self.url = f"file://{root}?follow"
         self._root = root
         self._known = Recognition(str(root))
         self._said = frozenset[str]()
-        self.notices: tuple[str, ...] = ()
 
     def know(self, places: Places) -> None:
         self._known.know(places)
@@ -133,12 +131,6 @@ class FollowedFolder:
             )
             yield from ((each, False) for each in files)
             yield from ((each, True) for each in files if each.inode != identity.inode)
-
-    def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
-        """Do nothing: another program owns the files and may delete them at any time."""
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
 
 def _lines(found: bytes, begin: int, start: int, following: int, gone: int = 0) -> Lines:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from elastic_ctr.runtime.auth import Tokens, bearer
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.sources.streams.interface import Kept, Lines, Places, TopicBefore
+from elastic_ctr.sources.streams.interface import Kept, Lines, Stream, TopicBefore
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
 from elastic_ctr.store.backend import cause_of
 
@@ -46,11 +46,10 @@ class _Refusal(BaseModel):
     error: str = Field(max_length=2000)
 
 
-class IntakeLog:
+class IntakeLog(Stream):
     """A stream of one partition whose offsets count lines. A new log has a partition of another name."""
 
     unit = "records"
-    notices: tuple[str, ...] = ()
 
     def __init__(
         self, netloc: str, retry: RetryPolicy | None = None, tokens: Tokens | None = None, *, own: bool = False
@@ -59,19 +58,12 @@ class IntakeLog:
         self.url = f"intake://{netloc}"
         self._origin = f"http://{netloc}"
         self._retry = retry or RetryPolicy()
-        self.topic_before: TopicBefore | None = None
         self._tokens = tokens
         self._own = own
         # Proxies of the environment are ignored: requests stay between pods.
         self._client = httpx.Client(
             trust_env=False, headers={"accept-encoding": "identity", "user-agent": "elastic-ctr"}
         )
-
-    def know(self, places: Places) -> None:
-        """Do nothing: partitions are recognised by their names."""
-
-    def files(self) -> dict[str, str]:
-        return {}
 
     def partitions(self) -> dict[str, Kept]:
         with self._asked("GET", "/v1/log", _LOOK_TIMEOUT) as answer:

@@ -90,21 +90,27 @@ class Lines:
 
 
 class Stream(Protocol):
-    """A log with offsets. Its methods raise StoreError; StoreUnavailable if the same call may succeed later."""
+    """A log with offsets. Its methods raise StoreError; StoreUnavailable if the same call may succeed later.
+
+    A stream that inherits from this class implements what differs from a log whose partitions keep their names, and whose owner
+    needs no reports. A bare `return` marks a method as not abstract.
+    """
 
     url: str
     unit: str
     """What offsets count: `records` or `bytes`."""
-    topic_before: TopicBefore | None
+    topic_before: TopicBefore | None = None
     """As of the last `partitions`, if there is one."""
-    notices: tuple[str, ...]
+    notices: tuple[str, ...] = ()
     """Sentences for operators about what is there and not read, as of the last `partitions`."""
 
-    def know(self, places: Places) -> None:
+    def know(self, places: Places) -> None:  # noqa: ARG002 (used by streams that override it)
         """Set the positions of the ledger before `partitions`. A followed folder needs them to recognise its files."""
+        return
 
     def files(self) -> dict[str, str]:
         """Return the identity of each partition's file, as of the last `partitions`, which `read` accepts; {} if names are enough."""
+        return {}
 
     def partitions(self) -> dict[str, Kept]:
         """Return every partition with the offsets that it keeps now."""
@@ -114,10 +120,13 @@ class Stream(Protocol):
         lines while the stream keeps them.
         """
 
-    def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
+    def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:  # noqa: ARG002
         """Report, for each partition, the first offset that a recovery may train again, and the first offset that no pass has yet."""
+        return
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close connections, if there are any."""
+        return
 
 
 def lines_of_messages(

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
-from elastic_ctr.sources.streams.interface import Kept, Lines, MadeAt, Places, TopicBefore, lines_of_messages
+from elastic_ctr.sources.streams.interface import Kept, Lines, MadeAt, Stream, lines_of_messages
 from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -42,12 +42,10 @@ _SETTINGS = {"ssl.ca.location": "caFile", "ssl.certificate.location": "certFile"
 _ABSENT = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 
 
-class KafkaTopic:
+class KafkaTopic(Stream):
     """Partitions are named `topic/number`. Offsets count messages of one or more lines each."""
 
     unit = "records"
-    notices: tuple[str, ...] = ()
-    topic_before: TopicBefore | None = None
 
     def __init__(self, brokers: str, topic: str, properties: Callable[[], Mapping[str, str]] = dict) -> None:
         """Raises the errors of `properties`, and StoreError for properties that cannot be used."""
@@ -99,12 +97,6 @@ class KafkaTopic:
     def _hear(self, error: KafkaError) -> None:
         if error.code() in _SECURITY or _ALERT in error.str():
             self._told = error
-
-    def know(self, places: Places) -> None:
-        """Do nothing: a topic's partitions keep their names."""
-
-    def files(self) -> dict[str, str]:
-        return {}
 
     def partitions(self) -> dict[str, Kept]:
         client = self._client
@@ -265,9 +257,6 @@ class KafkaTopic:
         if self._consumer is not None:
             self._consumer.close()
         self._consumer, self._told = None, None
-
-    def keep_from(self, needed: Mapping[str, int], following: Mapping[str, int]) -> None:
-        """Do nothing: the topic's retention is set at its brokers."""
 
     def close(self) -> None:
         if self._consumer is not None:
