@@ -50,7 +50,7 @@ class Master:
         return control.Acknowledgement()
 
 process.Engine, process.MasterClient = WithoutServers, Master
-process.Watchdog.start = lambda self: None
+process.ServerWatchdog.start = lambda self: None
 process.main()
 """
 
