@@ -23,5 +23,7 @@ class Listening(NamedTuple):
 
 def listening_sockets() -> list[Listening]:
     section = PAGE.read_text().partition("### Listening sockets")[2].partition("\n### ")[0]
-    rows = re.findall(r"^\| (\d+) \| `(\w+)\.([\w.]+)` \|[^|]*\|[^|]*\| (yes|no) \|", section, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| `(\w+)\.([\w.]+)`(?: \+ 1)? \|[^|]*\|[^|]*\| (yes|no) \|", section, re.MULTILINE)
+    lines = re.findall(r"^\| \d+ \|", section, re.MULTILINE)
+    assert len(rows) == len(lines), "a row of the table names no setting"
     return [Listening(int(port), block, key, here == "yes") for port, block, key, here in rows]
