@@ -47,7 +47,6 @@ from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
-from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import Store
 from elastic_ctr.store.versions.safeguards import (
     Refusal,
@@ -105,9 +104,7 @@ class CubeTransfer:
         self._scanning = asyncio.Lock()
         self._looked = asyncio.Event()
         self._began = time.monotonic()
-        self._clock = SteadyClock(0.0, _CLOCK_JUMP)
-        # The jumps of the clock, in seconds, by which the times in `state` are shifted.
-        self._followed = 0.0
+        self._clock_offset = time.time() - time.monotonic()
         self._revision = 0
         self._retention_at = 0.0
         self._stopping = False
@@ -180,8 +177,8 @@ class CubeTransfer:
     # Present state
 
     def now(self) -> float:
-        """Return unix seconds of a clock that is set only by `_follow_clock`, together with the times in `state`."""
-        return self._clock() + self._followed
+        """Return unix seconds by the monotonic clock, so that differences are exact. `_follow_clock` sets it with the times in `state`."""
+        return time.monotonic() + self._clock_offset
 
     @property
     def listening(self) -> bool:
@@ -333,9 +330,11 @@ class CubeTransfer:
                 self._decide()
 
     def _follow_clock(self) -> None:
-        self._clock()
-        if moved := self._clock.moved - self._followed:
-            self._followed += moved
+        # `SteadyClock` would not do: it passes each step below its bound on, and small steps add up.
+        moved = time.time() - self.now()
+        if abs(moved) > _CLOCK_JUMP:
+            log.warning("this machine's clock was set by %+.1f s; no wait becomes shorter or longer by it", moved)
+            self._clock_offset += moved
             if self.state is not None:
                 self.state = rules_of.with_clock_moved(self.state, moved)
 

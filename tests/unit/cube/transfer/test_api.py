@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -25,7 +26,6 @@ from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import serving
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
-from elastic_ctr.runtime.steady_clock import SteadyClock
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry
@@ -105,19 +105,23 @@ async def desk(root: Path, *, state_recovery_seconds: float = 0.05, **options: A
                 await running
 
 
-async def test_a_clock_that_is_set_moves_the_times_of_the_state_with_it(tmp_path: Path) -> None:
-    wall, up = 1000.0, 50.0
+@pytest.mark.parametrize("step", [3600.0, -3600.0, 1.5, -1.5])
+async def test_a_clock_that_is_set_changes_no_wait_however_small_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    wall, up = 1_000_000.0, 50.0
+    monkeypatch.setattr(controller, "time", SimpleNamespace(time=lambda: wall, monotonic=lambda: up))
     transfer = transfer_of(tmp_path)
-    transfer._clock = SteadyClock(0.0, 2.0, lambda: wall, lambda: up)
-    transfer.state = state_after_loss(None).model_copy(update={"complete_since": 990.0})
+    transfer.state = state_after_loss(None).model_copy(update={"complete_since": wall - 10})
 
-    wall, up = wall + 3601, up + 1
-    before = transfer.now()
-    transfer._follow_clock()
-    transfer._follow_clock()
+    for _ in range(10):
+        wall, up = wall + 1 + step, up + 1
+        transfer._follow_clock()
 
-    assert (before, transfer.now()) == (1001.0, 4601.0)
-    assert transfer.state.complete_since == 4590.0
+    assert transfer.state.complete_since is not None
+    assert transfer.now() - transfer.state.complete_since == pytest.approx(20)
+    # Times that people read follow the clock of the machine.
+    assert abs(transfer.now() - wall) <= 2
 
 
 async def test_while_it_listens_transfer_publishes_nothing_and_takes_reports(tmp_path: Path) -> None:
