@@ -40,8 +40,8 @@ class StreamWindow(StatusDocument):
 class CurrentPass(StatusDocument):
     id: str = Field(alias="pass", description="Its name.")
     state: str = Field(description="waiting, analyzing, checking, checked, training, evaluating, saving or stopped.")
-    epoch: int = Field(1, description="Its epoch, from 1.")
-    reason: str = Field("", description="Why it is stopped or repeated.")
+    epoch: int = Field(1, description="Its epoch, from 1; 0 before it is trained.")
+    reason: str = Field("", description="Why it is stopped.")
 
 
 class QualityFigures(StatusDocument):
@@ -109,7 +109,7 @@ class PassStatus(StatusDocument):
     ordinal: int = Field(description="Its number, from 1.")
     state: str = Field(description="As in `current`, or done.")
     epoch: int = Field(1, description="The current or last epoch.")
-    reason: str = Field("", description="Why it is stopped or repeated.")
+    reason: str = Field("", description="Why it is stopped.")
     records: int = Field(0, description="Accepted records.")
     refused: int = Field(0, description="Refused lines.")
     ignored: int = Field(0, description="Ignored features.")
@@ -170,7 +170,7 @@ class VersionStatus(StatusDocument):
     base: int | None = Field(None, description="The base that it depends on; its own number for a base.")
     parent: int | None = Field(None, description="The version that a delta changes.")
     ordinal: int = Field(0, alias="pass", description="The ordinal of its pass.")
-    state: str = Field(description="published, refused or abandoned, or a step before these.")
+    state: str = Field(description="published, refused or abandoned.")
     keys: int = Field(0, description="Keys in its own files.")
     at: float | None = Field(None, description="Unix seconds at which it was saved.")
     reason: str = Field("", description="Why the master refused it.")
@@ -195,7 +195,7 @@ class DamagedCheckpoint(StatusDocument):
 
 
 class RecoveryStatus(StatusDocument):
-    role: str = Field(description="trainer, pserver or training.")
+    role: str = Field(description="trainer, pserver, master, store or training.")
     reason: str = Field(description="The event.")
     at: float = Field(description="Unix seconds at which it was noticed.")
     seconds: float | None = Field(description="Seconds until training went on; null: under way.")

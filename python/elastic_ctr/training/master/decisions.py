@@ -74,7 +74,7 @@ class DecisionContext:
 
 
 class Part:
-    """A part of the coordinator. Its callers take the lock."""
+    """A part of the coordinator. Its callers take the lock, except those of a thread-safe part."""
 
     def __init__(self, context: DecisionContext) -> None:
         self._ledger = context.ledger
