@@ -139,9 +139,10 @@ def children_without_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
+        # In this order: with the handler back first, an interrupt in between would leave this thread without SIGINT.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if handles:
             signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if missed:
             signal.raise_signal(signal.SIGINT)
 

@@ -37,8 +37,15 @@ _BARE = re.compile(rb"\r[^\n]|(?<!\r)\n")
 _BARE_OR_FOLDED = re.compile(rb"\r[^\n]|(?<!\r)\n|\n[\t ]")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~%!$&'()*+;=]+)(?::[0-9]{0,5})?")
 _HUGE_CHUNK = re.compile(rb"[0-9A-Fa-f]{9}")
-# A chunk may have this much framing and twice its data. The excess of all chunks has the limit of a head.
-_USUAL_FRAMING = 16
+# A line before a chunk has its size in so many bytes. The rest of all lines may be as long as a head, and a share of the body.
+_SIZE_LINE_BYTES = 16
+_EXTENSION_SHARE = 32
+# Each chunk costs as much CPU as many bytes do: beyond so many chunks their mean size has a minimum.
+_SMALL_CHUNKS = 4096
+_LEAST_MEAN_CHUNK = 16
+_LONGEST_SENTENCE = 200
+# Seconds in which a client takes no byte of the last answer before its connection is aborted.
+_STALL_SECONDS = 15.0
 
 # A refusal is no fault of the role. uvicorn's warning for each one would let any client fill the log.
 _log = logging.getLogger("uvicorn.error.connection")
@@ -56,7 +63,7 @@ class ConnectionLimits:
     head_seconds: float = 75.0
     request_seconds: float | None = None
     idle_seconds: float = 75.0
-    linger_seconds: float = 2.0
+    linger_seconds: float = 1.0
 
 
 class StrictConnection(h11.Connection):
@@ -66,6 +73,8 @@ class StrictConnection(h11.Connection):
         super().__init__(h11.SERVER, limits.max_head_bytes)
         self.refusal = (400, "")
         self.body_bytes = 0
+        # True if the next answer is the connection's last.
+        self.ends = False
         # True if the client speaks HTTP/1.0 and requests that the connection stays open.
         self._kept_alive = False
         self._limits = limits
@@ -75,6 +84,10 @@ class StrictConnection(h11.Connection):
     def input_bytes(self) -> int:
         """Bytes that have arrived and are not read yet."""
         return len(self._receive_buffer)
+
+    def drop_input(self) -> None:
+        """Free the bytes that nothing reads any more."""
+        self._receive_buffer._extract(self.input_bytes)  # noqa: SLF001 (h11 has no public word for it)
 
     @property
     def reads_trailers(self) -> bool:
@@ -93,16 +106,21 @@ class StrictConnection(h11.Connection):
                     self._cstate.keep_alive = True
         except h11.RemoteProtocolError as wrong:
             # The error itself would keep this frame, and with it all input, until the garbage collector runs.
-            self.refusal = (wrong.error_status_hint, str(wrong))
+            # Some sentences of h11 end with the input.
+            self.refusal = (wrong.error_status_hint, str(wrong).partition(": bytearray(")[0][:_LONGEST_SENTENCE])
             raise
         if isinstance(event, h11.Data):
             self.body_bytes += len(event.data)
         return event
 
     def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
-        if self._kept_alive and isinstance(event, h11.Response) and b"connection" not in dict(event.headers):
+        if (
+            isinstance(event, h11.Response)
+            and (self.ends or self._kept_alive)
+            and b"connection" not in dict(event.headers)
+        ):
             # Without this header a client of HTTP/1.0 waits for the end of the connection.
-            headers = [*event.headers, (b"connection", b"keep-alive")]
+            headers = [*event.headers, (b"connection", b"close" if self.ends else b"keep-alive")]
             event = h11.Response(status_code=event.status_code, headers=headers, reason=event.reason)
         return super().send_with_data_passthrough(event)
 
@@ -114,9 +132,11 @@ class _Input(ReceiveBuffer):
         super().__init__()
         self._connection = connection
         self._max_bytes = max_bytes
-        self._framing = 0
-        # Bytes of a head whose lines are checked: a head may arrive a byte at a time.
+        self._chunks = self._excess = 0
+        # Bytes of a head or of trailers whose lines are checked: they may arrive a byte at a time.
         self._checked = 0
+        # True once the first line of the head is checked.
+        self._begun = False
 
     def maybe_extract_next_line(self) -> bytearray | None:
         """Return the line before a chunk, or None."""
@@ -127,19 +147,22 @@ class _Input(ReceiveBuffer):
             raise h11.LocalProtocolError("a chunk of the body begins with a line that has a CR or LF by itself")
         if _HUGE_CHUNK.match(line):
             raise h11.LocalProtocolError("a chunk of the body is larger than a body may be", 413)
-        self._framing += len(line)
-        if self._framing > self._max_bytes + _USUAL_FRAMING * self._connection.body_bytes:
+        body = self._connection.body_bytes
+        self._excess += max(len(line) - _SIZE_LINE_BYTES, 0)
+        if self._excess > self._max_bytes + body // _EXTENSION_SHARE:
             raise h11.LocalProtocolError("chunk extensions of the body are too long; send less", 431)
+        self._chunks += 1
+        if self._chunks > _SMALL_CHUNKS + body // _LEAST_MEAN_CHUNK:
+            raise h11.LocalProtocolError("the body has too many chunks for its size; send larger ones", 413)
         return line
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """Return the lines of a head or of trailers, or None if they are incomplete."""
         if self._connection.reads_trailers:
-            end = 0 if self._data.startswith(b"\r\n") else self._data.find(b"\r\n\r\n")
-            if _BARE.search(self._data if end < 0 else self._data[: end + 2]):
+            if not self._data.startswith(b"\r\n") and self._has_bare_end(_BARE):
                 raise h11.LocalProtocolError("a trailer of the body has a CR or LF by itself")
             return super().maybe_extract_lines()
-        self._framing = 0
+        self._chunks = self._excess = 0
         while self._data.startswith(b"\r\n"):
             # Blank lines before a request are skipped (RFC 9112, 2.2).
             self._extract(2)
@@ -148,16 +171,24 @@ class _Input(ReceiveBuffer):
         self._check_begun()
         return super().maybe_extract_lines()
 
-    def _check_begun(self) -> None:
-        """Refuse a head as soon as it cannot become one."""
-        data = self._data
-        end = data.find(b"\r\n\r\n")
+    def _has_bare_end(self, pattern: re.Pattern[bytes]) -> bool:
+        """True if `pattern` stands among the lines that are not checked yet. Raises LocalProtocolError for too many bytes."""
+        start = max(self._checked - 3, 0)
+        end = self._data.find(b"\r\n\r\n", start)
         if max(end, 0) > self._max_bytes:
             raise h11.LocalProtocolError("the head is too long", 431)
-        start, self._checked = max(self._checked - 2, 0), len(data) if end < 0 else 0
-        if _BARE_OR_FOLDED.search(data, start, self._checked or end + 2):
+        self._checked = len(self._data) if end < 0 else 0
+        return pattern.search(self._data, start, self._checked or end + 2) is not None
+
+    def _check_begun(self) -> None:
+        """Refuse a head as soon as it cannot become one."""
+        data, begun = self._data, self._begun
+        if self._has_bare_end(_BARE_OR_FOLDED):
             raise h11.LocalProtocolError("a line of the head does not end with CR LF, or is folded over two")
-        first = data.find(b"\r\n")
+        first = -1 if begun else data.find(b"\r\n")
+        self._begun = self._checked > 0 and (begun or first >= 0)
+        if begun:
+            return
         found = _REQUEST_LINE.fullmatch(data, 0, first) if first >= 0 else None
         if (first >= 0 and found is None) or (first < 0 and _NO_LINE.match(data, 0, _METHOD_BYTES)):
             raise h11.LocalProtocolError(
@@ -236,6 +267,8 @@ class HttpConnection(H11Protocol):
         self._phase: _Phase | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._half_closed = False
+        # Bytes that waited to be sent when the deadline began.
+        self._unsent = 0
 
     # -- asyncio
 
@@ -277,6 +310,7 @@ class HttpConnection(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self.watch()
+        self._close_if_half_closed()
 
     # -- uvicorn
 
@@ -286,7 +320,10 @@ class HttpConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._half_closed and self._phase is not _Phase.ANSWER:
+        self._close_if_half_closed()
+
+    def _close_if_half_closed(self) -> None:
+        if self._half_closed and self._phase not in (_Phase.ANSWER, _Phase.CLIENT):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (the signature of uvicorn)
@@ -298,9 +335,10 @@ class HttpConnection(H11Protocol):
 
     def shutdown(self) -> None:
         """Close a connection without a request at once: its client would not notice the end while input is dropped."""
-        if self._phase in (_Phase.REQUEST, _Phase.END):
+        if self._phase is _Phase.REQUEST or (self._phase is _Phase.END and not self.transport.get_write_buffer_size()):
             self.transport.abort()
         else:
+            self.conn.ends = True
             super().shutdown()
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -311,6 +349,10 @@ class HttpConnection(H11Protocol):
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer with a refusal, and read no further request: the beginning of the next one is unknown."""
         cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.response_complete and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE):
+            # The request was answered before its end: a second answer would be taken for that of the next one.
+            self.transport.close()
+            return
         if cycle is not None and not cycle.response_complete:
             if cycle.response_started:
                 self.transport.abort()
@@ -335,8 +377,12 @@ class HttpConnection(H11Protocol):
         if phase is self._phase:
             return
         self._phase = phase
+        self._start_deadline(phase)
+
+    def _start_deadline(self, phase: _Phase) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        self._unsent = self.transport.get_write_buffer_size()
         seconds = self._seconds_of(phase)
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._on_deadline)
 
@@ -347,7 +393,9 @@ class HttpConnection(H11Protocol):
             return self._idle_seconds
         if phase is _Phase.HEAD:
             return self.limits.head_seconds
-        return self.limits.linger_seconds if phase is _Phase.END else self.limits.request_seconds
+        if phase is _Phase.END:
+            return _STALL_SECONDS if self._unsent else self.limits.linger_seconds
+        return self.limits.request_seconds
 
     def _current_phase(self) -> _Phase:
         if self.transport.is_closing():
@@ -364,8 +412,17 @@ class HttpConnection(H11Protocol):
             self._refuse(408, "the request took too long to arrive; the connection is closed")
         elif self._phase is _Phase.REQUEST:
             self.transport.close()
+        elif self.transport.get_write_buffer_size() < self._unsent:
+            # The client reads, however slowly.
+            self._start_deadline(self._phase or _Phase.END)
         else:
             self.transport.abort()
+
+    def drop_input(self) -> None:
+        """Free what is read of a refused request, and what follows the last one."""
+        self.conn.drop_input()
+        if self.cycle is not None:
+            self.cycle.body = bytearray()
 
     @property
     def half_closed(self) -> bool:
@@ -407,6 +464,7 @@ class _LingeringTransport:
         if self.is_closing():
             return
         self._closing = True
+        self._connection.drop_input()
         if self._connection.half_closed:
             self._transport.close()
         else:

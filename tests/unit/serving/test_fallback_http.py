@@ -32,10 +32,15 @@ class Wire(asyncio.Transport):
         self.closing = False
         self.eof = False
         self.reading = True
+        # Bytes of what is written that the client has not read.
+        self.unread = 0
 
     def write(self, data: Any) -> None:
         assert not self.eof
         self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
 
     def is_closing(self) -> bool:
         return self.closing
@@ -225,6 +230,9 @@ async def test_a_client_that_does_not_read_is_not_read_either() -> None:
         (b"GET /" + b"y" * 70_000, 431),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: br\r\nContent-Length: 3\r\n\r\nabc", 415),
         (b"POST / HTTP/1.1\r\nHost: a\r\nExpect: miracles\r\nContent-Length: 3\r\n\r\n", 417),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx: a\nb\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx: " + b"y" * 70_000, 431),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"x" * 70_000 + b"\r\n", 431),
     ],
 )
 async def test_a_request_that_cannot_be_served_gets_one_sentence_and_its_connection_is_closed(
@@ -240,9 +248,50 @@ async def test_a_request_that_cannot_be_served_gets_one_sentence_and_its_connect
     await turns()
 
     assert statuses(wire.written) == [status] == refused
-    assert json.loads(wire.written.split(b"\r\n\r\n", 1)[1])["error"]
+    assert 0 < len(json.loads(wire.written.split(b"\r\n\r\n", 1)[1])["error"]) <= 200
     assert wire.eof
     assert door.pending_bytes == 0
+
+
+async def test_a_body_of_tiny_chunks_costs_no_more_than_its_bytes_allow() -> None:
+    connection, wire = connected(HttpFrontend(Echo()))
+    connection.data_received(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+    sent = 0
+    while not wire.eof and sent < 20_000:
+        connection.data_received(b"1\r\nx\r\n" * 100)
+        sent += 100
+
+    assert statuses(wire.written) == [413]
+    assert sent < 5_000
+
+
+async def test_an_answer_that_its_client_reads_slowly_is_not_cut_off() -> None:
+    connection, wire = connected(HttpFrontend(Echo()))
+    wire.unread = 100
+    connection.data_received(b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    await turns()
+
+    wire.unread = 50
+    connection._on_deadline()
+    read_on = wire.closing
+    connection._on_deadline()
+
+    assert (read_on, wire.closing) == (False, True)
+
+
+async def test_a_client_that_closed_its_half_and_reads_slowly_is_let_go_when_it_has_read_all() -> None:
+    connection, wire = connected(HttpFrontend(Echo()))
+    connection.data_received(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n")
+    connection.pause_writing()
+    connection.eof_received()
+    await turns()
+    unread = wire.closing
+
+    connection.resume_writing()
+    await turns()
+
+    assert (unread, wire.closing) == (False, True)
 
 
 async def test_a_client_that_waits_for_leave_to_send_gets_it() -> None:
@@ -464,6 +513,22 @@ async def test_an_idle_client_does_not_delay_a_stopping_frontend(listening: Call
     await stopping
 
     assert rest == b""
+
+
+async def test_an_idle_client_that_is_handed_over_in_the_drain_does_not_delay_it(listening: Callable[..., Any]) -> None:
+    door, _ = await listening(Echo(), Limits(drain_idle_seconds=0.05))
+    door.begin_drain(20)
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    far.setblocking(False)
+    await door.adopt_connection(near, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n")
+    reader, writer = await asyncio.open_connection(sock=far)
+
+    answer = await read_all(reader)
+    writer.close()
+
+    assert statuses(answer) == [200]
+    assert b"connection: close" in answer
 
 
 async def connects(port: int) -> bool:

@@ -11,7 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -139,6 +139,7 @@ class HttpFrontend:
 
     def __post_init__(self) -> None:
         self.stopping = False
+        self._drain_seconds = self.limits.idle_seconds
         self.pending_bytes = 0
         self._config = Config(
             self._application,
@@ -157,9 +158,10 @@ class HttpFrontend:
         self.connections = self._state.connections
 
     def new_connection(self, received: bytes = b"") -> HttpConnection:
-        return HttpConnection(
-            self._config, self._state, {}, limits=self.limits, received=received, refused=self.refused
-        )
+        limits = self.limits
+        if self.stopping:
+            limits = replace(limits, idle_seconds=self._drain_seconds)
+        return HttpConnection(self._config, self._state, {}, limits=limits, received=received, refused=self.refused)
 
     async def adopt_connection(self, peer: socket.socket, came: bytes) -> None:
         """Take over a connection that another frontend has accepted, with the bytes already read from it. Raises OSError."""
@@ -169,8 +171,9 @@ class HttpFrontend:
         """Make every further answer the last of its connection; `stop` must follow."""
         if not self.stopping:
             self.stopping = True
+            self._drain_seconds = min(self.limits.drain_idle_seconds, grace_seconds / 2)
             for connection in self._open():
-                connection.begin_drain(min(self.limits.drain_idle_seconds, grace_seconds / 2))
+                connection.begin_drain(self._drain_seconds)
 
     async def stop(self, grace_seconds: float) -> None:
         """Answer the requests under way, and those that idle clients send during the drain; then close.
