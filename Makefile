@@ -39,7 +39,7 @@ LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashe
 BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo stream-demo package images test-images cluster-images kind-up kind-load cluster-test cluster-nightly kind-down test nightly test-unit test-chart check format generate lock bench fuzz house clean
+.PHONY: help setup setup-dev demo stream-demo package images images-before test-images cluster-images kind-up kind-load cluster-test cluster-nightly kind-down test nightly test-unit test-chart check format generate lock bench fuzz house clean
 
 ##@ Use
 help: ## Show this help
@@ -74,6 +74,10 @@ images: ## Build the images of cube, trainer and serving as elastic-ctr/NAME:$(T
 	$(BUILD) --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --file images/trainer/Dockerfile --tag $(IMAGES)/trainer:$(TAG) . && wait $$!
 	@$(BUILD) --build-arg TRAINER_IMAGE=$(IMAGES)/trainer:$(TAG) --file images/serving/Dockerfile --tag $(IMAGES)/serving:$(TAG) .
 	@DOCKER=$(DOCKER) images/sizes $(IMAGES) $(TAG) $(PYTHON_IMAGE)
+
+images-before: ## Build the images of the commit ELASTIC_CTR_BEFORE as elastic-ctr/NAME:before, for `make kind-load TAG=before` and its upgrade
+	@rm -rf build/before && mkdir -p build/before && git archive $(ELASTIC_CTR_BEFORE) | tar -x -C build/before
+	@$(MAKE) -C build/before images TAG=before
 
 test-images: setup-dev ## Test the images that `make images` built: their contents, and that every role starts
 	@ELASTIC_CTR_IMAGES=$(IMAGES) ELASTIC_CTR_TAG=$(TAG) DOCKER=$(DOCKER) $(BIN)/python -m pytest tests/images

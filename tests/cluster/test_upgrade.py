@@ -1,5 +1,6 @@
 """From the chart before to this one, from one pod template to another, back again: answers go on."""
 
+import os
 import subprocess
 import tarfile
 import time
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from cluster.conftest import BUILD, CUBE_IMAGE, ROOT
+from cluster.conftest import BUILD, CUBE_IMAGE, ROOT, TWICE, small_values
 from cluster.faults import can_kill, delete, send_signal
-from cluster.kube import Kube, eventually
+from cluster.hadoop import ClickLogs, Hadoop
+from cluster.kube import Kube, eventually, name_of
 from cluster.load import Load, all_right, asked
-from cluster.release import Release, ledger_adds_up
+from cluster.release import CHART, Release, Values, ledger_adds_up, merged, released
+from elastic_ctr.training.master.ledger.ledger_file import MIGRATIONS
 
 pytestmark = pytest.mark.upgrade
 
@@ -24,10 +27,18 @@ def _git(*command: str) -> str:
     return done.stdout.strip()
 
 
+BEFORE = os.environ.get("ELASTIC_CTR_BEFORE", "")
+NAMESPACE_BEFORE = "elastic-ctr-before"
+HOURS = ("20200401/00", "20200401/01")
+LEDGER_SCHEMA = "import sqlite3; print(sqlite3.connect('/var/lib/elastic-ctr/master/ledger.db').execute('pragma user_version').fetchone()[0])"
+
+
 @pytest.fixture(scope="session")
 def chart_before() -> Path:
-    """That of the last tag, else of the commit before the last that touched charts/."""
-    commit = _git("describe", "--tags", "--abbrev=0") or _git("rev-list", "-1", "--skip=1", "HEAD", "--", "charts")
+    """The chart of ELASTIC_CTR_BEFORE, of the last tag, or of the commit before the last that touched charts/."""
+    commit = (
+        BEFORE or _git("describe", "--tags", "--abbrev=0") or _git("rev-list", "-1", "--skip=1", "HEAD", "--", "charts")
+    )
     if not commit:
         pytest.skip("the history of this checkout has no chart before this one")
     packed = subprocess.run(
@@ -138,6 +149,55 @@ def test_the_chart_before_is_upgraded_and_rolled_back_while_answers_go_on(
     tell(before=str(chart_before), seconds=seconds, totals=totals)
     assert doubled.token() == token
     all_right(totals)
+
+
+# `make test` has tests/unit/training/master/test_ledger.py, with a ledger that an earlier release has written.
+@pytest.mark.nightly
+@pytest.mark.skipif(
+    not BEFORE, reason="needs ELASTIC_CTR_BEFORE, a commit whose images are there: make images-before kind-load"
+)
+@pytest.mark.timeout(1200)
+def test_a_release_of_the_images_before_is_upgraded_under_load_and_its_ledger_goes_on(
+    kube: Kube, hadoop: Hadoop, chart_before: Path, workers: list[str], tell: Callable[..., None]
+) -> None:
+    clicks = ClickLogs(hadoop, "/before", BUILD / "hours")
+    for hour in HOURS:
+        clicks.publish(hour, 20_000)
+    service: Values = {"serving": {"service": {"type": "ClusterIP", "nodePort": None}}}
+    values = merged(merged(small_values(hadoop.url, clicks.path), TWICE), service)
+    with released(
+        Release(kube, "ctr", NAMESPACE_BEFORE, BUILD / "values", chart=chart_before),
+        merged(values, {"image": {"tag": "before"}}),
+    ) as release:
+        release.wait_live()
+        release.wait_rolled_out()
+        release.wait_settled()
+        old = release.wait_passes(len(HOURS))
+        schema = [_ledger_schema(release)]
+        with asked(release, CUBE_IMAGE, workers[-1]) as load:
+            release.upgrade(values, chart=CHART)
+            release.wait_rolled_out()
+            release.wait_settled()
+            schema.append(_ledger_schema(release))
+            hour, records = clicks.publish_after(old, 20_000)
+            new, trained = release.wait_trained(hour)
+            release.wait_settled()
+            totals = load.stop()
+
+    tell(before=BEFORE, schema=schema, totals=totals, ledger=new["ledger"])
+    all_right(totals)
+    assert schema == [0, len(MIGRATIONS)]
+    assert trained["records"] == records
+    assert new["ledger"]["trained"] == old["ledger"]["trained"] + records
+    assert new["ledger"]["rolledBack"] == old["ledger"]["rolledBack"]
+    done = {each["pass"]: each["records"] for each in new["passes"]}
+    assert {each["pass"]: each["records"] for each in old["passes"]}.items() <= done.items()
+    ledger_adds_up(new)
+
+
+def _ledger_schema(release: Release) -> int:
+    pod = name_of(release.pod("master"))
+    return int(release.kube.exec(release.namespace, pod, "master", "/opt/elastic-ctr/bin/python", "-c", LEDGER_SCHEMA))
 
 
 @pytest.mark.nightly
