@@ -29,7 +29,7 @@ from bench.training_networks import QUICK_ROWS, measure_networks
 from bench.training_networks import ROWS as ROWS_OF_NETWORKS
 from bench.training_pipeline import COMMAND, between, pipeline
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.features import input_of
+from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import TrainerConfig

@@ -11,7 +11,7 @@ import yaml
 from chart.rendering import CHART, SMALLEST, Renderer, merged
 from chart.role_settings import files
 from chart.verdicts import of_the_early_check
-from elastic_ctr.config.features import input_of
+from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.networks import NETWORKS

@@ -9,7 +9,7 @@ import yaml
 from chart.cases import CASES, CLICKS_BY_HTTP, CLICKS_JOINED
 from chart.rendering import CHART, EXAMPLES, SMALLEST, Rendered, Renderer, merged, on_top_of_smallest, read
 from chart.role_settings import CLASSES, CONFIG, config_text, files
-from elastic_ctr.config.features import input_of
+from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.config.helm_yaml import Loader
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import Auth, TrainingMember

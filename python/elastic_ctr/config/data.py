@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, field_valida
 from pydantic.config import JsonDict
 
 from elastic_ctr.config.kafka import Kafka
-from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share, text_of
+from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share, SlotName, text_of
 from elastic_ctr.config.stream_address import is_stream
 from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
 from elastic_ctr.formats.slots import SlotList
@@ -36,8 +36,6 @@ def _slot_names(given: object) -> tuple[str, ...]:
         return tuple(SlotList.parse([text_of("a slot", each) for each in given]).names)
     raise ValueError("slots is a list of texts, or one text with a slot a line")
 
-
-SlotName = Annotated[str, BeforeValidator(lambda given: text_of("a slot", given))]
 
 # The chart's schema for fields whose validators are Python code.
 _SLOTS_SCHEMA: JsonDict = {

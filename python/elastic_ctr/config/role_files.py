@@ -7,7 +7,8 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.features import Features, check_late_clicks, input_of
+from elastic_ctr.config.feature_rules import check_late_clicks, input_of
+from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import (
     CubePodConfig,

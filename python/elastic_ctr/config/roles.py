@@ -6,8 +6,18 @@ import re
 
 from pydantic import Field, field_validator
 
-from elastic_ctr.config.data import SlotName
-from elastic_ctr.config.section import EXACT, AutoCount, Count, Hours, OptionalPort, Port, Seconds, Section, Share
+from elastic_ctr.config.section import (
+    EXACT,
+    AutoCount,
+    Count,
+    Hours,
+    OptionalPort,
+    Port,
+    Seconds,
+    Section,
+    Share,
+    SlotName,
+)
 
 MAX_ABS_DIFF = 1e-5
 """Above the rounding differences between machines for the same sample."""
@@ -320,6 +330,14 @@ class ServingConfig(ServingSettings):
 
     scratch_dir: str = "/var/lib/elastic-ctr/serving"
     max_batch_rows: Count = 8192
+
+
+class ServingWorkerConfig(Section):
+    """Settings that serving gives to each of its workers."""
+
+    host: str
+    serving: ServingConfig
+    cube: CubePodConfig
 
 
 class ScoringSettings(Section):

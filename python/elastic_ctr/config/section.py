@@ -27,6 +27,9 @@ def text_of(what: str, given: object) -> str:
     raise ValueError(f"{what} is text, and {json.dumps(given, default=str)} is none to YAML; write it in quotes")
 
 
+SlotName = Annotated[str, BeforeValidator(lambda given: text_of("a slot", given))]
+
+
 def _auto_or_count(given: object) -> object:
     if given == "auto" or (isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= EXACT):
         return given

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.features import ALTERNATIVES, Features, check_features, check_has_keys, check_late_clicks
+from elastic_ctr.config.feature_rules import check_features, check_has_keys, check_late_clicks
+from elastic_ctr.config.features import ALTERNATIVES, Features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, refusal
 from elastic_ctr.config.own_network import OWN, OwnNetwork

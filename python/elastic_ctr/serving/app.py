@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from elastic_ctr.config.role_files import ServingFile
+from elastic_ctr.config.roles import ServingWorkerConfig
 from elastic_ctr.cube.release import ReaderReport
 from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.auth import Tokens
@@ -46,7 +47,9 @@ class ServingProcess:
         # Files of an earlier process may be incomplete. The folder itself stays, because it may be a mount.
         for old in (*scratch.glob("version-*"), *scratch.glob("worker-*")):
             shutil.rmtree(old, ignore_errors=True)
-        self.workers = WorkerPool(config, self._on_not_held)
+        self.workers = WorkerPool(
+            ServingWorkerConfig(host=config.host, serving=serving, cube=config.cube), self._on_not_held
+        )
         self.rollout = Rollout(store, scratch, self.workers)
         self.click_freshness = ClickFreshness()
         self.rollout.switched = lambda version: self.click_freshness.answers(version, time.time())

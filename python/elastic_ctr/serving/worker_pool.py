@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.config.role_files import ServingFile
+from elastic_ctr.config.roles import ServingWorkerConfig
 from elastic_ctr.runtime import process_pool
 from elastic_ctr.runtime.process_pool import ProcessPool
 from elastic_ctr.serving.worker_counters import Counters
@@ -60,7 +60,7 @@ class WorkerPool(ProcessPool[ServingWorker]):
     The owner sets `on_start`, which is called for each new worker. `on_not_held` is called when cube has unloaded a worker's version.
     """
 
-    def __init__(self, config: ServingFile, on_not_held: Callable[[ServingWorker], None]) -> None:
+    def __init__(self, config: ServingWorkerConfig, on_not_held: Callable[[ServingWorker], None]) -> None:
         super().__init__(config.serving.workers + 1, self._start_worker, self._use_worker)
         self._checker_index = config.serving.workers
         self._config = config

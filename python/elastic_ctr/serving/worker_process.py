@@ -26,7 +26,7 @@ import orjson
 import uvloop
 
 import elastic_ctr
-from elastic_ctr.config.role_files import ServingFile
+from elastic_ctr.config.roles import ServingWorkerConfig
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.formats.cells import cells_of
@@ -71,7 +71,7 @@ Doubles = npt.NDArray[np.float64]
 class WorkerProcess:
     """Owns the batches, the frontends and the cube clients of this process."""
 
-    def __init__(self, config: ServingFile, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, config: ServingWorkerConfig, writer: asyncio.StreamWriter) -> None:
         self._config = config
         serving = config.serving
         self._writer = writer
@@ -402,7 +402,7 @@ def _freeze_gc() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-async def _main(control: int, config: ServingFile) -> None:
+async def _main(control: int, config: ServingWorkerConfig) -> None:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=16 << 20)
     try:
         await WorkerProcess(config, writer).run(reader)
@@ -415,7 +415,7 @@ def main() -> None:
     for name in ("parent", "control", "index", "nice"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--config", type=ServingFile.model_validate_json, required=True)
+    parser.add_argument("--config", type=ServingWorkerConfig.model_validate_json, required=True)
     given = parser.parse_args()
     die_with_parent(given.parent)
     os.nice(given.nice)

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from config.test_values_file import merged
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.features import Features, input_of
+from elastic_ctr.config.feature_rules import input_of
+from elastic_ctr.config.features import Features
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.values_file import Values, sentences
 from elastic_ctr.operate.cli.local import load_values

@@ -11,9 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from elastic_ctr.config.model import Model
-from elastic_ctr.config.role_files import ServingFile
-from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
+from elastic_ctr.config.roles import CubePodConfig, ServingConfig, ServingWorkerConfig
 from elastic_ctr.cube.client.connection import CubeUnavailable
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
@@ -79,12 +77,10 @@ class Parent:
 async def started(gate: threading.Event, taken: int | None = None) -> AsyncIterator[tuple[WorkerProcess, Parent]]:
     with bind("127.0.0.1", 0, share=True) as reserved:
         port = taken or reserved.getsockname()[1]
-        config = ServingFile(
-            model=Model(),
-            store=StoreConfig(),
+        config = ServingWorkerConfig(
+            host="127.0.0.1",
             serving=ServingConfig(port=port, grpc_port=0, max_instances=64, max_body_bytes=1 << 20, max_batch_rows=64),
             cube=CubePodConfig(),
-            transfer_address="127.0.0.1:1",
         )
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs)

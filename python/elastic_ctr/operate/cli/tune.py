@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from elastic_ctr.config.features import input_of
+from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.values_file import Values

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from elastic_ctr.config.features import input_of
+from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values

@@ -24,7 +24,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.features import Features, Numeric, input_of
+from elastic_ctr.config.feature_rules import input_of
+from elastic_ctr.config.features import Features, Numeric
 from elastic_ctr.config.model import Model, ModelInput, digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.section import Section

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from elastic_ctr.config.features import input_of
+from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.formats.line import parse_line
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.operate.cli.local import load_values

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from credentials import auth, tokens
-from elastic_ctr.config.features import Features, input_of
+from elastic_ctr.config.feature_rules import input_of
+from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Dense, Model, ModelInput, digest_of_model
 from elastic_ctr.config.role_files import MasterFile, TrackingServerSettings
 from elastic_ctr.config.roles import MasterConfig
