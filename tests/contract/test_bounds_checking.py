@@ -7,17 +7,14 @@ code has passed, as `bounds_checked.json` records, is checked again by `make nig
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 
 from contract.compiled_modules import UNIT_TESTS, have_passed
 from fuzz.__main__ import NAMES
+from fuzz.checked_code import ROOT, checked_code
 
-ROOT = Path(__file__).parents[2]
-# Machine code with checks must not mix with that without: a cache of its own, kept between runs.
-CACHE = {"NUMBA_CACHE_DIR": str(ROOT / "build" / "numba-boundscheck")}
 PASSED = have_passed()
 # Files are written, YAML is read by Python, each input has a connection of its own.
 SLOW = {
@@ -36,7 +33,8 @@ def checked(run: str) -> ParameterSet:
 def test_no_compiled_code_leaves_its_memory(tests: str) -> None:
     files = [f"tests/unit/{name}.py" for name in UNIT_TESTS[tests]]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
-    env = {**os.environ, **CACHE, "NUMBA_BOUNDSCHECK": "1"}
+    # Machine code with checks must not mix with that without.
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(checked_code()), "NUMBA_BOUNDSCHECK": "1"}
 
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
@@ -51,7 +49,7 @@ def test_no_input_breaks_a_parser(name: str) -> None:
 
     done = subprocess.run(
         [sys.executable, "-m", "fuzz", "--only", name, "--inputs", str(inputs)],
-        cwd=ROOT / "tests", env={**os.environ, **CACHE}, capture_output=True, text=True, check=False,
+        cwd=ROOT / "tests", capture_output=True, text=True, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr

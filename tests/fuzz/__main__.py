@@ -11,9 +11,9 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from fuzz.checked_code import ROOT, checked_code
+
 NAMES = (
     "cube-server",
     "cube-client",
@@ -67,8 +67,7 @@ def main() -> int:
         for name in given.only:
             run(name, given.inputs, given.seed)
         return 0
-    cache = ROOT / "build" / "numba-boundscheck"
-    env = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)}
+    env = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(checked_code())}
     failed = []
     for name in given.only:
         command = [sys.executable, "-m", "fuzz", "--here", "--only", name]
