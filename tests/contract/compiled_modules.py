@@ -7,7 +7,6 @@ python -m contract.compiled_modules DIGESTS  # records that these runs have pass
 import ast
 import hashlib
 import json
-import re
 import sys
 from collections.abc import Iterable
 from functools import cache
@@ -19,6 +18,15 @@ _ROOT = Path(__file__).parents[2]
 _RECORD = Path(__file__).with_name("bounds_checked.json")
 # Where a run's imports are looked for, as Python and pytest do.
 _PATH = (_ROOT / "python", _ROOT / "tests", _ROOT / "tests" / "unit")
+# Product files of these rooms count for unit tests: machine code, and the tables, rows and transforms in Python that it follows.
+_ROOMS = ("cube", "features", "formats", "machine_code")
+# How a run is started, and with what.
+_RUNNERS = frozenset(
+    _ROOT / "tests" / name
+    for name in (
+        "conftest.py", "contract/test_bounds_checking.py", "fuzz/__main__.py", "fuzz/checked_code.py", "fuzz/targets.py",
+    )
+)  # fmt: skip
 # Unit tests of compiled code, by run.
 UNIT_TESTS = {
     "dictionary": tuple(f"cube/dictionary/test_{name}" for name in ("kernel", "table", "perfect_hash", "value_kinds")),
@@ -67,28 +75,27 @@ def _with_imports(files: Iterable[Path]) -> set[Path]:
     return found
 
 
-def _is_compiled(file: Path) -> bool:
-    return re.search(r"elastic_ctr\.machine_code|^import numba", file.read_text(), re.MULTILINE) is not None
-
-
-def _files_of(run: str) -> set[Path]:
-    """A fuzzer feeds parsers in Python, too. What else unit tests use has no influence on the machine code that they run."""
+def files_of(run: str) -> set[Path]:
+    """A fuzzer feeds parsers in Python, too. Unit tests run machine code over rows and addresses that the rooms above it build; the rest
+    of what they use has no influence on it.
+    """
     if run in NAMES:
         [fuzzer] = [
             file for file in (_ROOT / "tests" / "fuzz").glob("[!_]*.py") if f'name = "{run}"' in file.read_text()
         ]
-        return _with_imports([fuzzer])
-    tests = [_ROOT / "tests" / "unit" / f"{name}.py" for name in UNIT_TESTS[run]]
-    every = _with_imports(tests)
-    product = _ROOT / "python"
-    compiled = [file for file in every if file.is_relative_to(product) and _is_compiled(file)]
-    return _with_imports(compiled) | {file for file in every if not file.is_relative_to(product)}
+        return _with_imports([fuzzer]) | _RUNNERS
+    every = _with_imports(_ROOT / "tests" / "unit" / f"{name}.py" for name in UNIT_TESTS[run])
+    product = _ROOT / "python" / "elastic_ctr"
+    return {
+        file for file in every if not file.is_relative_to(product) or file.relative_to(product).parts[0] in _ROOMS
+    } | _RUNNERS
 
 
 def digest(run: str) -> str:
-    """Of the code of one run: its tests, what they run, the constants that machine code is compiled with, and all packages."""
-    lines = [f"{file.relative_to(_ROOT)} {_program(file)[0]}" for file in _files_of(run)]
+    """Of the code of one run: its tests, what they run, the constants that machine code is compiled with, all packages, and Python."""
+    lines = [f"{file.relative_to(_ROOT)} {_program(file)[0]}" for file in files_of(run)]
     lines += [line for line in (_ROOT / "requirements" / "dev.txt").read_text().splitlines() if "==" in line]
+    lines.append("Python {}.{}".format(*sys.version_info[:2]))
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 

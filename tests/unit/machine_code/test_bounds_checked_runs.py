@@ -1,8 +1,43 @@
-"""The folder where machine code with bounds checks is kept."""
+"""Which files decide whether machine code is run with bounds checks again, and the folder where that code is kept."""
 
+import sys
 from pathlib import Path
 
+import pytest
+
+from contract.compiled_modules import UNIT_TESTS, digest, files_of
+from fuzz.__main__ import NAMES
 from fuzz.checked_code import checked_code
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("run", "builds"),
+    [
+        ("dictionary", "cube/dictionary/table.py"),
+        ("builder", "cube/builder/part.py"),
+        ("formats", "formats/readers/text.py"),
+        ("features", "features/transforms/transformer.py"),
+    ],
+)
+def test_a_file_that_builds_the_rows_of_a_kernel_belongs_to_its_run(run: str, builds: str) -> None:
+    assert ROOT / "python" / "elastic_ctr" / builds in files_of(run)
+
+
+@pytest.mark.parametrize("run", [*UNIT_TESTS, *NAMES])
+def test_what_starts_a_run_belongs_to_it(run: str) -> None:
+    starts = ("conftest.py", "contract/test_bounds_checking.py", "fuzz/__main__.py", "fuzz/targets.py")
+
+    assert {ROOT / "tests" / name for name in starts} <= files_of(run)
+    assert all(file.is_file() for file in files_of(run))
+
+
+def test_another_python_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest("dictionary")
+    monkeypatch.setattr(sys, "version_info", (3, 99, 0, "final", 0))
+
+    assert digest("dictionary") != before
 
 
 def test_machine_code_of_other_sources_goes_and_that_of_the_same_sources_stays(tmp_path: Path) -> None:
