@@ -17,8 +17,6 @@ from elastic_ctr.operate.local import network_trial
 from elastic_ctr.operate.local.network_check import CheckRefused, try_network
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-network" / "my_network.py"
-# tests/unit/operate/cli has the command, and tests/pipeline/test_own_network.py trains and serves the example.
-pytestmark = pytest.mark.nightly
 SETTINGS = {"pairs": [[0, 1], [0, 2]], "layers": [8], "dropout": 0.2}
 
 
@@ -44,6 +42,8 @@ def test_the_example_is_trained_exported_and_scored_by_serving_as_by_the_trainer
     assert found.training_microseconds > 0 < found.prediction_microseconds
 
 
+# tests/unit/operate/local/test_network_check.py has another process that is killed.
+@pytest.mark.nightly
 def test_a_network_that_kills_its_process_is_refused_with_the_signal() -> None:
     source = "import os\nos.kill(os.getpid(), 9)\ndef logit(inputs, settings): ...\n"
 
@@ -51,6 +51,8 @@ def test_a_network_that_kills_its_process_is_refused_with_the_signal() -> None:
         try_network(values(source))
 
 
+# tests/unit/operate/local/test_network_check.py refuses a difference; the first test here computes one.
+@pytest.mark.nightly
 def test_scores_that_differ_are_noticed(tmp_path: Path) -> None:
     """The export of one network beside the scores of another."""
     spec: dict[str, Any] = {"input": {"slots": ["a"]}, "scratch": str(tmp_path)}
@@ -90,6 +92,8 @@ os._exit(0)
     assert found[1] == pytest.approx(1e-3, abs=1e-6)
 
 
+# tests/unit/operate/cli/test_network.py has the JSON of a refusal; nothing in CI has a file that prints.
+@pytest.mark.nightly
 def test_the_output_of_a_network_file_goes_to_stderr_and_stdout_has_the_json_alone(tmp_path: Path) -> None:
     (tmp_path / "my_network.py").write_text(
         'def logit(inputs, settings):\n    print("width", inputs.pooled.shape[1])\n    return inputs.pooled\n'
@@ -111,6 +115,8 @@ def test_the_output_of_a_network_file_goes_to_stderr_and_stdout_has_the_json_alo
     assert "width 27" in done.stderr
 
 
+# tests/unit/operate/local/test_network_check.py stops a check.
+@pytest.mark.nightly
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     (tmp_path / "my_network.py").write_text(
         f"import pathlib, time\npathlib.Path({str(tmp_path / 'loads')!r}).touch()\ntime.sleep(600)\ndef logit(inputs, settings): ...\n"
