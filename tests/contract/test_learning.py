@@ -35,8 +35,6 @@ def steps_of(tmp_path: Path, gradient_merge: int) -> float:
     return round(math.log(row.rest[4]) / math.log(0.999)) - 1
 
 
-# When Paddle's servers merge gradients; nothing of ours decides it but one setting.
-@pytest.mark.nightly
 def test_the_servers_make_a_step_of_nearly_each_batch_unless_gradients_are_merged(tmp_path: Path) -> None:
     alone, merged = steps_of(tmp_path / "1", 1), steps_of(tmp_path / "12", 12)
 

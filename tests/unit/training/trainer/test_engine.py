@@ -3,10 +3,12 @@
 from types import SimpleNamespace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.training.model.score_counter import ScoreCounter
+from elastic_ctr.training.trainer import engine as module
 from elastic_ctr.training.trainer.engine import Engine, EngineBroken
 
 
@@ -63,3 +65,26 @@ def test_no_record_is_to_blame_where_the_network_has_no_number_for_one_without_k
 
     with pytest.raises(RuntimeError, match="the network has values that are not numbers, so the training has diverged"):
         engine.unpredictable(None)
+
+
+@pytest.mark.parametrize(("keys", "pieces"), [(7, [3, 3, 1]), (6, [3, 3]), (2, [2]), (0, [])])
+def test_many_keys_are_pulled_in_pieces_that_an_answer_of_the_server_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, keys: int, pieces: list[int]
+) -> None:
+    engine = Engine.__new__(Engine)
+    engine._model = Model(embedding_dim=4)
+    asked: list[int] = []
+
+    def pulled(_: Engine, some: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+        asked.append(len(some))
+        return np.repeat(some.astype(np.float32)[:, None], 4, axis=1)
+
+    monkeypatch.setattr(Engine, "_pulled", pulled)
+    # Three rows of four float32, and a part of a fourth.
+    monkeypatch.setattr(module, "_PULLED_BYTES", 3 * 16 + 15)
+
+    found = engine.pull(np.arange(100, 100 + keys, dtype=np.uint64))
+
+    assert asked == pieces
+    assert found.dtype == np.float32
+    assert found.tolist() == [[key] * 4 for key in range(100, 100 + keys)]
