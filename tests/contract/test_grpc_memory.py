@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -16,6 +16,7 @@ from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.frontends.grpc import SERVICE
 from elastic_ctr.store import FileStore
 from ports import free_port
+from serving.growing import SMALL_THAT_GROW, nested, request_of
 
 # pytest finds fixtures by the names of a module.
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
@@ -31,33 +32,10 @@ def peak_mib(pid: int) -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def nested(field: int, inside: bytes) -> bytes:
-    length, size = len(inside), b""
-    while length > 127:
-        size += bytes([length & 127 | 128])
-        length >>= 7
-    return bytes([field << 3 | 2]) + size + bytes([length]) + inside
-
-
-def request_of(inside: bytes) -> bytes:
-    return nested(1, b"ctr") + nested(5, nested(1, b"line") + nested(2, b"BYTES") + inside)
-
-
 BYTES = 32 * MIB
-SMALL_THAT_GROW: dict[str, Callable[[], bytes]] = {
-    "empty inputs": lambda: nested(1, b"ctr") + b"\x2a\x00" * (BYTES // 2),
-    "empty raw entries": lambda: nested(1, b"ctr") + b"\x3a\x00" * (BYTES // 2),
-    "empty lines": lambda: request_of(nested(5, b"\x42\x00" * (BYTES // 2))),
-    "a packed shape": lambda: request_of(nested(3, bytes(BYTES))),
-    "packed numbers": lambda: request_of(nested(5, nested(5, bytes(BYTES)))),
-    "numbers one by one": lambda: request_of(nested(5, b"\x28\x00" * (BYTES // 2))),
-    "parameters of an output": lambda: nested(1, b"ctr") + nested(6, b"\x12\x00" * (BYTES // 2)),
-    "behind a group": lambda: b"\x7b\x7c" + b"\x2a\x00" * (BYTES // 2),
-    "raw elements": lambda: request_of(nested(3, b"\x01")) + nested(7, bytes(BYTES)),
-}
 
 
-# As test_json_memory.py.
+# tests/unit/serving/test_grpc_frontend.py refuses such messages before they are parsed; here their memory is measured.
 @pytest.mark.nightly
 async def test_requests_that_would_grow_in_memory_are_refused_and_others_are_answered_meanwhile(
     exports: dict[int, Exported], cube: Cube, store: FileStore, transfer: Transfer, scratch: Path
@@ -76,7 +54,7 @@ async def test_requests_that_would_grow_in_memory_are_refused_and_others_are_ans
             await running.until(lambda: not worker.watchdog.busy)
             before = peak_mib(worker.process.pid)
             for name, made in SMALL_THAT_GROW.items():
-                asked = asyncio.create_task(infer(made(), timeout=120).code())
+                asked = asyncio.create_task(infer(made(BYTES), timeout=120).code())
                 while not asked.done():
                     answer = messages.ModelInferResponse.FromString(await infer(everyday, timeout=120))
                     assert answer.outputs[0].contents.fp32_contents[0] == pytest.approx(

@@ -20,11 +20,13 @@ from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.batching.batcher import Batcher
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.schema import Schema
+from elastic_ctr.serving.frontends import grpc as module
 from elastic_ctr.serving.frontends.grpc import HEALTH, SERVICE, GrpcFrontend
-from elastic_ctr.serving.routes import Routes
+from elastic_ctr.serving.routes import PARSED_INLINE, Routes
 from elastic_ctr.serving.worker_counters import Counters
 from fuzz.model import Sum
 from serving.frontends import SLOTS, Table
+from serving.growing import SMALL_THAT_GROW
 
 
 class Standing:
@@ -222,6 +224,24 @@ async def test_bytes_that_are_no_message_are_refused() -> None:
             await it.raw(f"/{SERVICE}/ModelInfer", b"\xff\xff\xff")
 
     assert (refused.value.code(), refused.value.details()) == (INVALID, "the message is no inference.ModelInferRequest")
+
+
+@pytest.mark.parametrize("name", [each for each in SMALL_THAT_GROW if each != "raw elements"])
+async def test_a_message_that_would_grow_in_memory_is_refused_before_it_is_parsed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("_MAX_FIELDS", "MAX_ELEMENTS", "MAX_FEASIGNS"):
+        monkeypatch.setattr(module, limit, 100)
+    parsed: list[int] = []
+    monkeypatch.setattr(module, "_parse", lambda _, request: parsed.append(len(request)))
+
+    async with standing() as it:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await it.raw(f"/{SERVICE}/ModelInfer", SMALL_THAT_GROW[name](PARSED_INLINE + 2))
+
+    code = grpc.StatusCode.INVALID_ARGUMENT if name == "behind a group" else grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused.value.code() == code
+    assert parsed == []
 
 
 async def test_before_the_first_version_it_lives_and_is_not_ready() -> None:
