@@ -63,8 +63,13 @@ def test_every_role_is_killed_in_turn_with_its_child_and_the_last_version_is_rig
     )
     generation = run.generation()
     assert generation == 1, "a restarted master does not raise the generation"
+    sleeper = run.engine("ctr-trainer-1")
+    os.kill(sleeper.pid, signal.SIGSTOP)
     kill_with_its_child(run, "ctr-pserver-1")
     run.until(lambda: run.generation() == generation + 1, 60, "a lost pserver is a new generation")
+    assert not has_ended(sleeper)
+    os.kill(sleeper.pid, signal.SIGCONT)
+    run.until(lambda: has_ended(sleeper), 60, "a trainer that slept over the loss ends to rejoin")
     run.until(lambda: run.session.live is not None, 120, "a version goes live")
     for name, kill in (
         ("ctr-cube-s0-0.agent", Run.kill),
