@@ -26,7 +26,7 @@ def test_a_file_that_builds_the_rows_of_a_kernel_belongs_to_its_run(run: str, bu
 
 
 @pytest.mark.parametrize("run", [*UNIT_TESTS, *NAMES])
-def test_what_starts_a_run_belongs_to_it(run: str) -> None:
+def test_a_source_that_starts_a_run_belongs_to_it(run: str) -> None:
     starts = ("conftest.py", "contract/test_bounds_checking.py", "fuzz/__main__.py", "fuzz/targets.py")
 
     assert {ROOT / "tests" / name for name in starts} <= files_of(run)
