@@ -18,6 +18,7 @@ from pipeline.streaming import (
     answers_are_those_of_the_version,
     checkpoints,
     clicks,
+    clicks_with_a_freshness,
     newest_save,
     shows_and_clicks,
     stream_values,
@@ -138,6 +139,7 @@ def test_a_compacted_log_is_the_base_of_later_versions_and_what_a_recovery_loads
     append()
     run = start(values)
     run.until(trained(run, len(sent)), 120, "the first version")
+    before = len(sent)
     store = open_store(run.places.store_url)
 
     def compacted_base() -> int | None:
@@ -180,6 +182,10 @@ def test_a_compacted_log_is_the_base_of_later_versions_and_what_a_recovery_loads
         time.sleep(1)
     status = run.status
     assert (status.ledger.trained, status.ledger.refused) == (len(sent), 0)
+    # Each version was live before the pserver was lost, and is loaded from its log.
+    assert status.ledger.rolled_back == 0
+    # Each click counts once, from the second version on.
+    assert clicks_with_a_freshness(run) == len(sent) - before
     saved, answered = table_and_answers(run)
     np.testing.assert_allclose(answered, saved, rtol=1e-5, atol=1e-7)
     rows = [row.split() for text in table_of(run, newest_save(run)) for row in text.decode().splitlines()]
