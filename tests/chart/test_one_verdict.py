@@ -110,7 +110,7 @@ def test_a_folder_beside_the_values_file_is_the_laptops_alone(render: Renderer, 
     assert "/data/source/url" in of_the_chart(render, tmp_path, SMALLEST, above)
 
 
-@pytest.mark.parametrize("above", ["pserver: {config: {port: null}}", "master:\n"])
+@pytest.mark.parametrize("above", ["pserver: {config: {port: null}}", "master:\n", "model: null"])
 def test_a_null_that_a_template_needs_is_refused_by_the_chart_alone(
     render: Renderer, tmp_path: Path, above: str
 ) -> None:

@@ -16,9 +16,8 @@ from elastic_ctr.operate.cli.local import load_values
 
 # (the file below, the text of the file above it)
 Case: TypeAlias = tuple[Values, str]
-# A template cannot look a time zone up, and the pod refuses what is none. Folders relative to the file are the laptop's.
-_OF_ONE_SIDE = re.compile(r"timeZone|file:[^/]")
-_NULL = re.compile(r"null|~|: }")
+# Folders relative to the file are the laptop's.
+_OF_ONE_SIDE = re.compile(r"file:[^/]")
 
 ROWS: Values = {
     "data": {
@@ -197,7 +196,26 @@ def of_the_early_check(rendered: Rendered, folder: Path) -> str:
 
 
 def differ(laptop: str, chart: str, above: str) -> bool:
-    """Whether one side refuses what the other one takes. With a null Helm removes a default that a template needs, and the laptop keeps it."""
-    if _OF_ONE_SIDE.search(above) or (chart and _NULL.search(above)):
+    """Whether one side refuses what the other one takes. For a null the laptop keeps the default. Helm removes it, which the schema refuses
+    where a template needs one; where values.yaml has none, Helm keeps the null itself.
+    """
+    if _OF_ONE_SIDE.search(above):
         return False
-    return bool(laptop) != bool(chart)
+    return bool(laptop) != bool(chart) and not (chart and any(each in chart for each in _refusals_of_nulls(above)))
+
+
+def _refusals_of_nulls(above: str) -> Iterator[str]:
+    """The sentences by which the schema may refuse a null of the file."""
+    for null in _nulls(helm_python.values_from_yaml(above)):
+        block, _, key = null.rpartition("/")
+        yield f"at '{block}': missing property '{key}'"
+        yield from (f"at '{null}': {words}" for words in ("got null", "value must be one of"))
+
+
+def _nulls(values: Values, prefix: str = "") -> Iterator[str]:
+    """The place of each null, as the schema library names places."""
+    for key, value in values.items():
+        if value is None:
+            yield f"{prefix}/{key}"
+        elif isinstance(value, dict):
+            yield from _nulls(value, f"{prefix}/{key}")
