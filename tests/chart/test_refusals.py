@@ -61,6 +61,8 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "a repository with a tag": ({"serving": {"image": {"repository": "a/b:1"}}}, "/serving/image/repository"),
     "a tag that is none": ({"image": {"tag": "1 2"}}, "/image/tag"),
     "a taint's value that nothing is compared with": ({"cube": {"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]}}, "/cube/tolerations/0/value"),
+    "another scheduler": ({"training": {"scheduler": "kueue"}}, "/training/scheduler"),
+    "another type of service": ({"serving": {"service": {"type": "clusterIP"}}}, "/serving/service/type"),
     "a list for a map": ({"cube": {"nodeSelector": ["a"]}}, "/cube/nodeSelector"),
 }  # fmt: skip
 MISSING: dict[str, tuple[list[str], str]] = {
@@ -313,6 +315,11 @@ OF_THE_PROGRAM: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         SMALLEST,
         {"data": {**FOLLOWED, "stream": {"lateClicks": True, "join": {"key": "id"}}}},
         "data",
+    ),
+    "a join of a topic by an intake that is off": (
+        SMALLEST,
+        {**CLICKS_JOINED, "intake": {"enabled": False}},
+        "data.stream.join is done by the intake, which is off",
     ),
     "a join without late clicks": (
         SMALLEST,
