@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from elastic_ctr.operate.cli.local import check_columns, load_values
 from pipeline.running import values_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
@@ -63,11 +64,24 @@ def run(folder: Path, commands: str) -> list[subprocess.CompletedProcess[str]]:
     return found
 
 
-def test_an_import_proposes_what_the_page_shows(tmp_path: Path) -> None:
+def wanted_values() -> str:
+    """The proposed values with the features that the page puts in the place of the guessed ones."""
+    proposed, wanted = blocks("yaml")
+    return proposed.partition("features:")[0] + wanted
+
+
+def test_an_import_proposes_what_the_page_shows_and_its_columns_have_the_features_of_the_page(tmp_path: Path) -> None:
     [imported] = run(tmp_path, prepared(tmp_path)[0])
 
     assert f"{ROWS} of {ROWS} rows are in 2 hours" in imported.stdout
-    assert (tmp_path / "hours" / "values.yaml").read_text() == blocks("yaml")[0]
+    file = tmp_path / "hours" / "values.yaml"
+    assert file.read_text() == blocks("yaml")[0]
+
+    file.write_text(wanted_values())
+    values = load_values([file], None)
+    check_columns(values)
+    assert values.features is not None
+    assert {"price_range", "user_device"} < values.features.root.keys()
 
 
 # test_readme.py leads the same way from a CSV file to answers, and test_rows.py has these kinds of features.
@@ -75,17 +89,15 @@ def test_an_import_proposes_what_the_page_shows(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_the_page_leads_from_a_csv_file_to_answers(tmp_path: Path) -> None:
     imports, up, ask, request, down = prepared(tmp_path)
-    proposed, wanted = blocks("yaml")
     [asked] = blocks("jsonl")
     file = tmp_path / "hours" / "values.yaml"
     run(tmp_path, imports)
 
     # Only the ports are not as written: tests run side by side.
     ports = values_for(tmp_path, [0], "20200401/00", "20200401/00")
-    data, _, _ = proposed.partition("features:")
     rest = {key: ports[key] for key in ports.keys() - {"data", "trainer"}}
     rest["trainer"] = {"config": {**ports["trainer"]["config"], "batchSize": 32, "epochs": 8}}
-    file.write_text(data + wanted + yaml.safe_dump(rest))
+    file.write_text(wanted_values() + yaml.safe_dump(rest))
     port = ports["serving"]["config"]["port"]
     try:
         _, scored = run(tmp_path, up)

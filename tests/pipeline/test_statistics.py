@@ -94,7 +94,7 @@ def test_statistics_are_pinned_once_kept_over_a_restart_and_guard_against_a_vani
     assert [each["statistics"] == json.loads(pinned.to_json()) for each in documents(store)] == [True, True]
     assert status.drift is not None
     assert {each.column for each in status.drift.columns} == {"price", "price:log1p", "device", "user"}
-    assert all((each.psi or 0) < 0.25 for each in status.drift.columns)
+    assert all(each.psi is not None and each.psi < 0.25 for each in status.drift.columns)
 
     # A restart trains on with the same statistics. A vanished column stops its pass.
     hour(tmp_path / "logs", 2)
