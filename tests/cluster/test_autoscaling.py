@@ -10,6 +10,7 @@ from cluster.kube import Kube, KubectlFailed, eventually, is_ready
 from cluster.load import Load, all_right
 from cluster.release import Release, Values
 
+# The autoscaler's objects, and the replicas that a release leaves to it, are in tests/chart/test_disruption.py. Only a cluster has load to scale by.
 pytestmark = [pytest.mark.functional, pytest.mark.nightly]
 
 

@@ -61,6 +61,7 @@ def every_role_once(
     all_right(totals, retries=True)
 
 
+# tests/pipeline/test_recovery.py kills every role in turn, and the first test here deletes a pserver's pod.
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_pod_of_each_role_is_deleted_in_turn(
@@ -69,6 +70,7 @@ def test_a_pod_of_each_role_is_deleted_in_turn(
     every_role_once(doubled, clicks, load, tell, delete(kube))
 
 
+# tests/pipeline/test_recovery.py kills every role in turn with its child.
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_process_of_each_role_is_killed_in_turn(
@@ -80,6 +82,7 @@ def test_a_process_of_each_role_is_killed_in_turn(
     every_role_once(doubled, clicks, load, tell, kill)
 
 
+# The budgets that a drain obeys are in tests/chart/test_disruption.py; test_reshard.py moves shards and replicas under load.
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_node_is_drained_and_comes_back(

@@ -12,6 +12,8 @@ from cluster.hadoop import ClickLogs, hour_after
 from cluster.kube import Kube, Object, eventually, is_ready, name_of, restarts
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
 
+# tests/chart/test_training.py has the fields by which Volcano starts, shrinks and preempts the Job, and tests/pipeline/test_handover.py a
+# trainer that goes in mid pass.
 pytestmark = [pytest.mark.functional, pytest.mark.nightly]
 # What master, file-server and transfer of the gang's release ask for.
 BESIDE = 0.25

@@ -35,6 +35,7 @@ def test_an_hour_is_waited_for_until_its_donefile_is_there(
     ledger_adds_up(status)
 
 
+# tests/contract/test_store_hdfs.py kills a DataNode in the middle of reads, and starts a NameNode again.
 @pytest.mark.nightly
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("daemon", ["datanode", "namenode"])

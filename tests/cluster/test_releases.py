@@ -11,6 +11,7 @@ from cluster.kube import Kube, eventually, name_of
 from cluster.laptop import HOURS, SHARED, Laptop
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged
 
+# tests/chart/test_objects.py compares the objects of two releases, and test_laptop.py a version of the laptop with the cluster's answers.
 pytestmark = [pytest.mark.functional, pytest.mark.nightly]
 NAMESPACE = "elastic-ctr-other"
 KINDS = (

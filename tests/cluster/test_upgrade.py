@@ -50,6 +50,7 @@ def chart_before() -> Path:
     return folder / "charts" / "elastic-ctr"
 
 
+# tests/unit/training/master/test_recovery.py and tests/unit/training/master/test_table_rows.py have another number of pservers.
 @pytest.mark.nightly
 @pytest.mark.timeout(420)
 def test_a_new_number_of_pservers_goes_on_from_the_last_checkpoint(
@@ -93,6 +94,7 @@ def test_a_training_that_is_replaced_in_mid_pass_saves_once_more_and_nothing_is_
     ledger_adds_up(status)
 
 
+# tests/unit/training/master/test_pass_order.py has the end, and a later one.
 @pytest.mark.nightly
 @pytest.mark.timeout(420)
 def test_an_end_ends_the_training_and_a_later_end_goes_on(
@@ -199,6 +201,7 @@ def _ledger_schema(release: Release) -> int:
     return int(release.kube.exec(release.namespace, pod, "master", "/opt/elastic-ctr/bin/python", "-c", LEDGER_SCHEMA))
 
 
+# The next test replaces pods of serving under load, on nodes that hear of it in time.
 @pytest.mark.nightly
 @pytest.mark.timeout(420)
 def test_a_node_that_hears_late_of_a_pods_end_gets_its_answers(

@@ -13,6 +13,7 @@ from bench.training_networks import PRESET, write
 
 from elastic_ctr.features.synthetic import Truth
 
+# Of a benchmark, and no change of the product reaches the peer. The engine's own steps are in test_learning.py.
 pytestmark = pytest.mark.nightly
 
 ROWS, HELD, BATCH = 12_000, 10_000, 64

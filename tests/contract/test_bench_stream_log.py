@@ -8,7 +8,7 @@ from bench.stream_log import TopicLog, click_log
 from contract.kafka_world import plain_broker, why_not
 from elastic_ctr.sources.streams.open import open_stream
 
-# Of a benchmark, and no change of the product reaches it.
+# Of a benchmark, and no change of the product reaches it. Ranges of a topic are in test_kafka_stream.py.
 pytestmark = pytest.mark.nightly
 
 

@@ -1,7 +1,8 @@
 """Compiled code with every index checked: its unit tests again, and a small share of `make fuzz` for each parser of foreign bytes.
 
 One file, so that one process after the other finds what the first has compiled. Compiling it anew takes a minute or two. A run whose
-code has passed, as `bounds_checked.json` records, is checked again by `make nightly` alone.
+code has passed, as `bounds_checked.json` records, is checked again by `make nightly` alone. `make test` has the same unit tests without
+checks, and tests/unit/machine_code/test_bounds_checked_runs.py has the sources of a run.
 """
 
 import os

@@ -234,6 +234,7 @@ def test_a_range_that_was_never_written_is_refused(broker: Broker, topic: str, m
     stream.close()
 
 
+# tests/pipeline/test_streams.py kills a broker, too, and trains each message once.
 @pytest.mark.nightly
 def test_a_broker_that_goes_and_comes_back_gives_the_same_range(broker: Broker, topic: str) -> None:
     broker.produce(topic, [b"%d" % number for number in range(100)])

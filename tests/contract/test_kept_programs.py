@@ -72,7 +72,7 @@ def test_a_pull_of_more_keys_than_before_has_them_all(tmp_path: Path) -> None:
         assert trainer.pull([40]) == many[39:]
 
 
-# The size of Paddle's messages.
+# The size of Paddle's messages. tests/unit/training/trainer/test_engine.py pulls in several pieces.
 @pytest.mark.nightly
 def test_keys_whose_values_are_more_than_a_message_are_pulled_whole(tmp_path: Path) -> None:
     # 78 MiB, of 64 that Paddle takes in one.

@@ -9,6 +9,7 @@ import pytest
 from contract.engine_world import Clicks, engine
 from elastic_ctr.config.model import Model
 
+# What the engine learns of such lines. tests/pipeline/test_intake_streams.py trains late clicks, and tests/chart/test_refusals.py refuses the rules.
 pytestmark = pytest.mark.nightly
 
 USERS, ITEMS, ROUNDS = 6, 5, 90

@@ -13,6 +13,7 @@ from contract.network_formulas import FORMULAS, Array, Row
 from elastic_ctr.config.model import Model
 from elastic_ctr.training.model.evaluation import bucket_of as bucket_of_logits
 
+# tests/pipeline/test_rows.py trains with dropout, and its answers are the scores of training. The formulas of L2 are tested here alone.
 pytestmark = pytest.mark.nightly
 
 DIM = 3

@@ -1,8 +1,8 @@
 """Each network from raw rows to predictions.
 
-`make test` has one of each kind elsewhere: slot-dnn (every test of clicks), deepfm (test_statistics.py), dcn-v2 with dropout, layerNorm and
-softmax (test_rows.py), and one of the user's own. Formulas of all networks are in tests/contract/test_networks.py, and the release gate
-compares served samples of every published version.
+`make test` has one of each kind elsewhere: deepfm (every test of clicks; of rows test_readme.py and test_statistics.py), dcn-v2 with
+dropout, layerNorm and softmax (test_rows.py), and one of the user's own (test_own_network.py). Formulas of all networks are in
+tests/contract/test_networks.py, and the release gate compares served samples of every published version.
 """
 
 import random
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.nightly
 @pytest.mark.parametrize(
     "model",
     [
+        {"network": "slot-dnn"},
         {"network": "lr"},
         {"network": "fm"},
         {"network": "wide-deep", "dense": {"l2": 1e-6}, "table": {"embeddingL2": 1e-6}},
