@@ -56,7 +56,7 @@ class Intake:
     def __init__(
         self, config: IntakeFile, clock: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
     ) -> None:
-        """`steady` is a monotonic clock. Raises LogUnwritable, and StoreError, ValueError for the settings of a topic."""
+        """`steady` is a monotonic clock. Raises LogUnwritable, NewerSchema, and StoreError, ValueError for the settings of a topic."""
         self.config = config
         settings = config.intake
         retention = Retention(settings.retention_hours * 3600, settings.max_bytes)
@@ -264,7 +264,7 @@ class _Range(BaseModel):
 
 
 def run_intake(config: IntakeFile) -> None:
-    """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, LogUnwritable, and StoreError, ValueError for a topic's settings."""
+    """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, LogUnwritable, NewerSchema, and StoreError, ValueError for a topic."""
     access = Access(config.auth.rights(), AuditLog("intake", Path(config.intake.dir)))
 
     async def main(intake: Intake) -> None:

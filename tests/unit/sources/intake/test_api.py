@@ -4,13 +4,14 @@ import asyncio
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -475,6 +476,25 @@ def test_a_log_has_one_owner(tmp_path: Path) -> None:
             intake_api.run_intake(intake_file(tmp_path / "log"))
         child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 0
+
+
+def test_a_log_of_a_newer_release_ends_the_intake_with_one_sentence_and_2(tmp_path: Path) -> None:
+    path = tmp_path / "log" / "clicks.sqlite"
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path, isolation_level=None)) as newer:
+        newer.execute("create table batches (later text)")
+        newer.execute("pragma user_version = 2")
+
+    ended = subprocess.run(*_command(tmp_path, free_port()), capture_output=True, text=True, check=False, timeout=60)
+
+    assert ended.returncode == 2
+    [sentence] = ended.stderr.splitlines()
+    assert (
+        f"{path} has schema number 2 and this release knows up to 1, because a newer release has written it: go on with that release, or "
+        "put a copy of the file back that this release has written"
+    ) in sentence
+    with closing(sqlite3.connect(path)) as newer:
+        assert [*newer.iterdump()][1:-1] == ["CREATE TABLE batches (later text);"]
 
 
 def _command(folder: Path, port: int) -> tuple[list[str]]:

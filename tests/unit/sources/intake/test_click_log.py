@@ -27,6 +27,7 @@ from elastic_ctr.sources.intake.click_log import (
     Retention,
 )
 from elastic_ctr.sources.intake.disk_bytes import bytes_of_row
+from elastic_ctr.sources.intake.impressions import Joins
 from elastic_ctr.sources.intake.join import LateClicks
 from elastic_ctr.sources.intake.request_lines import Clicks, clicks_of
 from elastic_ctr.sources.streams.interface import Kept
@@ -356,6 +357,50 @@ def test_batches_of_an_earlier_release_have_no_checksum_and_are_read(tmp_path: P
     with log_in(tmp_path) as log:
         log.append([clicks("2")], 0.0)
         assert read_all(log, 0, 3) == (0, numbered(0, 3))
+
+
+def without_number(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as earlier:
+        earlier.executescript(Path(__file__).with_name("click_log_without_number.sql").read_text())
+
+
+def dump_of(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as db:
+        return sorted(db.iterdump())
+
+
+def number_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        [number] = db.execute("pragma user_version").fetchone()
+    return int(number)
+
+
+def test_a_log_of_the_release_before_schema_numbers_opens_with_all_that_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.sqlite"
+    without_number(path)
+    before = dump_of(path)
+    rules = LateClicks("jsonl", (), "id", "click", "n", frozenset({"city"}))
+    third = b'{"id": "3", "city": "7", "n": 1, "click": 0}\n'
+
+    with closing(ClickLog(tmp_path, FOR_EVER, join=(rules, 3600))) as log:
+        assert (number_of(path), dump_of(path)) == (1, before)
+        assert (log.partition, log.kept, log.bytes) == ("clicks-01234567", Kept(2, 4), 160)
+        assert (log.clock_moved(), log.needed, log.positions()) == (5.0, 2, {"clicks/0": 17})
+        assert log.read(2, 4, LONG) == Piece(2, 4, third + b'{"id": "1", "city": "7", "n": 0, "click": 1}\n')
+        assert log.append([clicks(third.decode(), key="second")], 22.0) == [Appended(2, 3, repeated=True)]
+        assert log.append([clicks('{"id": "2", "click": 1}')], 22.0) == [Appended(4, 5)]
+        assert log.joins == Joins(joined=1)
+
+
+def test_the_tables_of_a_new_log_are_those_of_the_release_before_schema_numbers(tmp_path: Path) -> None:
+    rules = LateClicks("jsonl", (), "id", "click", "n", frozenset({"city"}))
+    ClickLog(tmp_path, FOR_EVER, join=(rules, 3600)).close()
+    without_number(tmp_path / "earlier.sqlite")
+
+    def schema(name: str) -> list[str]:
+        return [line for line in dump_of(tmp_path / name) if line.startswith("CREATE")]
+
+    assert schema("clicks.sqlite") == schema("earlier.sqlite")
 
 
 def test_checksums_go_with_their_batches(tmp_path: Path) -> None:
