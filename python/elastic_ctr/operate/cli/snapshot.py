@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elastic_ctr.operate.cli.cluster import Pod
+from elastic_ctr.operate.local.endpoints import RoleStatus
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.runtime.status.serving_status import ServingStatus
 from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
@@ -27,6 +28,15 @@ class Snapshot:
     folder: str | None = None
     problems: list[str] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
+
+    def add(self, answer: RoleStatus) -> None:
+        match answer:
+            case TrainingStatus():
+                self.master = answer
+            case ReleaseStatus():
+                self.transfer = answer
+            case ServingStatus():
+                self.serving = answer
 
     @property
     def is_silent(self) -> bool:

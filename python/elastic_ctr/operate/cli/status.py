@@ -27,24 +27,13 @@ from elastic_ctr.operate.cli.shared_options import (
 from elastic_ctr.operate.cli.snapshot import Snapshot
 from elastic_ctr.operate.cli.status_text import screen, stages
 from elastic_ctr.operate.fitted_text import console_of
-from elastic_ctr.operate.local.endpoints import EndpointUnavailable, role_status
+from elastic_ctr.operate.local.endpoints import ROLES, EndpointUnavailable, role_status
 from elastic_ctr.operate.local.session import troubles
-from elastic_ctr.runtime.status.master_status import TrainingStatus
-from elastic_ctr.runtime.status.serving_status import ServingStatus
-from elastic_ctr.runtime.status.status_document import StatusDocument
-from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
 
 WATCH_SECONDS = 2.0
 # Sentences stay on one line in a pipe.
 _PIPE_WIDTH = 1000
 _ENDPOINTS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
-_DOCUMENTS: dict[str, type[StatusDocument]] = {
-    "master": TrainingStatus,
-    "transfer": ReleaseStatus,
-    "serving": ServingStatus,
-}
-
-
 Look = Callable[[], Snapshot]
 
 
@@ -97,7 +86,7 @@ def local_snapshot(
             return seen
     for role, endpoint in endpoints.items():
         try:
-            _ask_role(seen, role, addresses.get(role) or target.address(endpoint))
+            seen.add(role_status(ROLES[role], addresses.get(role) or target.address(endpoint)))
         except EndpointUnavailable as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     if info is not None:
@@ -121,18 +110,13 @@ def cluster_snapshot(forwards: PortForwards, endpoints: Mapping[str, Endpoint] =
     for role, endpoint in endpoints.items():
         try:
             if endpoint.component in with_pods or cluster.has(endpoint.component):
-                _ask_role(seen, role, forwards.address(endpoint))
+                seen.add(role_status(ROLES[role], forwards.address(endpoint)))
         except KubectlFailed as failed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(failed)
         except EndpointUnavailable as closed:
             forwards.forget(endpoint)
             seen.errors[role] = f"{endpoint.component}: {closed}"
     return seen
-
-
-def _ask_role(seen: Snapshot, role: str, address: str) -> None:
-    """Set the answer of `master`, `transfer` or `serving`. Raises EndpointUnavailable."""
-    setattr(seen, role, role_status(_DOCUMENTS[role], address))
 
 
 def _watch(look: Look, *, as_json: bool) -> NoReturn:

@@ -18,11 +18,9 @@ from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
 if TYPE_CHECKING:
     from elastic_ctr.cube.release import ReleaseDocument
 
-_ROLES: dict[type[StatusDocument], str] = {
-    TrainingStatus: "master",
-    ReleaseStatus: "transfer",
-    ServingStatus: "serving",
-}
+RoleStatus = TrainingStatus | ReleaseStatus | ServingStatus
+ROLES: dict[str, type[RoleStatus]] = {"master": TrainingStatus, "transfer": ReleaseStatus, "serving": ServingStatus}
+"""The document of each role whose /status the commands read."""
 S = TypeVar("S", bound=StatusDocument)
 
 
@@ -99,13 +97,14 @@ def role_status(kind: type[S], address: str) -> S:
     try:
         return kind.model_validate(ask(url))
     except ValidationError as wrong:
-        first = wrong.errors(include_url=False, include_input=False)[0]
+        errors = wrong.errors(include_url=False, include_input=False)
         # The fields without a default are those that no other role has.
-        if len(first["loc"]) < 2:
-            reason = f"is not {_ROLES[kind]}'s; give the address of its status endpoint"
+        if any(each["type"] in ("missing", "model_attributes_type") and len(each["loc"]) < 2 for each in errors):
+            role = next(name for name, each in ROLES.items() if each is kind)
+            reason = f"is not {role}'s; give the address of its status endpoint"
         else:
-            field = ".".join(map(str, first["loc"]))
-            reason = f"is not one that this release can show: {field}: {first['msg']}; are both of one release?"
+            field, message = ".".join(map(str, errors[0]["loc"])), errors[0]["msg"]
+            reason = f"is not one that this release can show: {field}: {message}; are both of one release?"
         raise EndpointUnavailable(f"{url} {reason}") from wrong
 
 

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from elastic_ctr.operate.local.endpoints import EndpointUnavailable, ask, predict
+from answering import pages, saying
+from elastic_ctr.operate.local.endpoints import ROLES, EndpointUnavailable, ask, predict, role_status
+from operate.cli.answers import answers, master, transfer
 
 
 class Page(http.server.BaseHTTPRequestHandler):
@@ -70,3 +72,40 @@ def test_an_address_that_does_not_answer_is_unavailable() -> None:
 
 def test_lines_are_predicted_with_the_version_that_answered(address: str) -> None:
     assert predict(address, "ctr", ["1:a", "2:a"]) == ([0.5, 0.5], [7, 7])
+
+
+def the_sentence_on(kind: str, answer: object) -> str:
+    with saying(pages({"/status": answer})) as at, pytest.raises(EndpointUnavailable) as wrong:
+        role_status(ROLES[kind], at)
+    return str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"waitsFor": None}, "waitsFor"), ({"passes": 7}, "passes"), ({"ledger": {"files": None}}, "ledger.files")],
+)
+def test_the_document_of_another_release_is_reported_with_the_field_that_it_has_otherwise(
+    changes: dict[str, object], field: str
+) -> None:
+    sentence = the_sentence_on("master", master(**changes))
+
+    assert f"/status is not one that this release can show: {field}: " in sentence
+    assert sentence.endswith("; are both of one release?")
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("other", ["master", "transfer", "serving", "list", "nothing"])
+def test_the_answer_of_another_role_is_reported_with_the_role_that_was_expected(role: str, other: str) -> None:
+    found = {**answers(), "list": [], "nothing": None}
+
+    if role == other:
+        with saying(pages({"/status": found[other]})) as at:
+            assert isinstance(role_status(ROLES[role], at), ROLES[role])
+    else:
+        assert the_sentence_on(role, found[other]).endswith(
+            f"/status is not {role}'s; give the address of its status endpoint"
+        )
+
+
+def test_another_role_is_recognised_though_a_field_of_one_name_has_another_type() -> None:
+    assert "/status is not master's" in the_sentence_on("master", transfer(generation=None))
