@@ -13,6 +13,7 @@ from rich.text import Text
 from elastic_ctr.operate.text_table import Marked, TextTable
 
 _GAP = 2
+_PIPE_WIDTH = 1000
 # The pieces of a word that is too long for its line; a run of digits, with its points and signs, stays whole.
 _PIECES = re.compile(r"[+-]?\d[\d.,:e%+-]*|.", re.DOTALL)
 
@@ -124,10 +125,10 @@ class FittedTable:
         return line
 
 
-def console_of(pipe_width: int) -> Console:
-    """Return a console for standard output. A pipe has no width, so it gets this one, in which rows and sentences stay whole."""
-    out = Console()
-    return out if out.is_terminal else Console(width=pipe_width)
+def output_console(*, stderr: bool = False) -> Console:
+    """Return a console for standard output or standard error. In a pipe rows and sentences stay on one line."""
+    out = Console(stderr=stderr)
+    return out if out.is_terminal else Console(stderr=stderr, width=_PIPE_WIDTH)
 
 
 def ruled_table(names: Iterable[str], left: Iterable[str]) -> Table:

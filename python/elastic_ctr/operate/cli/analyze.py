@@ -28,7 +28,7 @@ from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.statistics_text import plot, statistics_table
-from elastic_ctr.operate.fitted_text import console_of
+from elastic_ctr.operate.fitted_text import output_console
 from elastic_ctr.runtime.child_process import children_without_interrupts, die_with_parent, end_pool
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.temporary import appearing
@@ -37,7 +37,6 @@ from elastic_ctr.training.master.calendar.schedule import ranges
 from elastic_ctr.training.trainer.conversions import reader_of
 
 _STOPPED = 130
-_PIPE_WIDTH = 200
 
 Part = tuple[str, int, int]  # a file, its first byte and the byte after the last; 0: to the end
 
@@ -130,7 +129,7 @@ def analyze(
     if as_json:
         typer.echo(statistics.to_json())
     else:
-        console_of(_PIPE_WIDTH).print(statistics_table(statistics))
+        output_console().print(statistics_table(statistics))
     typer.echo(
         f"{found.records:,} rows of {len(listing.hours)} hours, {listing.hours[0]} to {listing.hours[-1]}", err=True
     )

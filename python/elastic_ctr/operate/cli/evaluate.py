@@ -12,9 +12,8 @@ from elastic_ctr.operate.cli.entrypoint import refuse
 from elastic_ctr.operate.cli.next_step import print_next, values_options
 from elastic_ctr.operate.cli.scoring import ScoringOptions, end_for_refused, refusals, score
 from elastic_ctr.operate.cli.shared_options import Where, grouped
-from elastic_ctr.operate.fitted_text import console_of
+from elastic_ctr.operate.fitted_text import output_console
 
-_WIDTH = 200
 _COLUMNS = {
     "rows": "{:,}", "refused": "{:,}", "shows": "{:,}", "clicks": "{:,}", "observedCtr": "{:.6f}", "predictedCtr": "{:.6f}",
     "calibration": "{:.4f}", "auc": "{:.6f}", "logloss": "{:.6f}", "mae": "{:.6f}", "rmse": "{:.6f}",
@@ -55,7 +54,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(document))
     else:
-        console_of(_WIDTH).print(table_of(document))
+        output_console().print(table_of(document))
     if document["total"]["refused"]:
         typer.echo(refusals(document["total"]), err=True)
     if scoring.values and not as_json:

@@ -15,7 +15,7 @@ from elastic_ctr.operate.cli.cluster import target_of
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.kubectl import KubectlFailed
 from elastic_ctr.operate.cli.shared_options import PREDICTIONS, ModelName, PredictionsAddress, Where, grouped
-from elastic_ctr.operate.fitted_text import console_of, ruled_table
+from elastic_ctr.operate.fitted_text import output_console, ruled_table
 from elastic_ctr.operate.local import endpoints
 
 _SHOWN_KEYS = 4
@@ -72,7 +72,7 @@ def explain(
     probability = answer["probability"]
     logit = math.log(probability) - math.log1p(-probability)
     headline = f"version {answer['version']}: probability {probability:.6g}, logit {logit:.4f}"
-    console_of(160).print(headline, _table(answer), sep="\n", highlight=False)
+    output_console().print(headline, _table(answer), sep="\n", highlight=False)
     if len(features) > len(answer["features"]):
         typer.echo(f"… and {len(features) - len(answer['features'])} more features with smaller contributions")
 

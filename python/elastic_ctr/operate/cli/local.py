@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from elastic_ctr.config.data import split_time
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
@@ -27,7 +26,7 @@ from elastic_ctr.operate.cli.check import SETTLE_SECONDS, CheckFailed, verify_se
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.next_step import dir_option, print_next, shown, values_options
 from elastic_ctr.operate.cli.status import status
-from elastic_ctr.operate.fitted_text import FittedTable, console_of
+from elastic_ctr.operate.fitted_text import FittedTable, output_console
 from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.report import learned, table
 from elastic_ctr.operate.local.run_data import RunData
@@ -198,7 +197,7 @@ def run(
     """
     places = _places(values, set_file, folder, last)
     configure("local", "WARNING")
-    console = Console(stderr=True)
+    console = output_console(stderr=True)
     try:
         session = Session(places)
         with stop_on_signal() as stop, session.running():
@@ -236,7 +235,7 @@ def _tell_report(session: Session, file: Path | None) -> None:
         return
     if file is not None:
         write_json(file, session.report())
-    out = console_of(160)
+    out = output_console()
     out.print(FittedTable(table(session.status, session.seen), indent=0))
     if how := learned(session.status):
         out.print(f"learned: {how}", highlight=False, soft_wrap=True)
@@ -308,7 +307,7 @@ def _follow_start(
     def say(sentence: str) -> None:
         if sentence.partition(" (")[0] not in said:
             said.append(sentence.partition(" (")[0])
-            Console(stderr=True).print(sentence, highlight=False)
+            output_console(stderr=True).print(sentence, highlight=False)
 
     while process.poll() is None:
         status_, release = status_and_release(places)

@@ -13,7 +13,7 @@ from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
-from elastic_ctr.operate.fitted_text import console_of
+from elastic_ctr.operate.fitted_text import output_console
 from elastic_ctr.operate.local.network_check import CheckRefused, Trial, try_network
 from elastic_ctr.training.model.networks.own import FILE
 
@@ -88,7 +88,7 @@ def _print(name: str, trial: Trial) -> None:
         table.add_row(each["name"], " x ".join(map(str, each["shape"])), f"{each['values']:,}")
     table.add_section()
     table.add_row("total", "", f"{trial.values:,}")
-    console_of(120).print(table)
+    output_console().print(table)
     for unchanged in trial.unchanged:
         typer.echo(f"note: {unchanged} did not change in {trial.records:,} records")
     typer.echo(

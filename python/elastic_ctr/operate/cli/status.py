@@ -26,13 +26,11 @@ from elastic_ctr.operate.cli.shared_options import (
 )
 from elastic_ctr.operate.cli.snapshot import Snapshot
 from elastic_ctr.operate.cli.status_text import screen, stages
-from elastic_ctr.operate.fitted_text import console_of
+from elastic_ctr.operate.fitted_text import output_console
 from elastic_ctr.operate.local.endpoints import ROLES, EndpointUnavailable, role_status
 from elastic_ctr.operate.local.session import troubles
 
 WATCH_SECONDS = 2.0
-# Sentences stay on one line in a pipe.
-_PIPE_WIDTH = 1000
 _ENDPOINTS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
 Look = Callable[[], Snapshot]
 
@@ -67,7 +65,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(seen.to_dict()))
     else:
-        console_of(_PIPE_WIDTH).print(stages(seen), highlight=False)
+        output_console().print(stages(seen), highlight=False)
         if target.run is not None and seen.problems:
             print_next("logs", "--tail", "20", *dir_option(target.run.path), why="what the roles say of it")
     raise typer.Exit(0 if not seen.errors else 2 if seen.is_silent else 1)
@@ -120,7 +118,7 @@ def cluster_snapshot(forwards: PortForwards, endpoints: Mapping[str, Endpoint] =
 
 
 def _watch(look: Look, *, as_json: bool) -> NoReturn:
-    console = console_of(_PIPE_WIDTH)
+    console = output_console()
     if as_json or not console.is_terminal:
         while True:
             seen = look()

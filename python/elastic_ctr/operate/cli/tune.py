@@ -27,7 +27,7 @@ from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.next_step import print_next, values_options
 from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.shared_options import grouped
-from elastic_ctr.operate.fitted_text import console_of
+from elastic_ctr.operate.fitted_text import output_console
 from elastic_ctr.runtime.lock import StateInUse, StateLock
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from elastic_ctr.jobs.tune.search import Found
 
 _STOPPED = 130
-_PIPE_WIDTH = 200
 _DEFAULT_SCRATCH = Path("elastic-ctr-tune")
 _RECORDS = 200_000
 _TRIALS = 30
@@ -339,7 +338,7 @@ def _tell(base: Candidate, found: "Found", hours: Hours, *, as_json: bool) -> No
     if as_json:
         typer.echo(json.dumps(document(base, found, hours)))
     else:
-        console_of(_PIPE_WIDTH).print(leaderboard(base, found))
+        output_console().print(leaderboard(base, found))
     _say(verdict(found))
 
 

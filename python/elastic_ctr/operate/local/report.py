@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_ctr.operate.local.processes import Restart
-from elastic_ctr.operate.text_table import TextTable, columns, number
+from elastic_ctr.operate.text_table import Column, TextTable, number
 from elastic_ctr.runtime.status.master_status import PassStatus, TrainingStatus
 
 _OF_PASS = (
@@ -91,10 +91,12 @@ def _seconds_to_live(one: PassStatus, asked: SampleResult | None) -> float | Non
 def table(status: TrainingStatus, seen: SampleResults) -> TextTable:
     """Return the report as a table for a terminal."""
     shown = TextTable(
-        columns(
-            "pass", "records", "refused", "AUC before", "AUC after", "logloss before", "calibration before", "version", "kind", "keys",
-            "seconds to live", "largest difference", words=("kind",),
-        )
+        [
+            Column("pass"), Column("records", 6, right=True), Column("refused", 7, right=True),
+            Column("AUC before", 5, right=True), Column("AUC after", 1, right=True), Column("logloss before", 8, right=True),
+            Column("calibration before", 9, right=True), Column("version", 4, right=True), Column("kind", 11),
+            Column("keys", 10, right=True), Column("seconds to live", 3, right=True), Column("largest difference", 2, right=True),
+        ]
     )  # fmt: skip
     for each in status.done:
         asked, (before, _) = _sample_of(each, seen), each.quality.moments

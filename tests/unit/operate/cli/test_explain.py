@@ -72,6 +72,17 @@ def test_features_stand_in_the_order_of_their_contributions() -> None:
     ]
 
 
+def test_a_pipe_gets_a_feature_on_one_line_however_long_it_is() -> None:
+    serving, name, against = Serving(), "n" * 150, "usual values of a column " * 5
+    serving.answer[1]["explanations"][0]["features"] = [{**FEATURES[2], "feature": name, "against": against.strip()}]
+
+    done = call(serving, "12:0")
+
+    [line] = [each for each in done.stdout.splitlines() if name in each]
+    assert against in line
+    assert "1.25 (missing: 0.5)" in line
+
+
 def test_top_says_how_many_are_left_out() -> None:
     done = call(Serving(), "12:0", "--top", "1")
 

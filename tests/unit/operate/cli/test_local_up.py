@@ -69,7 +69,7 @@ def status(*versions: int, finished: bool, **others: Any) -> TrainingStatus:
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:
-    return " ".join(capsys.readouterr().err.split())
+    return capsys.readouterr().err
 
 
 def test_with_a_last_hour_it_returns_once_the_version_of_that_hour_answers(

@@ -1,7 +1,9 @@
 import io
 import json
+import re
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from elastic_ctr.operate.fitted_text import FittedTable
@@ -141,6 +143,27 @@ def test_the_table_shows_the_same() -> None:
     ]
     assert second[7:9] == ["-", "-"]
     assert "AUC served" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("width", "names"),
+    [
+        (80, "pass, AUC after, version, seconds to live, largest difference"),
+        (100, "pass, records, AUC before, AUC after, version, seconds to live, largest difference"),
+        (
+            130,
+            "pass, records, refused, AUC before, AUC after, logloss before, version, seconds to live, largest difference",
+        ),
+    ],
+)
+def test_a_narrow_terminal_shows_the_difference_from_serving_and_the_seconds_to_live(width: int, names: str) -> None:
+    out = io.StringIO()
+
+    Console(file=out, width=width).print(
+        FittedTable(table(status(a_pass("20200401/00", version=1795252709)), {1795252709: SEEN[7]}), 0)
+    )
+
+    assert re.split(r"  +", out.getvalue().splitlines()[0].strip()) == names.split(", ")
 
 
 def test_a_number_that_is_not_there_is_a_dash() -> None:
