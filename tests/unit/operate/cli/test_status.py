@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typer.testing import CliRunner, Result
 from answering import Said, pages, saying
 from elastic_ctr.operate.cli import status as module
 from elastic_ctr.operate.cli.main import build
-from operate.cli.answers import DELTA, answers
+from operate.cli.answers import DELTA, answers, snapshot
 from operate.cli.fake_kubectl import SERVICES, FakeKubectl, environment, pod
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
@@ -69,6 +70,19 @@ def test_json_is_the_roles_own_answers_and_the_pods(release: FakeKubectl) -> Non
         "restarts": 0,
     }  # fmt: skip
     assert all(words[:4] == ["--context", "kind", "--namespace", "ns"] for words in release.calls)
+
+
+def test_the_page_of_status_documents_has_the_keys_of_json(release: FakeKubectl, tmp_path: Path) -> None:
+    in_cluster = json.loads(call("-n", "ns", "--json").stdout)
+    seen = snapshot(answers())
+    seen.folder = str(tmp_path)
+    page = (Path(__file__).parents[4] / "docs" / "status.md").read_text()
+    rows = [line.split(" | ") for line in page.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    described = {key: meaning for keys, meaning in rows for key in re.findall("`(\\w+)`", keys)}
+
+    assert described.keys() == in_cluster.keys() | seen.to_dict().keys()
+    assert re.findall("`(\\w+)`", described["pods"]) == list(in_cluster["pods"][0])
+    assert re.findall("`(\\w+)`", described["run"]) == list(seen.to_dict()["run"])
 
 
 def test_a_role_that_does_not_answer_is_named_and_the_others_are_shown(release: FakeKubectl) -> None:
