@@ -316,7 +316,7 @@ class Data(Section):
 
     @property
     def missing_words(self) -> MissingWords:
-        return USUAL_WORDS if self.missing is None else MissingWords(self.missing, self.missing)
+        return MissingWords.of(self.missing)
 
     @model_validator(mode="after")
     def _format_is_described(self) -> "Data":

@@ -21,26 +21,32 @@ class ConfigRefused(ValueError):
 def read_yaml(path: Path) -> dict[str, Any]:
     """Raises ConfigRefused."""
     try:
-        given = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)  # noqa: S506 (a SafeLoader)
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except OSError as failed:
         raise ConfigRefused(f"{path} cannot be read: {failed.strerror}") from failed
     except UnicodeDecodeError as wrong:
         raise ConfigRefused(f"{path} is not text in UTF-8") from wrong
+
+
+def parse_yaml(text: str, name: str) -> dict[str, Any]:
+    """Return the settings in a text. Raises ConfigRefused, whose message begins with the name."""
+    try:
+        given = yaml.load(text, Loader=Loader)  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as wrong:
         where = getattr(wrong, "problem_mark", None)
         line = f" line {where.line + 1}" if where else ""
-        raise ConfigRefused(f"{path}{line} is not YAML: {getattr(wrong, 'problem', wrong)}") from wrong
+        raise ConfigRefused(f"{name}{line} is not YAML: {getattr(wrong, 'problem', wrong)}") from wrong
     except NotForHelm as wrong:
-        raise ConfigRefused(f"{path}: {wrong}") from wrong
+        raise ConfigRefused(f"{name}: {wrong}") from wrong
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as wrong:
         # PyYAML does not catch Python's errors for some tags, numbers and depths: !!binary é, 5000 digits, 10,000 brackets.
         raise ConfigRefused(
-            f"{path} holds something that cannot be a setting ({type(wrong).__name__}: {wrong})"
+            f"{name} holds something that cannot be a setting ({type(wrong).__name__}: {wrong})"
         ) from wrong
     if given is None:
         given = {}
     if not isinstance(given, dict):
-        raise ConfigRefused(f"{path} holds a {type(given).__name__} where settings by name belong")
+        raise ConfigRefused(f"{name} holds a {type(given).__name__} where settings by name belong")
     return given
 
 

@@ -14,6 +14,11 @@ class MissingWords(NamedTuple):
     texts: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, words: tuple[str, ...] | None) -> MissingWords:
+        """Return the words of `data.missing`, or the usual ones if it is absent."""
+        return USUAL_WORDS if words is None else cls(words, words)
+
 
 NO_WORDS = MissingWords()
 

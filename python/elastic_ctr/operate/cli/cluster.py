@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from elastic_ctr.config.helm_yaml import Loader
+from elastic_ctr.config.load import parse_yaml, settings
 from elastic_ctr.config.roles import ServingConfig
+from elastic_ctr.config.section import Section
 from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.kubectl import Kubectl, KubectlFailed, PortForward, ending_in_order
@@ -68,7 +67,7 @@ class Pod:
             tuple(spec.get("volumes", [])),
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {
             "pod": self.name,
             "component": self.component,
@@ -83,6 +82,10 @@ class Pod:
         return next(
             (int(each["containerPort"]) for each in ports if each.get("name") == endpoint.port_name), endpoint.port
         )
+
+
+class _OfData(Section):
+    missing: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,16 @@ class Cluster:
         return bool(self.kubectl.read("get", "services", "--selector", self.selector_of(component))["items"])
 
     def missing_words(self) -> MissingWords:
-        """Return the words for missing numbers by the release's `data.missing`, which its role files have in ConfigMaps."""
+        """Return the words for missing numbers by the release's `data.missing`, which its role files have in ConfigMaps.
+
+        No other setting is checked, because a role file of a later release has more of them. Raises ConfigRefused, too.
+        """
         for each in self.kubectl.read("get", "configmaps", "--selector", self.selector_of(None))["items"]:
-            for name, text in (each.get("data") or {}).items():
-                data = yaml.load(text, Loader=Loader).get("data") if name.endswith(".config.yaml") else None  # noqa: S506 (a SafeLoader)
-                if data is not None:
-                    words = data.get("missing")
-                    return USUAL_WORDS if words is None else MissingWords(tuple(words), tuple(words))
+            for key, text in (each.get("data") or {}).items():
+                name = f"{key} of ConfigMap {each['metadata']['name']}"
+                given = parse_yaml(text, name) if key.endswith(".config.yaml") else {}
+                if isinstance(data := given.get("data"), dict):
+                    return MissingWords.of(settings(_OfData, {"missing": data.get("missing")}, name).missing)
         return USUAL_WORDS
 
     def tokens(self) -> Tokens:

@@ -14,6 +14,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
 from elastic_ctr.formats.keys import PADDING_KEY
 from elastic_ctr.formats.line import LineRefused, parse_features, parse_line
@@ -175,7 +176,7 @@ def _missing_words(target: Target, run: RunData | None) -> MissingWords:
         return USUAL_WORDS
     try:
         return target.cluster.missing_words()
-    except KubectlFailed as failed:
+    except (KubectlFailed, ConfigRefused) as failed:
         typer.echo(f"data.missing of the release is unknown: {failed}; the usual words are missing numbers", err=True)
         return USUAL_WORDS
 

@@ -10,19 +10,8 @@ from elastic_ctr.operate.text_table import Column, TextTable, number
 from elastic_ctr.runtime.status.master_status import PassStatus, TrainingStatus
 
 _OF_PASS = (
-    "pass",
-    "records",
-    "refused",
-    "repeated",
-    "aucBefore",
-    "auc",
-    "quality",
-    "learning",
-    "table",
-    "version",
-    "kind",
-    "keys",
-)
+    "pass", "records", "refused", "repeated", "aucBefore", "auc", "quality", "learning", "table", "version", "kind", "keys",
+)  # fmt: skip
 
 
 @dataclass

@@ -112,13 +112,47 @@ def of_release(file: Path, kubectl: FakeKubectl, **world: Any) -> Result:
 
 def test_words_for_a_missing_number_are_those_of_the_release(tmp_path: Path, kubectl: FakeKubectl) -> None:
     file = written(tmp_path, "rows.csv", "click,user,price,age,tags\n1,u1,absent,7,a\n")
-    config = {"data": {"scoring.config.yaml": "data: {path: /, missing: [absent]}\nscoring: {}\n"}}
+    config = {
+        "metadata": {"name": "ctr-scoring"},
+        "data": {"scoring.config.yaml": "data: {path: /, missing: [absent], keyOfALaterRelease: 1}\nscoring: {}\n"},
+    }
 
-    known = of_release(file, kubectl, configmaps=[{"data": {"nginx.conf": ""}}, config])
+    known = of_release(
+        file, kubectl, configmaps=[{"metadata": {"name": "ctr-files"}, "data": {"nginx.conf": ""}}, config]
+    )
     unknown = of_release(file, kubectl, configmaps=[])
 
     assert (known.exit_code, known.stdout) == (0, "0.5\n")
     assert (unknown.exit_code, unknown.stdout) == (1, "nan\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("data: {missing: [absent]\n", "scoring.config.yaml of ConfigMap ctr-scoring line 2 is not YAML: "),
+        (
+            "data: " + "[" * 10_000,
+            "scoring.config.yaml of ConfigMap ctr-scoring holds something that cannot be a setting",
+        ),
+        (
+            "data: 1\ndata: 2",
+            "scoring.config.yaml of ConfigMap ctr-scoring: 'data' stands on line 1 and again on line 2",
+        ),
+        ("- data", "scoring.config.yaml of ConfigMap ctr-scoring holds a list where settings by name belong"),
+        ("data: {missing: 7}", "scoring.config.yaml of ConfigMap ctr-scoring: missing: "),
+    ],
+)
+def test_words_of_a_release_that_cannot_be_read_are_the_usual_ones_with_the_reason(
+    tmp_path: Path, kubectl: FakeKubectl, text: str, reason: str
+) -> None:
+    file = written(tmp_path, "rows.csv", "click,user,price,age,tags\n1,u1,NULL,7,a\n")
+    config = {"metadata": {"name": "ctr-scoring"}, "data": {"scoring.config.yaml": text}}
+
+    done = of_release(file, kubectl, configmaps=[config])
+
+    assert (done.exit_code, done.stdout) == (0, "0.5\n")
+    assert f"data.missing of the release is unknown: {reason}" in done.stderr
+    assert "; the usual words are missing numbers" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows.tsv"])
