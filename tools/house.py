@@ -171,7 +171,7 @@ FIGURES = (
            lambda found: sum(map(_lines, found.sources.values()))),
     Figure("files over 500 lines", 4, "a file has one subject",
            lambda found: sum(_lines(each) > 500 for each in found.sources.values())),
-    Figure("functions over 60 lines", 13, "a function is read without scrolling",
+    Figure("functions over 60 lines", 11, "a function is read without scrolling",
            lambda found: sum(_length(each) > 60 for each in found.functions)),
     Figure("functions of more than 8 arguments", 7, "arguments that go together are one",
            lambda found: sum(_arguments(each) > 8 for each in found.functions)),

@@ -126,21 +126,21 @@ def analyze(
         refuse(reason_of(failed), 1)
     except KeyboardInterrupt:
         refuse("stopped; nothing was written", _STOPPED)
+    _tell(found, statistics, listing.hours, as_json=as_json)
+    for note in _notes(given.features, data, statistics):
+        typer.echo(f"note: {note}", err=True)
+    if output is not None:
+        typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)
+
+
+def _tell(found: Analysis, statistics: Statistics, hours: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         typer.echo(statistics.to_json())
     else:
         output_console().print(statistics_table(statistics))
-    typer.echo(
-        f"{found.records:,} rows of {len(listing.hours)} hours, {listing.hours[0]} to {listing.hours[-1]}", err=True
-    )
+    typer.echo(f"{found.records:,} rows of {len(hours)} hours, {hours[0]} to {hours[-1]}", err=True)
     if refusals := found.refusals():
         typer.echo(refusals, err=True)
-    vocabularies = (*short_vocabularies(given.features, statistics), *absent_vocabularies(given.features, statistics))
-    scales = numbers_out_of_scale(given.features, statistics)
-    for note in (*_notes(given.features, data, statistics), *vocabularies, *scales):
-        typer.echo(f"note: {note}", err=True)
-    if output is not None:
-        typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)
 
 
 def _read(values: Values, files: dict[str, int], processes: int) -> Analysis:
@@ -238,10 +238,11 @@ def _checked(found: Analysis, data: Data) -> Statistics:
 
 
 def _notes(features: Features, data: Data, statistics: Statistics) -> Iterator[str]:
-    """Yield notes on text columns whose texts programs would write differently in JSON; other formats have types themselves."""
-    if data.format not in {"csv", "tsv"}:
-        return
-    for text in measured_inputs(features)[0].texts:
+    # Programs write some texts differently in JSON; other formats have types themselves.
+    for text in measured_inputs(features)[0].texts if data.format in {"csv", "tsv"} else ():
         note = note_of_texts(text.column, (value for value, _ in statistics.texts[series_of(text)].top))
         if note is not None:
             yield note
+    yield from short_vocabularies(features, statistics)
+    yield from absent_vocabularies(features, statistics)
+    yield from numbers_out_of_scale(features, statistics)

@@ -196,9 +196,27 @@ class RunPlaces:
 
 def roles(places: RunPlaces) -> Iterator[Role]:
     """Yield the roles in the order of their start, on which nothing depends."""
+    yield from _of_training(places)
+    yield from _of_cube(places)
     values = places.values
-    pservers, shards, copies = values.pserver.replicas, values.cube.config.shards, values.cube.replicas_per_shard
+    if values.intake.enabled:
+        intake = _role(role_settings.IntakeConfig, values.intake.config, dir=places.state("intake"))
+        file: RoleFile = IntakeFile(
+            host=HOST, auth=places.auth(IntakeFile), data=values.data, features=values.features, intake=intake
+        )
+        yield Role("ctr-intake-0", "intake", file, _well(intake.port))
+    of_cube = {"model": values.model, "cube": values.cube.config.of_pod, "transfer_address": places.transfer}
+    for index in range(values.serving.replicas):
+        name = f"serving-{index}"
+        serving = _role(
+            role_settings.ServingConfig, values.serving.config, SERVING_PORTS * index, scratch_dir=places.scratch(name)
+        )
+        file = ServingFile(**places.common(ServingFile), **of_cube, serving=serving)
+        yield Role(f"ctr-{name}", "serving", file, _well(serving.admin_port))
 
+
+def _of_training(places: RunPlaces) -> Iterator[Role]:
+    values, pservers = places.values, places.values.pserver.replicas
     master = _role(role_settings.MasterConfig, values.master.config, state_dir=places.state("master"))
     of_workers = {"trainer": _role(role_settings.TrainerConfig, values.trainer.config), "pservers": pservers}
     intake_address = places.intake if values.intake.enabled else None
@@ -206,6 +224,24 @@ def roles(places: RunPlaces) -> Iterator[Role]:
     file: RoleFile = MasterFile(**places.training(MasterFile), **of_workers, **of_master, intake_address=intake_address)
     yield Role("ctr-master-0", "master", file, _well(master.status_port))
 
+    for index in range(pservers):
+        name = f"pserver-{index}"
+        pserver = _role(role_settings.PserverConfig, values.pserver.config, index, scratch_dir=places.scratch(name))
+        of_pserver = {"pserver": pserver, "forwarded": False, "pservers": pservers}
+        file = PserverFile(**places.training(PserverFile), **of_pserver, master_address=places.master)
+        yield Role(f"ctr-{name}", "pserver", file, _well(pserver.admin_port), ends=True)
+
+    for index in range(values.trainer.replicas):
+        name = f"trainer-{index}"
+        trainer = _role(role_settings.TrainerConfig, values.trainer.config, index, scratch_dir=places.scratch(name))
+        of_trainer = {"trainer": trainer, "tracking": places.tracking}
+        file = TrainerFile(**places.training(TrainerFile), **of_trainer, master_address=places.master)
+        yield Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
+
+
+def _of_cube(places: RunPlaces) -> Iterator[Role]:
+    values = places.values
+    shards, copies, canary = values.cube.config.shards, values.cube.replicas_per_shard, values.serving.config.canary
     transfer = _role(
         role_settings.CubeTransferConfig,
         values.cube_transfer.config,
@@ -214,69 +250,21 @@ def roles(places: RunPlaces) -> Iterator[Role]:
         scratch_dir=places.scratch("cube-builder"),
         state_recovery_seconds=2,
     )
-    canary = values.serving.config.canary
     of_cube = {"shards": shards, "replicas_per_shard": copies, "canary_minutes": canary.minutes if canary.share else 0}
-    file = CubeTransferFile(**places.common(CubeTransferFile), cube_transfer=transfer, **of_cube)
+    file: RoleFile = CubeTransferFile(**places.common(CubeTransferFile), cube_transfer=transfer, **of_cube)
     yield Role("ctr-cube-transfer-0", "cube-transfer", file, _well(transfer.port))
     file = CubeBuilderFile(**places.common(CubeBuilderFile), cube_transfer=transfer)
     yield Role("ctr-cube-builder-0", "cube-builder", file, _well(transfer.builder_port))
 
-    if values.intake.enabled:
-        intake = _role(role_settings.IntakeConfig, values.intake.config, dir=places.state("intake"))
-        file = IntakeFile(
-            host=HOST, auth=places.auth(IntakeFile), data=values.data, features=values.features, intake=intake
-        )
-        yield Role("ctr-intake-0", "intake", file, _well(intake.port))
-
-    for index in range(pservers):
-        name = f"pserver-{index}"
-        pserver = _role(role_settings.PserverConfig, values.pserver.config, index, scratch_dir=places.scratch(name))
-        file = PserverFile(
-            **places.training(PserverFile),
-            pserver=pserver,
-            forwarded=False,
-            pservers=pservers,
-            master_address=places.master,
-        )
-        yield Role(f"ctr-{name}", "pserver", file, _well(pserver.admin_port), ends=True)
-
-    for index in range(values.trainer.replicas):
-        name = f"trainer-{index}"
-        trainer = _role(role_settings.TrainerConfig, values.trainer.config, index, scratch_dir=places.scratch(name))
-        file = TrainerFile(
-            **places.training(TrainerFile), trainer=trainer, master_address=places.master, tracking=places.tracking
-        )
-        yield Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
-
-    reader = values.cube.config.of_pod
     for number, (shard, replica) in enumerate(product(range(shards), range(copies))):
         pod = f"ctr-cube-s{shard}-{replica}"
         # A short drain, because the only readers belong to this run and end with it.
-        cube = _role(
-            role_settings.CubePodConfig,
-            reader,
-            CUBE_PORTS * number,
-            drain_idle_seconds=0.5,
-            cache_dir=places.state(pod),
-        )
+        chosen = {"drain_idle_seconds": 0.5, "cache_dir": places.state(pod)}
+        cube = _role(role_settings.CubePodConfig, values.cube.config.of_pod, CUBE_PORTS * number, **chosen)
         file = CubeServerFile(host=HOST, auth=places.auth(CubeServerFile), model=values.model, cube=cube)
         yield Role(f"{pod}.server", "cube-server", file, _well(cube.admin_port))
         file = CubeAgentFile(**places.common(CubeAgentFile), cube=cube, transfer_address=places.transfer)
         yield Role(f"{pod}.agent", "cube-agent", file, _well(cube.agent_port))
-
-    for index in range(values.serving.replicas):
-        name = f"serving-{index}"
-        serving = _role(
-            role_settings.ServingConfig, values.serving.config, SERVING_PORTS * index, scratch_dir=places.scratch(name)
-        )
-        file = ServingFile(
-            **places.common(ServingFile),
-            model=values.model,
-            serving=serving,
-            cube=reader,
-            transfer_address=places.transfer,
-        )
-        yield Role(f"ctr-{name}", "serving", file, _well(serving.admin_port))
 
 
 def _role(kind: type[S], config: Section, ports_on: int = 0, **chosen: object) -> S:

@@ -50,12 +50,12 @@ def own_ports(role: Role) -> set[int]:
 def test_the_defaults_are_one_process_for_each_container_of_a_cluster() -> None:
     assert names(places()) == [
         "ctr-master-0",
-        "ctr-cube-transfer-0",
-        "ctr-cube-builder-0",
         "ctr-pserver-0",
         "ctr-pserver-1",
         "ctr-trainer-0",
         "ctr-trainer-1",
+        "ctr-cube-transfer-0",
+        "ctr-cube-builder-0",
         "ctr-cube-s0-0.server",
         "ctr-cube-s0-0.agent",
         "ctr-cube-s1-0.server",
