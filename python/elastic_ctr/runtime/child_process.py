@@ -82,11 +82,13 @@ def how_it_ended(code: int) -> str:
 
 
 def log_lines(log: Path) -> list[str]:
-    """Return the lines of a child's log; none if it left no log."""
+    """Return the lines of a child's log: none if it left no log, a sentence with the reason if the log cannot be read."""
     try:
         return log.read_text(errors="replace").strip().splitlines()
-    except OSError:
+    except FileNotFoundError:
         return []
+    except OSError as failed:
+        return [f"{log} cannot be read: {failed.strerror}"]
 
 
 def die_with_parent(parent: int) -> None:

@@ -47,6 +47,13 @@ def test_the_output_of_a_child_is_appended_to_its_log(tmp_path: Path) -> None:
     assert log_lines(tmp_path / "absent") == []
 
 
+def test_a_log_that_cannot_be_read_is_one_line_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "ring").symlink_to("ring")
+
+    assert log_lines(tmp_path) == [f"{tmp_path} cannot be read: Is a directory"]
+    assert log_lines(tmp_path / "ring") == [f"{tmp_path}/ring cannot be read: Too many levels of symbolic links"]
+
+
 def test_a_child_with_a_group_of_its_own_gets_no_interrupt_of_the_terminal() -> None:
     shared, apart = (start_child(program("import signal; signal.pause()"), own_group=own) for own in (False, True))
 

@@ -93,7 +93,10 @@ def _print_files(
     if not files:
         refuse(f"{run.logs} has no log of {role or 'a run'}; --dir names another run")
     with ExitStack() as stack, suppress(KeyboardInterrupt):
-        streams = [(each.stem, stack.enter_context(each.open(errors="replace"))) for each in files]
+        try:
+            streams = [(each.stem, stack.enter_context(each.open(errors="replace"))) for each in files]
+        except OSError as failed:
+            refuse(f"{failed.filename} cannot be read: {failed.strerror}; name a role whose log can be")
         lines = 100 if tail is None else tail
         for name, stream in streams:
             for line in deque(stream, maxlen=lines):

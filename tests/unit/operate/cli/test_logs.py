@@ -123,6 +123,21 @@ def test_the_logs_of_a_run_on_this_machine_are_its_files(tmp_path: Path) -> None
     assert "has no log of serving" in absent.stderr
 
 
+def test_a_log_file_that_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    (run.logs / "ctr-master-0.log").mkdir(parents=True)
+    (run.logs / "ctr-trainer-0.log").write_text("joined\n")
+    run.write(RunInfo("m:1", "t:2", "s:3", ["p:4"], "ctr"))
+
+    broken, other = call("--dir", tmp_path), call("--dir", tmp_path, "trainer")
+
+    assert (broken.exit_code, broken.stdout) == (2, "")
+    assert broken.stderr == (
+        f"{run.logs}/ctr-master-0.log cannot be read: Is a directory; name a role whose log can be\n"
+    )
+    assert (other.exit_code, other.stdout) == (0, "[ctr-trainer-0] joined\n")
+
+
 def test_a_refusal_of_kubectl_is_exit_code_2(release: FakeKubectl) -> None:
     release.path.write_text(release.path.read_text().replace('elif "logs" in words:', 'elif "never" in words:'))
 
