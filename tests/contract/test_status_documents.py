@@ -77,3 +77,13 @@ def test_keys_of_a_later_release_are_read_past_and_kept() -> None:
 
     assert unknown(document) == ["colour", "taste"]
     assert document.ledger.trained == 90
+
+
+@pytest.mark.parametrize(
+    "written", [{**SERVING, "rows": 20.0}, {**SERVING, "ready": 1}, dict(reversed(SERVING.items()))]
+)
+def test_a_value_that_is_written_with_another_type_or_in_another_place_is_noticed(written: dict[str, Any]) -> None:
+    assert ServingStatus.model_validate(written).to_dict() == written
+
+    with pytest.raises(AssertionError):
+        written_alike(ServingStatus, json.dumps(written))
