@@ -7,8 +7,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from elastic_ctr.features.statistics.drift import Drift
+from elastic_ctr.store.versions.manifest import PassQuality
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger.figure_table import MOMENTS, Figures
+from elastic_ctr.training.master.ledger.figure_table import MOMENTS
 from elastic_ctr.training.master.ledger.rows import Tables
 from elastic_ctr.training.master.training_status import window_of
 
@@ -31,16 +32,16 @@ _TOTALS = {
 
 _OF_LAST = "The last pass that is done, predicted before and after it was trained."
 _QUALITY = {
-    # field of a Quality: metric, its text
-    "auc": ("auc", "Area under the ROC curve."),
-    "logloss": ("logloss", "Mean negative log likelihood of an impression, in nats."),
-    "calibration": ("calibration", "Predicted CTR / observed CTR: above 1, clicks were overestimated."),
-    "bucketError": ("bucket_error", "Mean relative error of the CTR in groups of scores."),
-    "mae": ("mae", "Mean absolute error of the probability."),
-    "rmse": ("rmse", "Root mean squared error of the probability."),
-    "gauc": ("gauc", "Mean of the AUCs of the groups by data.group, weighted by impressions."),
-    "predictedCtr": ("predicted_ctr", "Mean probability of a click."),
-    "observedCtr": ("observed_ctr", "Clicks / shows."),
+    # field of a Quality, and metric: its text
+    "auc": "Area under the ROC curve.",
+    "logloss": "Mean negative log likelihood of an impression, in nats.",
+    "calibration": "Predicted CTR / observed CTR: above 1, clicks were overestimated.",
+    "bucket_error": "Mean relative error of the CTR in groups of scores.",
+    "mae": "Mean absolute error of the probability.",
+    "rmse": "Root mean squared error of the probability.",
+    "gauc": "Mean of the AUCs of the groups by data.group, weighted by impressions.",
+    "predicted_ctr": "Mean probability of a click.",
+    "observed_ctr": "Clicks / shows.",
 }
 
 
@@ -109,7 +110,7 @@ class MasterMetrics(Collector):
             window = None if ledger.facts.stream is None else window_of(ledger)
             finished = ledger.facts.finished
             stream, held = ledger.facts.stream, ledger.facts.hold is not None
-            quality = ledger.figures.since(done[-1].ordinal).get(done[-1].ordinal) if done else None
+            quality = ledger.figures.quality(done[-1].ordinal) if done else PassQuality()
         for key, (name, what) in _TOTALS.items():
             yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
         gauges = {
@@ -140,15 +141,15 @@ class MasterMetrics(Collector):
             yield GaugeMetricFamily(
                 f"{_PREFIX}_{name}", what, value=float("nan") if window is None else getattr(window, field)
             )
-        yield from self._quality(quality or {})
+        yield from self._quality(quality)
         yield from self._table(table, memory)
         yield from self._drift(drifts[-1].columns if drifts else ())
 
-    def _quality(self, figures: Figures) -> Iterator[Metric]:
-        for field, (name, what) in _QUALITY.items():
+    def _quality(self, quality: PassQuality) -> Iterator[Metric]:
+        for name, what in _QUALITY.items():
             gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", f"{what} {_OF_LAST}", labels=["moment"])
             for moment in MOMENTS:
-                value = (figures.get(moment) or {}).get(field)
+                value = getattr(getattr(quality, moment), name, None)
                 gauge.add_metric([moment], float("nan") if value is None else value)
             yield gauge
 

@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from elastic_ctr.runtime.status.master_status import (
     ColumnDrift,
     CurrentPass,
     CurvesOfPass,
+    CurveStatus,
     DamagedCheckpoint,
     DriftOfPass,
     LearningOfPass,
     LineCounts,
     PassStatus,
     PserverStatus,
+    QualityFigures,
     QualityOfPass,
     RecoveryStatus,
     StreamWindow,
@@ -22,19 +24,20 @@ from elastic_ctr.runtime.status.master_status import (
     TrainingStatus,
     VersionStatus,
 )
-from elastic_ctr.runtime.status.status_document import PublishingHold
+from elastic_ctr.runtime.status.status_document import PublishingHold, StatusDocument
 from elastic_ctr.store.versions.manifest import PassLearning
 from elastic_ctr.training.master.calendar.quality_gate import LOOKED_AT, newest_windows
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.ledger.figure_table import MOMENTS, Figures
+from elastic_ctr.training.master.ledger.figure_table import MOMENTS, Figures, Moment
 from elastic_ctr.training.master.ledger.ledger import Ledger
-from elastic_ctr.training.master.ledger.rows import DriftRow, HoldRow, PassRow, Tables
+from elastic_ctr.training.master.ledger.rows import TABLES, DriftRow, HoldRow, PassRow
 from elastic_ctr.training.master.work import start_from
 
 _SHOWN_PASSES = 1000
 # Passes with deciles and ROC, which take 2 KB each.
 _SHOWN_CURVES = 24
 _WORST = 3
+D = TypeVar("D", bound=StatusDocument)
 
 
 def status(coordinator: Coordinator, start_ignored: str = "") -> TrainingStatus:
@@ -97,7 +100,7 @@ def status_of_ledger(ledger: Ledger) -> TrainingStatus:
                 counts[each.ordinal],
                 None if each.version is None else by_id.get(each.version),
                 drifts.get(each.ordinal),
-                figures.get(each.ordinal) or dict.fromkeys(MOMENTS),
+                _quality(figures.get(each.ordinal, (None, None))),
                 learned[each.ordinal],
                 tables.get(each.ordinal),
                 moved,
@@ -107,7 +110,7 @@ def status_of_ledger(ledger: Ledger) -> TrainingStatus:
         # Passes before those shown, all of them done.
         earlier_passes=facts.dropped_passes + ledger.passes.count() - len(shown),
         curves=tuple(
-            CurvesOfPass.model_validate({"pass": names[number], **curves[number]})
+            CurvesOfPass(id=names[number], **_by_moment(CurveStatus, curves[number]))
             for number in done
             if number in curves
         ),
@@ -154,8 +157,18 @@ def _learning(learned: PassLearning) -> LearningOfPass:
 
 
 @lru_cache(maxsize=2048)
-def _table(parts: Tables) -> tuple[TablePartStatus, ...]:
-    return tuple(map(TablePartStatus.model_validate, parts))
+def _table(document: str) -> tuple[TablePartStatus, ...]:
+    return tuple(map(TablePartStatus.model_validate, TABLES.validate_json(document)))
+
+
+@lru_cache(maxsize=2048)
+def _quality(figures: Figures) -> QualityOfPass:
+    return QualityOfPass(**_by_moment(QualityFigures, figures))
+
+
+def _by_moment(kind: type[D], documents: Figures) -> dict[Moment, D | None]:
+    found = (None if each is None else kind.model_validate_json(each) for each in documents)
+    return dict(zip(MOMENTS, found, strict=True))
 
 
 def _pass(
@@ -163,9 +176,9 @@ def _pass(
     counts: Mapping[str, int],
     version: VersionStatus | None,
     drift: DriftRow | None,
-    quality: Figures,
+    quality: QualityOfPass,
     learned: PassLearning,
-    table: Tables | None,
+    table: str | None,
     clock_moved: float,
 ) -> PassStatus:
     return PassStatus(
@@ -184,7 +197,7 @@ def _pass(
         tasks_done=counts["done"],
         auc_before=each.auc_before,
         auc=each.auc,
-        quality=QualityOfPass.model_validate(quality),
+        quality=quality,
         learning=_learning(learned),
         table=None if table is None else _table(table),
         trained_at=None if each.trained_at is None else each.trained_at + clock_moved,

@@ -57,6 +57,21 @@ def test_a_long_run_is_looked_at_with_as_many_queries_as_a_short_one(tmp_path: P
     assert len(set(queries.values())) == 1
 
 
+def test_the_documents_of_a_pass_that_is_done_are_built_once(tmp_path: Path) -> None:
+    one = World(tmp_path)
+    one.finish()
+
+    first, second = (status_of_ledger(one.ledger).passes for _ in range(2))
+
+    for before, again in zip(first, second, strict=True):
+        assert before.quality.after
+        assert before.table
+        assert again.table
+        assert again.quality is before.quality
+        assert again.learning is before.learning
+        assert again.table[0] is before.table[0]
+
+
 def test_figures_that_a_recovery_takes_back_are_shown_no_more(tmp_path: Path) -> None:
     one = World(tmp_path)
     one.finish()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from elastic_ctr.training.master.ledger.rows import DriftRow, Learning, WindowQu
 
 Moment = Literal["before", "after"]
 MOMENTS: tuple[Moment, ...] = ("before", "after")
-Figures = dict[str, dict[str, Any] | None]
-"""By moment: the fields of a Quality in camelCase, without its curves."""
+Figures = tuple[str | None, str | None]
+"""The figures or the curves of a Quality in JSON, before and after training; None if there are none."""
 # The names of curves in a Quality's JSON.
 _CURVES = ("deciles", "roc")
 _GONE = ", ".join(f"'$.{name}'" for name in _CURVES)
@@ -187,7 +187,8 @@ class FigureTable:
         for ordinal, moment, document in self._file.all(
             f"select pass, moment, {what} from qualities where pass >= ? order by pass", first
         ):
-            found.setdefault(ordinal, dict.fromkeys(MOMENTS))[moment] = _parsed(document)
+            before, after = found.get(ordinal, (None, None))
+            found[ordinal] = (document, after) if moment == "before" else (before, document)
         return found
 
     def _in_stream(self, last: int, first: int) -> Expected | None:
@@ -195,13 +196,6 @@ class FigureTable:
         found = [each.quality for each in self.windows(last - 1, first, _LOOKED_AT) if each.version is not None]
         found = found[:_COMPARED_PASSES]
         return None if not found else Expected(f"of the {len(found)} published passes before it", together(found))
-
-
-# The status reads a thousand passes, of which one or two have changed. Callers do not modify the result.
-@lru_cache(maxsize=4096)
-def _parsed(document: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(document)
-    return found
 
 
 # The status reads a thousand passes, of which one or two have changed.
