@@ -254,7 +254,7 @@ def measure_processes(table: Made, cube: Server, plan: Plan, results: Results) -
     if not plan.wants(name):
         return
     keys = tables.asked(table, "uniform", _KEYS_OF_REQUESTS // 13_312, 13_312)
-    with cube_server(table.folder, FOLDER / "logs" / "cube-2.log", dim=table.dim, workers=2) as two:
+    with cube_server(FOLDER / "logs" / "cube-2.log", workers=2) as two:
         ask(two.admin, "/load", table.load_order())
         both, one = our_load(two.port, keys, 16), our_load(cube.port, keys, 16)
         with pair(both, two, one, cube) as (a, b):
@@ -293,7 +293,7 @@ def main() -> None:
     with timed("bench.cube"), ExitStack() as stack:
         table = tables.made(given.keys)
         redis = stack.enter_context(redis_server(logs / "redis.log"))
-        cube = stack.enter_context(cube_server(table.folder, logs / "cube.log", dim=table.dim))
+        cube = stack.enter_context(cube_server(logs / "cube.log"))
         before = sum(map(resident_bytes, cube.pids())), resident_bytes(redis.pid)
         with timed("filling Redis"):
             tables.fill_redis(table, redis.port)

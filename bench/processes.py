@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 COMMAND = Path(sys.executable).parent / "elastic-ctr"
+_LOOKUP_PROCESS = Path(__file__).parents[1] / "tests" / "lookup_process.py"
 MAX_KEYS = 131_072
 _START_SECONDS = 120
 CORES = sorted(os.sched_getaffinity(0))
@@ -151,21 +151,13 @@ def accepts(port: int) -> bool:
 
 
 @contextmanager
-def cube_server(dict_dir: Path, log: Path, *, dim: int = 9, workers: int = 1) -> Iterator[Server]:
-    """`elastic-ctr cube-server`, holding nothing yet."""
+def cube_server(log: Path, *, workers: int = 1) -> Iterator[Server]:
+    """Lookups of a cube-server, which has nothing loaded yet: the tests' process without an agent, that takes orders over HTTP."""
     port, admin = free_port(), free_port()
-    config = {
-        "model": {"embeddingDim": dim},
-        "cube": {
-            "port": port, "adminPort": admin, "workers": workers, "maxKeys": MAX_KEYS, "cacheDir": str(dict_dir.resolve()),
-        },
-    }  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.yaml"
-        file.write_text(yaml.safe_dump(config))
-        command = [str(COMMAND), "cube-server", "--config", str(file)]
-        with running(command, log, lambda: answers(admin, "/readyz")) as pid:
-            yield Server(pid, port, admin)
+    settings = {"port": port, "admin_port": admin, "workers": workers, "max_keys": MAX_KEYS}
+    command = [sys.executable, str(_LOOKUP_PROCESS), json.dumps(settings)]
+    with running(command, log, lambda: answers(admin, "/readyz")) as pid:
+        yield Server(pid, port, admin)
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def scored(out: Path) -> Iterator[float]:
 def measure(given: Input, table: Made, publishing: Callable[[Made, Path], object], folder: Path, plan: Plan) -> Any:
     out, asked = folder / "out", folder / "asked"
     with ExitStack() as stack:
-        cube = stack.enter_context(cube_server(table.folder, FOLDER / "logs" / "scoring-cube.log", dim=table.dim))
+        cube = stack.enter_context(cube_server(FOLDER / "logs" / "scoring-cube.log"))
         ask(cube.admin, "/load", table.load_order())
         serving = stack.enter_context(our_serving(table, folder, cube, publishing))
         store = FileStore(folder / "store")

@@ -399,7 +399,7 @@ def main() -> None:
         table = tables.made(given.keys)
         redis = stack.enter_context(redis_server(logs / "serving-redis.log"))
         tables.fill_redis(table, redis.port)
-        cube = stack.enter_context(cube_server(table.folder, logs / "serving-cube.log", dim=table.dim))
+        cube = stack.enter_context(cube_server(logs / "serving-cube.log"))
         ask(cube.admin, "/load", table.load_order())
         ours = stack.enter_context(our_serving(table, folder, cube))
         theirs = stack.enter_context(their_service(folder, redis, table.dim))

@@ -168,7 +168,7 @@ def main() -> None:
         table = table_of(given.values)
         redis = stack.enter_context(redis_server(logs / "rows-redis.log"))
         tables.fill_redis(table, redis.port)
-        cube = stack.enter_context(cube_server(table.folder, logs / "rows-cube.log", dim=table.dim))
+        cube = stack.enter_context(cube_server(logs / "rows-cube.log"))
         ask(cube.admin, "/load", table.load_order())
         (folder / "rows").mkdir()
         (folder / "feasigns").mkdir()

@@ -2,7 +2,7 @@
 
     python -m bench.soak [--minutes 10]
 
-The roles are the product's own processes: cube-transfer, cube-builder, cube-agent, cube-server, serving, and a store in a
+The roles are the product's own processes: cube-transfer, cube-builder, cube-server, serving, and a store in a
 folder. Versions are published as the master does: a base every minute, deltas in between that change a thousand keys. Three
 paced loads run all the time (lookups, predictions over HTTP and in binary tensors), and three readers, one for each,
 compare every value and probability they get with what that version was published with.
@@ -144,12 +144,12 @@ class Roles:
     ports: dict[str, int] = field(default_factory=dict)
 
     def start(self, stack: ExitStack, folder: Path) -> None:
-        names = ("transfer", "builder", "cube", "cubeAdmin", "agent", "http", "servingAdmin")
+        names = ("transfer", "builder", "cube", "cubeAdmin", "http", "servingAdmin")
         self.ports = {name: free_port() for name in names}
         ports = self.ports
         store = {"url": f"file://{folder / 'store'}"}
         cube = {
-            "port": ports["cube"], "adminPort": ports["cubeAdmin"], "agentPort": ports["agent"], "drainSeconds": 10,
+            "port": ports["cube"], "adminPort": ports["cubeAdmin"], "drainSeconds": 10,
             "cacheDir": str(folder / "cache"), "lookupTimeoutMs": 2000,
         }  # fmt: skip
         transfer = {
@@ -169,8 +169,7 @@ class Roles:
                 ports["transfer"],
                 "/healthz",
             ),
-            "cube-server": ({"model": model, "cube": cube}, ports["cubeAdmin"], "/readyz"),
-            "cube-agent": ({"store": store, "cube": cube, **address}, ports["agent"], "/healthz"),
+            "cube-server": ({"model": model, "store": store, "cube": cube, **address}, ports["cubeAdmin"], "/healthz"),
             "serving": (
                 {"model": model, "store": store, "serving": serving, "cube": {"lookupTimeoutMs": 2000}, **address},
                 ports["servingAdmin"],
@@ -182,7 +181,7 @@ class Roles:
             file.write_text(yaml.safe_dump(config))
             log = FOLDER / "logs" / f"soak-{role}.log"
             command = [str(COMMAND), role, "--config", str(file)]
-            env = {**os.environ, "POD_NAME": "cube-s0-0" if role == "cube-agent" else "serving-0"}
+            env = {**os.environ, "POD_NAME": "cube-s0-0" if role == "cube-server" else "serving-0"}
             self.pids[role] = stack.enter_context(running(command, log, _answering(port, path), env=env))
 
     def live(self) -> int:

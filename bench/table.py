@@ -49,10 +49,10 @@ class Made:
     def dim(self) -> int:
         return int(self.values.shape[1])
 
-    def parts(self, version: int = VERSION) -> dict[str, dict[str, str]]:
-        """As cube-server is told them."""
+    def parts(self, version: int = VERSION) -> dict[int, list[str | None]]:
+        """As tests/lookup_process.py takes them."""
         return {
-            str(number): {name: str(path) for name, path in own._asdict().items() if path is not None}
+            number: [None if path is None else str(path) for path in own]
             for number, own in paths(self.folder, version).items()
         }
 

@@ -38,7 +38,6 @@ METRICS = {
     ("trainer", 8740),
     ("pserver", PSERVER_ADMIN),
     ("cube", 8601),
-    ("cube", 8602),
     ("cube-transfer", TRANSFER),
     ("cube-transfer", 8301),
     ("serving", 8401),

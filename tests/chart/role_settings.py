@@ -6,7 +6,6 @@ from chart.rendering import Container, Pod, Rendered
 from elastic_ctr.config.helm_yaml import Loader
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import (
-    CubeAgentFile,
     CubeBuilderFile,
     CubeServerFile,
     CubeTransferFile,
@@ -24,7 +23,6 @@ CLASSES: dict[str, type[RoleFile]] = {
     "trainer": TrainerFile,
     "pserver": PserverFile,
     "cube-server": CubeServerFile,
-    "cube-agent": CubeAgentFile,
     "cube-transfer": CubeTransferFile,
     "cube-builder": CubeBuilderFile,
     "intake": IntakeFile,

@@ -11,7 +11,7 @@ from elastic_ctr.operate.cli.main import build
 
 TREE = typer.main.get_command(build())
 IMAGE_OF = {
-    "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "cube-agent": "cube", "intake": "cube",
+    "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "intake": "cube",
     "trainer": "trainer", "pserver": "trainer", "serving": "serving", "scoring": "serving", "check": "cube",
 }  # fmt: skip
 
@@ -74,8 +74,8 @@ def test_each_command_runs_from_its_image(rendered: Rendered) -> None:
 def test_each_role_runs_in_a_container_of_its_name(rendered: Rendered) -> None:
     for pod in rendered.pods:
         if not pod.owner.startswith("Pod/"):
-            two = {"cube": {"cube-server", "cube-agent"}, "cube-transfer": {"cube-transfer", "cube-builder"}}
-            assert {each.name for each in pod.containers} == two.get(pod.component, {pod.component})
+            others = {"cube": {"cube-server"}, "cube-transfer": {"cube-transfer", "cube-builder"}}
+            assert {each.name for each in pod.containers} == others.get(pod.component, {pod.component})
             assert all(each.args == [each.name] for each in pod.containers if own(each))
 
 

@@ -68,9 +68,7 @@ def test_nothing_of_a_pod_changes_with_shards_or_copies(render: Renderer, shards
 
 
 @pytest.mark.parametrize(("shards", "copies"), [(1, 1), (4, 2), (60, 1)])
-def test_the_files_of_agent_and_server_are_byte_equal_for_any_shards_and_copies(
-    render: Renderer, shards: int, copies: int
-) -> None:
+def test_the_file_of_a_pod_is_byte_equal_for_any_shards_and_copies(render: Renderer, shards: int, copies: int) -> None:
     def text(of: Rendered) -> str:
         return str(of.one("ConfigMap", component="cube").raw["data"])
 
@@ -92,22 +90,19 @@ def test_a_rescale_touches_only_cube_and_transfers_file(render: Renderer, shards
     }
 
 
-def test_a_pod_that_goes_answers_until_nobody_asks(render: Renderer) -> None:
+def test_a_terminating_pod_has_ten_minutes_to_drain(render: Renderer) -> None:
     pod = render().pod_of("cube")
 
     assert pod.spec["terminationGracePeriodSeconds"] == 600
-    for each in pod.containers:
-        assert each.raw["lifecycle"]["preStop"]["exec"]["command"][:3] == ["elastic-ctr", "cube", "drain"]
+    # SIGTERM starts the drain.
+    assert "lifecycle" not in pod.container("cube-server").raw
 
 
-def test_the_two_containers_see_the_same_parts(render: Renderer) -> None:
+def test_parts_are_in_an_emptydir_unless_they_have_a_volume(render: Renderer) -> None:
     pod = render().pod_of("cube")
-    folders = [
-        pod.container(name).mounts["/var/lib/elastic-ctr/cube"]["name"] for name in ("cube-server", "cube-agent")
-    ]
 
-    assert folders[0] == folders[1]
-    assert pod.volumes[folders[0]]["emptyDir"]["sizeLimit"] == "20Gi"
+    cache = pod.container("cube-server").mounts["/var/lib/elastic-ctr/cube"]["name"]
+    assert pod.volumes[cache]["emptyDir"]["sizeLimit"] == "20Gi"
 
 
 def test_parts_may_have_a_volume(render: Renderer) -> None:
@@ -116,17 +111,4 @@ def test_parts_may_have_a_volume(render: Renderer) -> None:
     for each in sets:
         [claim] = each.spec["volumeClaimTemplates"]
         assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
-        assert claim["metadata"]["name"] in {mount["name"] for mount in each.pod.containers[1].mounts.values()}
-
-
-def test_server_and_agent_have_needs_of_their_own(render: Renderer) -> None:
-    pod = render(
-        cube={"resources": {"cpu": 2, "memory": "3Gi"}, "agentResources": {"cpu": "10m", "memory": "64Mi"}}
-    ).pod_of("cube")
-
-    assert pod.container("cube-server").raw["resources"]["requests"] == {
-        "cpu": 2,
-        "memory": "3Gi",
-        "ephemeral-storage": "1Gi",
-    }
-    assert pod.container("cube-agent").raw["resources"]["limits"] == {"memory": "64Mi"}
+        assert claim["metadata"]["name"] in {mount["name"] for mount in each.pod.containers[0].mounts.values()}

@@ -24,7 +24,7 @@ ALL_ON: dict[str, Any] = {
 }
 ALERTS = (CHART / "files" / "alerts.yaml").read_text()
 DASHBOARD = (CHART / "files" / "dashboards" / "elastic-ctr.json").read_text()
-ROLES = ("cube_transfer", "cube_builder", "cube_agent", "cube", "master", "trainer", "pserver", "serving", "intake")
+ROLES = ("cube_transfer", "cube_builder", "cube", "master", "trainer", "pserver", "serving", "intake")
 
 
 @pytest.fixture(scope="module")

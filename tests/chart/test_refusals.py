@@ -204,8 +204,8 @@ OF_KUBERNETES: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["trainer.resources requests 4 of cpu", "2"],
     ),
     "less of a second container than is requested": (
-        {"cube": {"agentResources": {"requests": {"cpu": "250m"}, "limits": {"cpu": 0.2}}}},
-        ["cube.agentResources requests 250m of cpu", "0.2"],
+        {"cubeTransfer": {"builderResources": {"requests": {"cpu": "250m"}, "limits": {"cpu": 0.2}}}},
+        ["cubeTransfer.builderResources requests 250m of cpu", "0.2"],
     ),
     "units of two kinds": (
         {"cubeTransfer": {"builderResources": {"memory": "1Gi", "limits": {"memory": "1G"}}}},

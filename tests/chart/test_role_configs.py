@@ -223,7 +223,7 @@ def test_addresses_lead_to_services_of_this_release_and_their_ports(render: Rend
     ports = {(each.name, port["port"]) for each in rendered.all("Service") for port in each.spec["ports"]}
 
     assert found["trainer"].master_address == found["pserver"].master_address == "ctr-master:9700"
-    assert found["serving"].transfer_address == found["cube-agent"].transfer_address == "ctr-cube-transfer:9300"
+    assert found["serving"].transfer_address == found["cube-server"].transfer_address == "ctr-cube-transfer:9300"
     assert {("ctr-master", 9700), ("ctr-cube-transfer", 9300)} <= ports
 
 
@@ -258,7 +258,7 @@ def test_pods_are_named_in_full_below_a_headless_service(render: Renderer) -> No
     found: dict[str, Any] = files(rendered)
 
     assert found["pserver"].pod_domain == "ctr-pserver.ads.svc.example.org"
-    assert found["cube-agent"].pod_domain == found["cube-transfer"].cube_domain == "ctr-cube.ads.svc.example.org"
+    assert found["cube-server"].pod_domain == found["cube-transfer"].cube_domain == "ctr-cube.ads.svc.example.org"
     for name in ("ctr-pserver", "ctr-cube"):
         service = rendered.one("Service", name=name)
         assert service.spec["clusterIP"] == "None"
@@ -392,8 +392,8 @@ def test_state_and_scratch_are_volumes(rendered: Rendered) -> None:
                 text = config_text(rendered, pod, each)
                 given = yaml.load(text, Loader=Loader)
                 sections = {
-                    "master": ["master"], "trainer": ["trainer"], "pserver": ["pserver"], "cube-agent": ["cube"],
-                    "cube-server": ["cube"], "cube-builder": ["cubeTransfer"], "cube-transfer": ["cubeTransfer"],
+                    "master": ["master"], "trainer": ["trainer"], "pserver": ["pserver"], "cube-server": ["cube"],
+                    "cube-builder": ["cubeTransfer"], "cube-transfer": ["cubeTransfer"],
                     "serving": ["serving"], "scoring": ["scoring"], "intake": ["intake"],
                 }[each.args[0]]  # fmt: skip
                 file: Any = settings(CLASSES[each.args[0]], given, each.name)

@@ -130,7 +130,7 @@ def test_every_key_of_the_schema_is_shown_in_values_yaml() -> None:
     assert {key for key in hidden if not EXPLAINED_WHOLE & set(key.split("."))} == set()
 
 
-EXPLAINED_WHOLE = {"image", "resources", "agentResources", "builderResources"}
+EXPLAINED_WHOLE = {"image", "resources", "builderResources"}
 
 
 COMPONENTS = {

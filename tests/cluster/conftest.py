@@ -146,7 +146,6 @@ def small_values(url: str, path: str) -> Values:
         "cube": block(
             "50m",
             "512Mi",
-            agentResources={"cpu": "20m", "memory": "384Mi"},
             replicasPerShard=1,
             config={"shards": 2, "drainSeconds": 10},
             persistence={"sizeLimit": "2Gi"},

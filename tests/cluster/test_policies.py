@@ -106,7 +106,7 @@ def reached(
 ) -> dict[str, bool]:
     """Which doors a pod of the source can open."""
     pod = source if source in {"client", "stranger"} else name_of(release.pod(source))
-    container = {"client": "asker", "stranger": "asker", "cube": "cube-agent"}.get(source, source)
+    container = {"client": "asker", "stranger": "asker", "cube": "cube-server"}.get(source, source)
     wanted = json.dumps({door: there[door] for door in doors})
     answer: dict[str, bool] = json.loads(
         release.kube.exec(release.namespace, pod, container, PYTHON, "-c", CONNECT, wanted)

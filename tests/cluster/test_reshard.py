@@ -21,13 +21,13 @@ def cube(shards: int, replicas: int) -> Values:
 
 
 def fetched_bytes(release: Release) -> dict[str, float]:
-    """By pod: what its agent has fetched from the store since it started."""
+    """By pod: what it has fetched from the store since it started."""
     counted: dict[str, float] = {}
     for pod in release.pods("cube"):
         name = pod["metadata"]["name"]
         if is_going(pod):
             continue
-        with release.kube.forwarded(release.namespace, f"pod/{name}", 8602) as address:
+        with release.kube.forwarded(release.namespace, f"pod/{name}", 8601) as address:
             counted[name] = metric(address, "fetched_bytes")
     return counted
 

@@ -1,4 +1,4 @@
-"""A whole cube on this machine, each role its own process: builder, transfer, servers, agents, and readers we play."""
+"""A whole cube on this machine, each role its own process: builder, transfer, servers, and readers we play."""
 
 import asyncio
 import contextlib
@@ -47,12 +47,9 @@ module, function, role = sys.argv[1:4]
 arguments = json.loads(sys.argv[4])
 die_with_parent(int(sys.argv[5]))
 logging.configure(role)
-for name in arguments.keys() & {"config", "cube", "auth"}:
-    where, kind, given = arguments[name]
-    arguments[name] = getattr(import_module(f"elastic_ctr.config.{where}"), kind)(**given)
-made = getattr(import_module(module), function)(**arguments)
-if function == "CubeServer":
-    made.run()
+kind, given = arguments["config"]
+arguments["config"] = getattr(import_module("elastic_ctr.config.role_files"), kind)(**given)
+getattr(import_module(module), function)(**arguments)
 """
 
 
@@ -122,7 +119,6 @@ class World:
         self.replicas = replicas
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.transfer_options = transfer
-        self.agent_options: dict[str, Any] = {}
         self.ports: dict[str, int] = {}
         self.auth = auth(root / "tokens", TOKEN).model_dump()
         self.work = root / "work"
@@ -146,8 +142,8 @@ class World:
         self.processes[role] = subprocess.Popen([*command, str(os.getpid())], stdout=log, stderr=log)
         log.close()
 
-    def role_file(self, kind: str, **given: Any) -> tuple[str, str, dict[str, Any]]:
-        return "role_files", kind, {"host": HOST, "auth": self.auth, "store": {"url": self.store.url}, **given}
+    def role_file(self, kind: str, **given: Any) -> tuple[str, dict[str, Any]]:
+        return kind, {"host": HOST, "auth": self.auth, "store": {"url": self.store.url}, **given}
 
     def start_builder(self, **options: Any) -> None:
         settings = {"builder_port": self.port("builder"), "scratch_dir": str(self.root / "builder"), **options}
@@ -171,29 +167,15 @@ class World:
     def address(self, pod: str) -> str:
         return f"{HOST}:{self.port(pod)}"
 
-    def start_server(self, pod: str, **options: Any) -> None:
-        cube = {
-            "cache_dir": str(self.root / pod), "port": self.port(pod), "admin_port": self.port(f"{pod}.admin"), **options,
-        }  # fmt: skip
-        arguments = {
-            "cube": ("roles", "CubePodConfig", cube), "host": HOST, "auth": ("role_files", "Auth", self.auth),
-        }  # fmt: skip
-        (self.root / pod).mkdir(exist_ok=True)
-        self.start(f"{pod}.server", "server.lookup_server", "CubeServer", arguments)
-
-    def start_agent(self, pod: str) -> None:
+    def start_pod(self, pod: str, **options: Any) -> None:
         settings = {
             "cache_dir": str(self.root / pod), "port": self.port(pod), "admin_port": self.port(f"{pod}.admin"),
-            "agent_port": self.port(f"{pod}.agent"), "drain_seconds": 0.5, "report_seconds": 0.2,
-            "drain_idle_seconds": 0.5, **self.agent_options,
+            "drain_seconds": 0.5, "report_seconds": 0.2, "drain_idle_seconds": 0.5, **options,
         }  # fmt: skip
-        config = self.role_file("CubeAgentFile", cube=settings, transfer_address=f"{HOST}:{self.port('transfer')}")
+        transfer = f"{HOST}:{self.port('transfer')}"
+        config = self.role_file("CubeServerFile", model={}, cube=settings, transfer_address=transfer)
         arguments = {"config": config, "pod": pod, "address": self.address(pod), "grace_seconds": 20.0}
-        self.start(f"{pod}.agent", "agent.agent_api", "run_cube_agent", arguments)
-
-    def start_pod(self, pod: str) -> None:
-        self.start_server(pod)
-        self.start_agent(pod)
+        self.start(pod, "server.cube_server", "run_cube_server", arguments)
 
     def start_all(self) -> None:
         """All roles that do not run."""
@@ -202,10 +184,8 @@ class World:
         if "transfer" not in self.processes:
             self.start_transfer()
         for pod, _ in self.pods():
-            if f"{pod}.server" not in self.processes:
-                self.start_server(pod)
-            if f"{pod}.agent" not in self.processes:
-                self.start_agent(pod)
+            if pod not in self.processes:
+                self.start_pod(pod)
 
     def kill(self, role: str) -> None:
         """As kill -9."""
@@ -267,12 +247,12 @@ class World:
         return found
 
     def pods_know(self, version: int) -> bool:
-        """Whether every agent carries a document in which this version is live."""
-        found = [httpx.get(f"{self.url(f'{pod}.agent')}/status", trust_env=False).json() for pod, _ in self.pods()]
+        """Whether every pod carries a document in which this version is live."""
+        found = [httpx.get(f"{self.url(f'{pod}.admin')}/status", trust_env=False).json() for pod, _ in self.pods()]
         return all(each["live"] == version for each in found)
 
     def ready_of(self, pod: str) -> str:
-        return httpx.get(f"{self.url(f'{pod}.agent')}/readyz", timeout=60).text
+        return httpx.get(f"{self.url(f'{pod}.admin')}/readyz", timeout=60).text
 
     def live(self, version: int, seconds: float = PATIENCE) -> ReleaseDocument:
         """Wait until a version is live."""

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from cube.running import PROCESS
 from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.model import Model
@@ -205,11 +206,11 @@ class Cube:
                 [(exported.keys[mine], exported.values[mine])],
                 path, PartIdentity(version, partition, PARTITIONS, DIM),
             )  # fmt: skip
-            parts[str(partition)] = {"full": str(path)}
+            parts[partition] = [str(path)]
         self._order("load", {"version": version, "dim": DIM, "partitions": PARTITIONS, "parts": parts})
 
     def unload(self, version: int) -> None:
-        self._order("unload", {"version": version})
+        self._order("unload", {"version": version, "partitions": None})
 
     def loaded(self) -> dict[str, Any]:
         loaded: dict[str, Any] = httpx.get(f"{self._admin}/loaded", trust_env=False).json()
@@ -223,18 +224,8 @@ class Cube:
         return {self.address: Holder(partitions=tuple(range(PARTITIONS)))}
 
 
-CUBE = """
-import sys
-from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.lookup_server import CubeServer
-server = CubeServer(CubePodConfig().model_copy(update={"cache_dir": sys.argv[1], "port": 0, "admin_port": 0}))
-print(server.port, server.admin_port, flush=True)
-server.run()
-"""
-
-
 def cube_server(folder: Path) -> Iterator[Cube]:
-    process = subprocess.Popen([sys.executable, "-c", CUBE, str(folder)], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, str(PROCESS), "{}"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
         port, admin_port = map(int, process.stdout.readline().split())

@@ -254,7 +254,6 @@ ROLES = [
     "pserver",
     "cube-transfer",
     "cube-builder",
-    "cube-agent",
     "cube-server",
     "intake",
     "serving",

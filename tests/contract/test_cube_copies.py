@@ -23,7 +23,7 @@ WANTED = values_for(KEYS, DIM).tobytes()
 class Copies:
     def __init__(self, folder: Path, paths: dict[int, Paths]) -> None:
         self._folder, self._paths = folder, paths
-        self.servers = [ServerProcess(folder), ServerProcess(folder)]
+        self.servers = [ServerProcess(), ServerProcess()]
         for server in self.servers:
             server.load(1, paths)
         self.addresses = [server.address for server in self.servers]
@@ -35,7 +35,7 @@ class Copies:
         killed.stop()
 
     def start(self, number: int) -> ServerProcess:
-        self.servers[number] = ServerProcess(self._folder, port=int(self.addresses[number].rpartition(":")[2]))
+        self.servers[number] = ServerProcess(port=int(self.addresses[number].rpartition(":")[2]))
         return self.servers[number]
 
     def kill_each(self) -> None:

@@ -22,7 +22,7 @@ PARTITIONS = 3
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    running = ServerProcess(tmp_path_factory.getbasetemp(), workers=2, scrub_megabytes_per_second=1000)
+    running = ServerProcess(workers=2, scrub_megabytes_per_second=1000)
     yield running
     assert running.stop() == 0
 

@@ -16,16 +16,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from cube.running import PROCESS
 from elastic_ctr.cube.builder.part import PartIdentity, build_full
 
-_START = """
-import sys
-from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.lookup_server import CubeServer
-server = CubeServer(CubePodConfig().model_copy(update={"cache_dir": sys.argv[1], "port": 0, "admin_port": 0, "max_keys": 1000}))
-print(server.port, server.admin_port, flush=True)
-server.run()
-"""
 DIM, PARTITIONS, VERSION = 3, 2, 1_598_000_000
 
 
@@ -52,8 +45,8 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
             [(keys[own], values[own])], folder / f"{partition}.dict",
             PartIdentity(VERSION, partition, PARTITIONS, DIM),
         )  # fmt: skip
-        parts[str(partition)] = {"full": str(part.path), "overlay": None}
-    process = subprocess.Popen([sys.executable, "-c", _START, str(folder)], stdout=subprocess.PIPE, text=True)
+        parts[partition] = [str(part.path)]
+    process = subprocess.Popen([sys.executable, str(PROCESS), '{"max_keys": 1000}'], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     lookups, admin = (int(number) for number in process.stdout.readline().split())
     while _ask_admin(admin, "/readyz") != 200:

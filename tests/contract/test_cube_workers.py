@@ -14,13 +14,13 @@ import pytest
 
 from cube.parts import values_for, write_parts
 from cube.peers import HungUp, Peer
-from cube.running import ServerProcess, gone, until, workers_that
+from cube.running import PROCESS, ServerProcess, gone, until, workers_that
 from cube.server.asking import KEYS, every_worker_answers, peers_of, refuses
 from elastic_ctr.cube.wire import Status
 
 
 def test_a_killed_worker_is_replaced_by_one_that_holds_everything(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2)
+    server = ServerProcess(workers=2)
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
     server.http.post("/drain", json={"draining": True})
     [killed, kept] = server.status()["workers"]
@@ -54,7 +54,7 @@ def _patient(hung_seconds: float) -> str:
 
 
 def test_a_worker_that_hangs_is_not_ready_and_is_replaced_by_one_that_holds_everything(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2, before=_patient(6))
+    server = ServerProcess(workers=2, before=_patient(6))
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
     [hung, kept] = server.status()["workers"]
 
@@ -69,7 +69,7 @@ def test_a_worker_that_hangs_is_not_ready_and_is_replaced_by_one_that_holds_ever
 
 
 def test_a_load_goes_on_once_the_worker_that_hangs_is_killed(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2, before=_patient(6))
+    server = ServerProcess(workers=2, before=_patient(6))
     os.kill(server.status()["workers"][0], signal.SIGSTOP)
 
     assert server.load(1, write_parts(tmp_path, KEYS, partitions=3)).status_code == 200
@@ -80,7 +80,7 @@ def test_a_load_goes_on_once_the_worker_that_hangs_is_killed(tmp_path: Path) -> 
 
 
 def test_told_to_end_it_ends_though_a_worker_hangs_over_an_order(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2, before=_patient(100_000))
+    server = ServerProcess(workers=2, before=_patient(100_000))
     workers = server.status()["workers"]
     paths = write_parts(tmp_path, KEYS, partitions=3)
     peers = peers_of(server)
@@ -115,7 +115,7 @@ def _holds(peer: Peer, version: int) -> bool:
 
 
 def test_after_a_standstill_of_all_processes_nobody_is_killed(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2, before=_patient(6))
+    server = ServerProcess(workers=2, before=_patient(6))
     workers = server.status()["workers"]
 
     for pid in (server.process.pid, *workers):
@@ -148,7 +148,7 @@ Holdings.changed = change
 def test_a_load_waits_for_a_worker_while_the_only_one_is_replaced(tmp_path: Path) -> None:
     none = tmp_path / "none"
     waits = f"import os, time\nwhile os.path.exists({str(none)!r}): time.sleep(0.1)"
-    server = ServerProcess(tmp_path, before=workers_that(waits))
+    server = ServerProcess(before=workers_that(waits))
     paths = write_parts(tmp_path, KEYS, partitions=3)
     answers: list[httpx.Response] = []
     none.touch()
@@ -172,7 +172,7 @@ def test_while_no_worker_comes_a_load_is_refused_in_the_end_and_a_drain_is_not(t
     few = "from elastic_ctr.cube.server import lookup_workers as workers; workers._NO_WORKER_SECONDS = 1"
     none = tmp_path / "none"
     ends = f"import os; os.path.exists({str(none)!r}) and os._exit(3)"
-    server = ServerProcess(tmp_path, before=few + workers_that(ends))
+    server = ServerProcess(before=few + workers_that(ends))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
     none.touch()
     os.kill(server.status()["workers"][0], signal.SIGKILL)
@@ -180,7 +180,7 @@ def test_while_no_worker_comes_a_load_is_refused_in_the_end_and_a_drain_is_not(t
 
     refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
 
-    assert refused.status_code == 503
+    assert refused.status_code == 422
     assert "no worker has come to answer lookups within 1 s" in refused.json()["error"]
     assert server.http.post("/drain", json={"draining": True}).status_code == 200
     assert server.http.post("/unload", json={"version": 1, "partitions": [0]}).status_code == 200
@@ -194,7 +194,7 @@ def _no_room_for(version: int, while_there: Path) -> str:
 
 
 def test_that_it_drains_is_said_at_once_though_a_worker_hangs(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2, before=_patient(100_000))
+    server = ServerProcess(workers=2, before=_patient(100_000))
     hung = server.status()["workers"][0]
     os.kill(hung, signal.SIGSTOP)
 
@@ -216,7 +216,7 @@ def _drains(port: int) -> bool:
 
 def test_a_drain_that_a_worker_cannot_carry_out_is_refused_and_may_be_ordered_again(tmp_path: Path) -> None:
     full = tmp_path / "full"
-    server = ServerProcess(tmp_path, workers=2, before=workers_that(_no_room_for(1, full)))
+    server = ServerProcess(workers=2, before=workers_that(_no_room_for(1, full)))
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
     full.touch()
 
@@ -231,7 +231,7 @@ def test_a_drain_that_a_worker_cannot_carry_out_is_refused_and_may_be_ordered_ag
 
 
 def test_a_file_that_no_worker_can_open_any_more_is_given_up_and_the_rest_is_answered(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2)
+    server = ServerProcess(workers=2)
     first = write_parts(tmp_path / "v1", KEYS, partitions=3)
     second = write_parts(tmp_path / "v2", KEYS, partitions=3, version=2)
     third = write_parts(tmp_path / "v3", KEYS, partitions=3, version=3)
@@ -259,7 +259,7 @@ def test_a_file_that_no_worker_can_open_any_more_is_given_up_and_the_rest_is_ans
 
 def test_everything_is_given_up_when_no_worker_can_hold_it_though_the_files_are_whole(tmp_path: Path) -> None:
     full = tmp_path / "full"
-    server = ServerProcess(tmp_path, before=workers_that(_no_room_for(1, full)))
+    server = ServerProcess(before=workers_that(_no_room_for(1, full)))
     paths = write_parts(tmp_path / "v1", KEYS, partitions=3)
     server.load(1, paths)
     server.http.post("/drain", json={"draining": True})
@@ -277,7 +277,7 @@ def test_everything_is_given_up_when_no_worker_can_hold_it_though_the_files_are_
 
 
 def test_nothing_is_given_up_while_a_worker_answers_it_still(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2)
+    server = ServerProcess(workers=2)
     paths = write_parts(tmp_path, KEYS, partitions=3)
     server.load(1, paths)
     [killed, kept] = server.status()["workers"]
@@ -304,7 +304,7 @@ def refuse(*given, **more):
     return bind(*given, **more)
 worker.bind = refuse
 """
-    server = ServerProcess(tmp_path, before=workers_that(refusing))
+    server = ServerProcess(before=workers_that(refusing))
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
 
     no_port.touch()
@@ -320,7 +320,7 @@ worker.bind = refuse
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_load_that_ends_every_worker_is_refused_and_what_was_held_is_held_again(tmp_path: Path, workers: int) -> None:
-    server = ServerProcess(tmp_path, workers=workers, before=workers_that(_holding(2, "os._exit(3)")))
+    server = ServerProcess(workers=workers, before=workers_that(_holding(2, "os._exit(3)")))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
 
     refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
@@ -335,7 +335,7 @@ def test_a_load_that_ends_every_worker_is_refused_and_what_was_held_is_held_agai
 
 def test_a_load_that_is_stuck_until_its_worker_is_killed_is_refused(tmp_path: Path) -> None:
     soon = "from elastic_ctr.cube.server import lookup_workers as workers; workers._ORDER_SECONDS = 4"
-    server = ServerProcess(tmp_path, before=soon + workers_that(_holding(2, "time.sleep(1_000_000)")))
+    server = ServerProcess(before=soon + workers_that(_holding(2, "time.sleep(1_000_000)")))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
 
     refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
@@ -348,7 +348,7 @@ def test_a_load_that_is_stuck_until_its_worker_is_killed_is_refused(tmp_path: Pa
 
 
 def test_a_worker_that_finds_no_memory_for_a_load_refuses_it_and_lives(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2, before=workers_that(_holding(2, "raise MemoryError('no room')")))
+    server = ServerProcess(workers=2, before=workers_that(_holding(2, "raise MemoryError('no room')")))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
 
     refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
@@ -370,7 +370,7 @@ def hang():
         time.sleep(1_000_000)
 """
     code = "hang()" if where == "in its imports" else _holding(1, "self.tables or hang()")
-    server = ServerProcess(tmp_path, workers=2, before=workers_that(hang + code))
+    server = ServerProcess(workers=2, before=workers_that(hang + code))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
     from_now_on.touch()
     os.kill(server.status()["workers"][0], signal.SIGKILL)
@@ -398,7 +398,7 @@ def fail(self):
     serve(self)
 LookupLoop.serve = fail
 """
-    server = ServerProcess(tmp_path, before=workers_that(failing))
+    server = ServerProcess(before=workers_that(failing))
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
 
     due.touch()
@@ -411,7 +411,7 @@ LookupLoop.serve = fail
 def test_a_worker_that_reads_a_slow_disk_in_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
     # As reading in does, it keeps the interpreter: nothing can be said meanwhile.
     slow = workers_that(_holding(1, "ctypes.PyDLL(None).sleep(8)"))
-    server = ServerProcess(tmp_path, before=_patient(4) + slow)
+    server = ServerProcess(before=_patient(4) + slow)
 
     assert server.load(1, write_parts(tmp_path, KEYS, partitions=3)).status_code == 200
 
@@ -432,7 +432,7 @@ subprocess.Popen = scarce
 
 
 def test_a_worker_that_cannot_be_started_at_first_is_started_later(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2, before=_NO_PROCESS_AT_FIRST)
+    server = ServerProcess(workers=2, before=_NO_PROCESS_AT_FIRST)
 
     assert len(server.status()["workers"]) == 2
     assert server.stop() == 0
@@ -441,14 +441,16 @@ def test_a_worker_that_cannot_be_started_at_first_is_started_later(tmp_path: Pat
 def test_a_server_that_can_keep_no_workers_ends(tmp_path: Path) -> None:
     code = """
 from elastic_ctr.cube.server import lookup_workers as workers
-from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.lookup_server import CubeServer
 async def spawn(self, index): raise RuntimeError("nobody thought of this")
 workers.Workers._spawn = spawn
-CubeServer(CubePodConfig().model_copy(update={"port": 0, "admin_port": 0})).run()
 """
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, str(PROCESS), "{}", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
     assert ended.returncode == 1
@@ -456,7 +458,7 @@ CubeServer(CubePodConfig().model_copy(update={"port": 0, "admin_port": 0})).run(
 
 
 def test_workers_end_with_their_parent_even_when_it_is_killed(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2)
+    server = ServerProcess(workers=2)
     workers = server.status()["workers"]
 
     server.process.kill()

@@ -229,7 +229,7 @@ def test_a_live_part_damaged_with_its_sequence_file_is_a_problem_of_the_status_a
     cube.base(base)
     cube.live(base)
     pod, damaged = "ctr-cube-s1-0", "is not what the dictionary's manifest says"
-    before = cube.log(f"{pod}.agent").count(damaged)
+    before = cube.log(pod).count(damaged)
     published = cube.store.root / f"output/ctr_dict/{base}/part-00003.dict"
     source = f"output/ctr_cube/{base}/base/feature-00003-of-00006.seq"
 
@@ -247,7 +247,7 @@ def test_a_live_part_damaged_with_its_sequence_file_is_a_problem_of_the_status_a
     )
     assert 3 not in cube.document().holders[base][cube.address(pod)].partitions
     # Tried again with growing pauses, not in a busy loop: the part is small and every try is a line of `errors`.
-    tries = cube.log(f"{pod}.agent").count(damaged) - before
+    tries = cube.log(pod).count(damaged) - before
     assert 1 <= tries < 20
     damage_in_place(published)  # the same bit again: mended
 
@@ -288,36 +288,26 @@ def test_a_transfer_that_lost_its_state_goes_on_one_generation_later(cube: World
     assert after.revision > before.revision
 
 
-def test_a_killed_agent_is_started_again_and_the_server_answers_meanwhile(cube: World, base: int) -> None:
+def test_a_pod_that_was_killed_loads_everything_again_from_its_cache_and_goes_on(cube: World, base: int) -> None:
     keys = cube.base(base)
     before = cube.live(base)
+    part = cube.root / "ctr-cube-s1-0" / str(base) / "part-00003.dict"
+    inode = part.stat().st_ino
 
-    cube.kill("ctr-cube-s0-0.agent")
+    cube.kill("ctr-cube-s1-0")
+    eventually("its holder is gone", lambda: cube.address("ctr-cube-s1-0") not in cube.document().holders[base])
+    cube.start_pod("ctr-cube-s1-0")
+    eventually("it holds again", lambda: cube.address("ctr-cube-s1-0") in cube.document().holders[base])
     values, missed = cube.seek(base, keys)
-    cube.start_agent("ctr-cube-s0-0")
     cube.delta(base + 1, keys[:5], parent=base, base=base)
     after = cube.live(base + 1)
 
     assert not missed.any()
     np.testing.assert_array_equal(values, values_of(keys, base))
+    assert part.stat().st_ino == inode
     assert after.generation == before.generation
     every_pod = {cube.address(pod) for pod, _ in cube.pods()}
-    # Transfer may have taken the pod for lost while its agent started.
     eventually("both pods hold the delta", lambda: cube.document().holders[base + 1].keys() == every_pod)
-
-
-def test_a_server_that_was_killed_is_given_everything_again(cube: World, base: int) -> None:
-    keys = cube.base(base)
-    cube.live(base)
-
-    cube.kill("ctr-cube-s1-0.server")
-    eventually("its holder is gone", lambda: cube.address("ctr-cube-s1-0") not in cube.document().holders[base])
-    cube.start_server("ctr-cube-s1-0")
-    eventually("it holds again", lambda: cube.address("ctr-cube-s1-0") in cube.document().holders[base])
-
-    values, missed = cube.seek(base, keys)
-    assert not missed.any()
-    np.testing.assert_array_equal(values, values_of(keys, base))
 
 
 def test_each_version_of_a_stream_answers_with_its_own_values_through_recent_overlays(cube: World, base: int) -> None:
@@ -341,12 +331,10 @@ def test_each_version_of_a_stream_answers_with_its_own_values_through_recent_ove
     assert [each and each.version for each in below] == [None, base + 1, base + 1, base + 1]
     for version in (base + 3, base + 4):
         answers_are_right(version)
-    # A server and an agent that come back have all three layers again.
-    for role in ("ctr-cube-s1-0.server", "ctr-cube-s1-0.agent"):
-        cube.kill(role)
+    # A pod that comes back has all three layers again.
+    cube.kill("ctr-cube-s1-0")
     eventually("its holder is gone", lambda: cube.address("ctr-cube-s1-0") not in cube.document().holders[base + 4])
-    cube.start_server("ctr-cube-s1-0")
-    cube.start_agent("ctr-cube-s1-0")
+    cube.start_pod("ctr-cube-s1-0")
     eventually("it holds again", lambda: cube.address("ctr-cube-s1-0") in cube.document().holders[base + 4])
     answers_are_right(base + 4)
     # So has a version that is gone back to.
@@ -499,8 +487,7 @@ def test_a_pod_that_ends_drains_first_and_another_shard_takes_over(cube: World, 
     keys = cube.base(base)
     cube.live(base)
 
-    ended = cube.end("ctr-cube-s1-0.agent")
-    cube.end("ctr-cube-s1-0.server")
+    ended = cube.end("ctr-cube-s1-0")
     values, missed = cube.seek(base, keys)
 
     assert ended == 0
@@ -577,12 +564,10 @@ def test_a_pod_fetches_from_a_store_on_another_file_system_by_copying(own_cube: 
     if not others:
         pytest.skip("there is no second file system at /dev/shm or for temporary files")
     with TemporaryDirectory(dir=others[0]) as elsewhere:
-        own_cube.agent_options["cache_dir"] = elsewhere
         own_cube.shards = 1
         own_cube.start_builder()
         own_cube.start_transfer()
-        own_cube.start_server("ctr-cube-s0-0", cache_dir=elsewhere)
-        own_cube.start_agent("ctr-cube-s0-0")
+        own_cube.start_pod("ctr-cube-s0-0", cache_dir=elsewhere)
         keys = own_cube.base(BASE)
         own_cube.live(BASE)
 

@@ -10,9 +10,8 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from elastic_ctr.cube.agent.agent_api import agent_app
 from elastic_ctr.cube.builder.build_server import builder_routes
-from elastic_ctr.cube.server.lookup_server import CubeServer
+from elastic_ctr.cube.server.cube_server import cube_app
 from elastic_ctr.cube.transfer.transfer_api import transfer_app
 from elastic_ctr.runtime.access import Access
 from elastic_ctr.runtime.audit import AuditLog
@@ -34,9 +33,6 @@ CALLS = {
     ("cube-transfer", "POST", "/agents"): Right.INTERNAL,
     ("cube-transfer", "POST", "/readers"): Right.INTERNAL,
     ("cube-builder", "POST", "/build"): Right.INTERNAL,
-    ("cube-agent", "POST", "/drain"): Right.INTERNAL,
-    ("cube-server", "POST", "/load"): Right.INTERNAL,
-    ("cube-server", "POST", "/unload"): Right.INTERNAL,
     ("cube-server", "POST", "/drain"): Right.INTERNAL,
 }
 
@@ -47,16 +43,13 @@ def app_of(role: str, access: Access, folder: Path) -> Any:
         return intake_app(Intake(intake_file(folder)), access)
     if role == "cube-transfer":
         return transfer_app(MagicMock(config=MagicMock(cube_domain=None)), access)
-    if role == "cube-agent":
-        return agent_app(MagicMock(cache=MagicMock(fetched_bytes=0)), MagicMock(), access)
+    if role == "cube-server":
+        lookups = MagicMock(metrics=Metrics("cube"))
+        return cube_app(lookups, MagicMock(cache=MagicMock(fetched_bytes=0)), MagicMock(), access)
     if role == "cube-builder":
         return application(builder_routes(MagicMock(), access), metrics=Metrics("cube-builder"))
-    if role == "master":
-        master = MagicMock(_access=access)
-        return application([Route("/retry", partial(Master._retry, master), methods=["POST"])])
-    server = MagicMock(_access=access)
-    paths = [path for (of, _, path) in CALLS if of == role]
-    return application([Route(path, CubeServer._guarded(server, MagicMock()), methods=["POST"]) for path in paths])
+    master = MagicMock(_access=access)
+    return application([Route("/retry", partial(Master._retry, master), methods=["POST"])])
 
 
 @pytest.mark.parametrize(
@@ -91,5 +84,4 @@ def test_the_page_has_these_calls_and_no_others() -> None:
         for method, path in re.findall(r"(GET|POST) (/[\w/]+)", calls)
     }
 
-    assert named == {(*call, right.value) for call, right in CALLS.items() if call[0] != "cube-server"}
-    assert [right for role, calls, right in rows if role == "cube-server"] == ["internal"]
+    assert named == {(*call, right.value) for call, right in CALLS.items()}

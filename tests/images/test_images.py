@@ -16,7 +16,7 @@ from images.containers import Image, Start
 ROOT = Path(__file__).parents[2]
 CONFIG = "/etc/elastic-ctr/config/config.yaml"
 IMAGE_OF = {
-    "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "cube-agent": "cube", "intake": "cube",
+    "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "intake": "cube",
     "trainer": "trainer", "pserver": "trainer", "serving": "serving", "scoring": "serving",
 }  # fmt: skip
 LOCK_OF = {"cube": "cube", "trainer": "run", "serving": "run"}
@@ -156,6 +156,7 @@ def test_a_cube_server_answers_soon_after_its_start(
 ) -> None:
     (tmp_path / "config.yaml").write_text(
         "host: 0.0.0.0\nmodel: {network: slot-dnn}\ncube: {cacheDir: /tmp/cache, workers: 2}\n"
+        "store: {url: file:///tmp/store}\ntransferAddress: 127.0.0.1:1\n"
     )
     tmp_path.chmod(0o755)
     server = start(

@@ -43,7 +43,7 @@ def values_for(data: Path, slots: list[Any] | None, start: str, end: str, /, **c
         "pserver": {"replicas": 2, "config": {"port": port + 20, "adminPort": port + 2}},
         "cube": {
             "replicasPerShard": 1,
-            "config": {"shards": 1, "port": port + 60, "adminPort": port + 61, "agentPort": port + 62},
+            "config": {"shards": 1, "port": port + 60, "adminPort": port + 61},
         },
         "cubeTransfer": {
             "config": {

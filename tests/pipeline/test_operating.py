@@ -167,7 +167,7 @@ def test_commands_find_their_run_by_its_folder(system: Standing) -> None:
         cube = at_the_folder("check", "cube", default=default)
         rollback = at_the_folder("rollback", live, default=default)
         resumed = at_the_folder("rollback", "--resume", default=default)
-        logs = at_the_folder("logs", "cube-agent", "--tail", 1, default=default)
+        logs = at_the_folder("logs", "cube-server", "--tail", 1, default=default)
 
         for done in (predict, seek, serving, cube, rollback, resumed, logs):
             assert done.returncode == 0, done
@@ -175,7 +175,7 @@ def test_commands_find_their_run_by_its_folder(system: Standing) -> None:
         assert seek.stdout.startswith(f"{key}\t{live}\t")
         assert f"by version {live}" in serving.stdout
         assert {each[: each.index("]")] for each in logs.stdout.splitlines()} <= {
-            "[ctr-cube-s0-0.agent", "[ctr-cube-s1-0.agent",
+            "[ctr-cube-s0-0", "[ctr-cube-s1-0",
         }  # fmt: skip
 
 
@@ -309,7 +309,7 @@ def test_every_metric_stands_in_the_manual_and_nothing_else(system: Standing) ->
     doors = {
         "master": values.master.config.status_port, "cube-transfer": values.cube_transfer.config.port,
         "cube-builder": values.cube_transfer.config.port + 1, "cube-server": values.cube.config.admin_port,
-        "cube-agent": values.cube.config.agent_port, "serving": values.serving.config.admin_port,
+        "serving": values.serving.config.admin_port,
     }  # fmt: skip
 
     found = []
@@ -460,7 +460,7 @@ def test_a_version_with_a_file_cut_short_is_refused_and_the_old_one_answers(syst
     assert "feature-00003-of-00012.seq" in reason
     assert system.status()["live"] == live
 
-    with stopped(system.named("cube-agent")):
+    with stopped(system.named("cube-server")):
         version = system.publish()
         system.until("it is built", lambda status: version in status["built"])
         part = system.places.folder / "store" / layout.dictionary_folder(version) / "part-00005.dict"

@@ -72,8 +72,8 @@ def test_every_role_is_killed_in_turn_with_its_child_and_the_last_version_is_rig
     run.until(lambda: has_ended(sleeper), 60, "a trainer that slept over the loss ends to rejoin")
     run.until(lambda: run.session.live is not None, 120, "a version goes live")
     for name, kill in (
-        ("ctr-cube-s0-0.agent", Run.kill),
-        ("ctr-cube-s1-0.server", kill_with_its_child),
+        ("ctr-cube-s0-0", Run.kill),
+        ("ctr-cube-s1-0", kill_with_its_child),
         ("ctr-cube-transfer-0", Run.kill),
         ("ctr-serving-0", kill_with_its_child),
         ("ctr-cube-builder-0", Run.kill),
@@ -91,7 +91,6 @@ def test_every_role_is_killed_in_turn_with_its_child_and_the_last_version_is_rig
         "master",
         "trainer",
         "pserver",
-        "cube-agent",
         "cube-server",
         "cube-transfer",
         "serving",

@@ -33,7 +33,7 @@ def test_each_example_is_a_run_of_one_machine(file: Path, data_values: Path, tmp
     places = RunPlaces(tmp_path, load_values([*below, file], None))
 
     names = [role.command for role in roles(places)]
-    assert {"master", "trainer", "pserver", "cube-transfer", "cube-server", "cube-agent", "serving"} <= set(names)
+    assert {"master", "trainer", "pserver", "cube-transfer", "cube-server", "serving"} <= set(names)
 
 
 def paddlerec() -> Values:

@@ -190,11 +190,6 @@ podDomain: {{ include "elastic-ctr.podDomain" (dict "root" $root "service" (incl
 {{- define "elastic-ctr.config.cube-server" -}}
 {{ include "elastic-ctr.config.common" "cube-server" }}
 model: {{- include "elastic-ctr.given" (omit .Values.model "startFrom") | nindent 2 }}
-cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
-{{- end }}
-
-{{- define "elastic-ctr.config.cube-agent" -}}
-{{ include "elastic-ctr.config.common" "cube-agent" }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
 transferAddress: {{ include "elastic-ctr.transferAddress" . | quote }}

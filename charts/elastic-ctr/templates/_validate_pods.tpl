@@ -12,7 +12,7 @@
   "master" (dict "paths" (append $paths "/var/lib/elastic-ctr/master") "volumes" (concat $role (list "master-config" "state") $stream))
   "trainer" (dict "paths" (append $paths "/var/lib/elastic-ctr/trainer") "volumes" (concat $role (list "trainer-config" "scratch") $stream))
   "pserver" (dict "paths" (append $paths "/var/lib/elastic-ctr/pserver") "volumes" (concat $role (list "pserver-config" "scratch")))
-  "cube" (dict "paths" (append $paths "/var/lib/elastic-ctr/cube") "volumes" (concat $role (list "cube-server-config" "cube-agent-config" "cache")))
+  "cube" (dict "paths" (append $paths "/var/lib/elastic-ctr/cube") "volumes" (concat $role (list "cube-server-config" "cache")))
   "cubeTransfer" (dict "paths" (concat $paths (list "/var/lib/elastic-ctr/cube-transfer" "/var/lib/elastic-ctr/cube-builder")) "volumes" (concat $role (list "cube-transfer-config" "cube-builder-config" "state" "scratch")))
   "intake" (dict "paths" (append $paths "/var/lib/elastic-ctr/intake") "volumes" (concat $role (list "intake-config" "log") $topic))
   "serving" (dict "paths" (append $paths "/var/lib/elastic-ctr/serving") "volumes" (concat $role (list "serving-config" "scratch")))
@@ -69,7 +69,7 @@
 
 {{- define "elastic-ctr.validate.limits" -}}
 {{- range $name, $_ := include "elastic-ctr.validate.own" . | fromYaml }}
-{{- range $key := list "resources" "agentResources" "builderResources" }}
+{{- range $key := list "resources" "builderResources" }}
 {{- $given := get (get $.Values $name) $key | default dict | include "elastic-ctr.resources" | fromYaml }}
 {{- range $resource, $limit := $given.limits }}
 {{- $asked := dig "requests" $resource "" $given }}

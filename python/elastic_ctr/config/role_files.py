@@ -144,10 +144,6 @@ class PserverFile(MasterMember):
 
 class CubeServerFile(RoleFile):
     model: Model
-    cube: CubePodConfig
-
-
-class CubeAgentFile(RoleFile):
     store: StoreConfig
     cube: CubePodConfig
     transfer_address: str

@@ -187,8 +187,7 @@ class CubePodSettings(Section):
     """The lookup store as its pods and readers know it: nothing here changes with shards or replicas."""
 
     port: Port = Field(default=8600, description="Lookups.")
-    admin_port: Port = Field(default=8601, description="Health, metrics and the agent's orders; inside the pod.")
-    agent_port: Port = Field(default=8602, description="Health and metrics of the agent.")
+    admin_port: Port = Field(default=8601, description="Health, metrics, status and the order to drain.")
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer lookups, one a core.")
     max_keys: int = Field(default=200_000, ge=1, le=16_000_000, description="Keys in one request; more are refused.")
     busy_poll_us: int = Field(
@@ -203,7 +202,7 @@ class CubePodSettings(Section):
         description="Overall deadline of a lookup. Until then it is retried on holders that answered recently.",
     )
     fetch_bytes_per_second: int = Field(
-        default=100 << 20, ge=1 << 10, le=EXACT, description="Rate limit of one agent's fetching."
+        default=100 << 20, ge=1 << 10, le=EXACT, description="Rate limit of one pod's fetching."
     )
     drain_seconds: Seconds = Field(
         default=30,
@@ -212,14 +211,14 @@ class CubePodSettings(Section):
 
 
 class CubePodConfig(CubePodSettings):
-    """Settings of the lookup store in role files: of agents, servers and readers."""
+    """Settings of the lookup store in role files: of servers and readers."""
 
     cache_dir: str = "/var/lib/elastic-ctr/cube"
     # Rate at which a cube-server verifies its mapped parts again: 64 takes 16 seconds per GB.
     scrub_megabytes_per_second: int = Field(default=64, ge=1, le=100_000)
     # A second replica gets a lookup that the first one has not answered by then.
     hedge_ms: Count = 20
-    # Between two reports of an agent.
+    # Between two reports of a pod to cube-transfer.
     report_seconds: Seconds = 1
     # A draining pod ends once no lookup has come for this long.
     drain_idle_seconds: Seconds = 5
@@ -237,7 +236,7 @@ class CubeSettings(CubePodSettings):
 
     @property
     def of_pod(self) -> CubePodConfig:
-        """The settings of agent, server and reader."""
+        """The settings of server and reader."""
         return CubePodConfig.model_validate(self.model_dump(exclude={"shards"}, exclude_unset=True))
 
 

@@ -29,7 +29,7 @@ from elastic_ctr.config.stream_address import OWN_INTAKE
 
 # Keys of the chart that the program does not read; a test of the chart compares them with its schema.
 _KUBERNETES = frozenset([
-    "address", "affinity", "agentResources", "autoscaling", "backoffLimit", "builderResources", "containerSecurityContext",
+    "address", "affinity", "autoscaling", "backoffLimit", "builderResources", "containerSecurityContext",
     "enabled", "extraEnv", "extraVolumeMounts", "extraVolumes", "image", "ingress", "networkPolicy", "nodeSelector",
     "pdb", "persistence", "podAnnotations", "podLabels", "podSecurityContext", "preStopSeconds",
     "priorityClassName", "probes", "resources", "service", "terminationGracePeriodSeconds", "tolerations",
@@ -220,7 +220,7 @@ class Values(Block):
         for block, config, names in (
             ("master", self.master.config, ("port", "status_port")),
             ("pserver", self.pserver.config, ("port", "admin_port")),
-            ("cube", self.cube.config, ("port", "admin_port", "agent_port")),
+            ("cube", self.cube.config, ("port", "admin_port")),
             ("serving", self.serving.config, ("port", "admin_port", "grpc_port")),
         ):
             taken: dict[int, str] = {}

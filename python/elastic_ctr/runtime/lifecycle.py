@@ -7,8 +7,9 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 # More than the size of `struct sigaction` on any Linux; the bytes are only saved and restored.
 _SIGACTION_BYTES = 512
@@ -70,6 +71,19 @@ def stop_on_signal_async() -> Iterator[asyncio.Event]:
     finally:
         for each in _STOP_SIGNALS:
             loop.remove_signal_handler(each)
+
+
+async def run_until_one_ends(*work: Coroutine[Any, Any, object]) -> None:
+    """Run these side by side until one ends, then cancel the others. Raises the error of the one that ended."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def wait_event(event: asyncio.Event, seconds: float) -> bool:

@@ -10,7 +10,7 @@ from elastic_ctr.config.load import ConfigRefused, dump, load, settings
 from elastic_ctr.config.model import Model, ModelInput, digest_of_model
 from elastic_ctr.config.own_network import MAX_SOURCE, OwnNetwork, read_source
 from elastic_ctr.config.role_files import CubeServerFile
-from elastic_ctr.config.roles import CubePodConfig
+from elastic_ctr.config.roles import CubePodConfig, StoreConfig
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.cli.local import load_values
 
@@ -165,7 +165,9 @@ def test_a_role_file_holds_every_text_as_it_is(tmp_path: Path) -> None:
     source = SOURCE + "#\t: 'ö' \"中\" # {x} - |\n\x0c\n    # trailing \n\n"
     role = CubeServerFile(
         model=Model.model_validate({"network": {"source": source, "settings": {"a": [[1], ["x"]], "b": 0.5}}}),
+        store=StoreConfig(),
         cube=CubePodConfig(),
+        transfer_address="ctr:8300",
     )
     (tmp_path / "config.yaml").write_text(dump(role))
 

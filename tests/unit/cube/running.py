@@ -12,25 +12,11 @@ from typing import Any
 import httpx
 import psutil
 
-from credentials import auth, tokens
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.runtime.auth import bearer
 
-_START = """
-import json, logging, sys
-from elastic_ctr.config.role_files import Auth
-from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.lookup_server import CubeServer
-logging.basicConfig(level=logging.INFO)
-exec(sys.argv[2])
-settings, auth = json.loads(sys.argv[1])
-# Not checked again: port 0 is for tests.
-server = CubeServer(CubePodConfig().model_copy(update={"port": 0, "admin_port": 0, **settings}), auth=Auth(**auth))
-print(server.port, server.admin_port, flush=True)
-server.run()
-"""
+PROCESS = Path(__file__).parents[2] / "lookup_process.py"
 
 
 class Running:
@@ -60,19 +46,16 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 class ServerProcess:
-    """`cube-server` as a process with its workers, on free ports; `before` is Python that its parent runs first."""
+    """A cube-server without an agent, as a process with its workers, on free ports; `before` is Python that its parent runs first."""
 
-    def __init__(self, dict_dir: Path, *, token: str | None = None, before: str = "", **settings: Any) -> None:
-        files = {} if token is None else auth(dict_dir.parent / "tokens", token).model_dump()
-        given = [{"cache_dir": str(dict_dir), "max_keys": 2000, **settings}, files]
+    def __init__(self, *, before: str = "", **settings: Any) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(given), before],
+            [sys.executable, str(PROCESS), json.dumps({"max_keys": 2000, **settings}), before],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         self.port, self.admin_port = (int(number) for number in self.process.stdout.readline().split())
-        headers = bearer(None if token is None else tokens(token))
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.admin_port}", headers=headers, timeout=280)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.admin_port}", timeout=280)
         try:
             # Machine code that no cache has takes a minute, on a loaded machine several.
             until(self.ready, 280)
@@ -99,10 +82,7 @@ class ServerProcess:
     def load(
         self, version: int, paths: Mapping[int, Paths], *, dim: int = 4, partitions: int | None = None
     ) -> httpx.Response:
-        parts = {
-            str(number): {name: str(path) for name, path in own._asdict().items() if path is not None}
-            for number, own in paths.items()
-        }
+        parts = {number: [None if path is None else str(path) for path in own] for number, own in paths.items()}
         count = len(paths) if partitions is None else partitions
         return self.http.post("/load", json={"version": version, "dim": dim, "partitions": count, "parts": parts})
 

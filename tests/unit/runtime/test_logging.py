@@ -64,7 +64,7 @@ def test_the_json_form_says_the_same() -> None:
 @pytest.mark.usefixtures("restored")
 def test_a_poll_every_second_writes_nothing() -> None:
     out = io.StringIO()
-    configure("cube-agent", stream=out)
+    configure("cube-server", stream=out)
 
     logging.getLogger("httpx").info("HTTP Request: GET /release")
 

@@ -6,11 +6,11 @@ from elastic_ctr.runtime.metrics import Metrics
 
 
 def test_two_roles_in_one_process_do_not_mix() -> None:
-    one, other = Metrics("cube-agent"), Metrics("cube-transfer")
+    one, other = Metrics("cube-builder"), Metrics("cube-transfer")
     one.counter_of("loads", "Loads.", lambda: 3)
     other.gauge("live_version", "Id.", ("shard",)).labels("0").set(7)
 
-    assert b"elastic_ctr_cube_agent_loads_total 3.0" in one.render()[0]
+    assert b"elastic_ctr_cube_builder_loads_total 3.0" in one.render()[0]
     assert b"live_version" not in one.render()[0]
     assert b'elastic_ctr_cube_transfer_live_version{shard="0"} 7.0' in other.render()[0]
 

@@ -1,1 +1,1 @@
-"""`cube-agent`: fetches the parts that are assigned to its pod and has the cube-server beside it load them."""
+"""The agent of a cube pod, a task of cube-server: it fetches the parts that are assigned to the pod and has them loaded."""

@@ -1,7 +1,7 @@
-"""`cube-agent`: loads its pod's parts into the cube-server beside it and reports the loaded ones.
+"""The agent of a cube pod: it fetches the parts that the pod owes, has them loaded, and reports the loaded ones.
 
-Three tasks run side by side: following the release document, loading, reporting. The server's own status decides
-what is loaded, not the agent's memory: a restarted server has no parts and gets all of them again.
+It is a task of cube-server. Three tasks run side by side: following the release document, loading, reporting. A restarted process has
+no parts and loads all of them again, from the cache.
 """
 
 import asyncio
@@ -12,27 +12,27 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.config.role_files import CubeAgentFile
+from elastic_ctr.config.role_files import CubeServerFile
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
-from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS
 from elastic_ctr.cube.agent.handoff import HandoffTimers
-from elastic_ctr.cube.agent.server_client import LoadedParts, Server, ServerGone, ServerRefused, ServerUnreachable
+from elastic_ctr.cube.agent.lookup_parts import LoadedParts, LookupParts, PartsRefused
+from elastic_ctr.cube.dictionary.table import Paths
 from elastic_ctr.cube.placement import assigned_partitions, served_without, shard_of_pod, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
 from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.growing_pause import growing_pause
-from elastic_ctr.runtime.lifecycle import wait_event
+from elastic_ctr.runtime.lifecycle import run_until_one_ends, wait_event
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDamaged
 
 log = logging.getLogger(__name__)
 
+# In a cluster the pod's terminationGracePeriodSeconds ends the drain sooner.
+LONGEST_DRAIN_SECONDS = 86_400.0
 # Parts that had to be fetched are loaded in batches of this size.
 _BATCH = 8
 _LONGEST_BACK_OFF = 30.0
-# The agent reuses a status of the server that is younger than this, instead of a new request.
-_YOUNG_SECONDS = 0.2
 # A part that fails its checks after this many fetches is damaged in the store.
 _DAMAGED_TIMES = 3
 # A restarted cube-transfer answers again within this time.
@@ -44,14 +44,14 @@ _NAMED = 3
 class CubeAgent:
     """One pod's agent. Made and used inside one event loop.
 
-    `address` is where readers reach the server; the server's admin API is on this machine. `tokens` are for cube-transfer and the
-    server. Raises ValueError for a pod name without a shard.
+    `address` is where readers reach the pod, `tokens` are for cube-transfer. Raises ValueError for a pod name without a shard.
     """
 
     def __init__(
         self,
-        config: CubeAgentFile,
+        config: CubeServerFile,
         store: Store,
+        lookups: LookupParts,
         *,
         pod: str,
         address: str,
@@ -63,14 +63,13 @@ class CubeAgent:
         self.address = address
         self.release = ReleaseClient(f"http://{config.transfer_address}", tokens, self._on_document)
         self.cache = Cache(store, Path(config.cube.cache_dir), config.cube.fetch_bytes_per_second)
-        self.loaded: LoadedParts | None = None
-        self._looked_at = float("-inf")
         self.draining = False
         self.drained = asyncio.Event()
         self.refused: dict[int, str] = {}
         self._config = config.cube
         self._grace_seconds = grace_seconds
-        self._server = Server(f"http://127.0.0.1:{config.cube.admin_port}", tokens)
+        self._lookups = lookups
+        self._last_seen: dict[int, frozenset[int]] = {}
         self._handoff = HandoffTimers(config.cube.drain_seconds)
         self._changed = asyncio.Event()
         self._report_now = asyncio.Event()
@@ -89,19 +88,12 @@ class CubeAgent:
     async def run(self, stop: asyncio.Event) -> None:
         """Work until stop is set, then drain, report that nothing is loaded, and end."""
         work = (self.release.run(), self._work(), self._report_loop(), self._drain_when_stopped(stop))
-        tasks = [asyncio.create_task(each) for each in work]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await run_until_one_ends(*work)
         finally:
             self.cache.stopped.set()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
         await self._report({})
         await self.release.close()
-        await self._server.close()
 
     @property
     def document(self) -> ReleaseDocument | None:
@@ -114,7 +106,7 @@ class CubeAgent:
         return [each for each in found if each is not None]
 
     def loaded_partitions(self) -> int:
-        return 0 if self.loaded is None else sum(map(len, self.loaded.versions.values()))
+        return sum(map(len, self._lookups.loaded().versions.values()))
 
     def drain(self) -> None:
         """Announce that this pod is draining, and fetch no further parts."""
@@ -125,11 +117,9 @@ class CubeAgent:
 
     def ready(self) -> tuple[bool, str]:
         """Return (ready, reason). Before any version has been live, every running agent is ready."""
-        document, held = self.document, self.loaded
+        document = self.document
         if self.draining:
             return False, "draining"
-        if held is None:
-            return False, "the cube-server does not answer yet"
         if document is None:
             return False, "transfer has not said yet what to hold"
         if document.live is None:
@@ -137,15 +127,15 @@ class CubeAgent:
         if self._partitions is None:
             return False, f"the manifest of version {document.live} has not been read yet"
         owed = assigned_partitions(self.shard, document.live, document, self._partitions)
-        lacking = owed - held.versions.get(document.live, frozenset())
+        lacking = owed - self._lookups.loaded().versions.get(document.live, frozenset())
         if lacking:
             return False, f"{len(lacking)} partitions of version {document.live} are still to be loaded"
         return True, f"ready; holds version {document.live}"
 
     def status(self) -> dict[str, Any]:
-        document, held = self.document, self.loaded
+        document = self.document
         return {
-            "role": "cube-agent",
+            "role": "cube-server",
             "pod": self.pod,
             "shard": self.shard,
             "address": self.address,
@@ -154,7 +144,6 @@ class CubeAgent:
             "revision": None if document is None else document.revision,
             "live": None if document is None else document.live,
             "wanted": [] if document is None else list(document.wanted),
-            "loaded": {} if held is None else {str(v): sorted(parts) for v, parts in sorted(held.versions.items())},
             "refused": {str(version): reason for version, reason in self.refused.items()},
             "errors": self.errors,
         }
@@ -172,13 +161,12 @@ class CubeAgent:
     async def _work(self) -> None:
         while True:
             try:
-                held = await self._look(young=_YOUNG_SECONDS)
-                self._errors.pop("server", None)
                 if self.document is not None and not self.draining:
-                    await self._reconcile(self.document, held)
+                    await self._reconcile(self.document)
                     await self._fetch_ahead(self.document)
-            except (ServerUnreachable, ServerRefused) as failed:
-                self._set_error("server", str(failed))
+                self._errors.pop("unload", None)
+            except PartsRefused as failed:
+                self._set_error("unload", str(failed))
             except OSError as failed:
                 self._set_error("disk", f"the cache cannot be used: {failed.strerror or failed}")
             await wait_event(self._changed, min(0.5, self._config.report_seconds))
@@ -203,18 +191,12 @@ class CubeAgent:
             whole = True
         self._fold_is_done = whole
 
-    async def _look(self, *, young: float = 0) -> LoadedParts:
-        """Return the parts that the server has loaded, from a status at most `young` seconds old if there is one."""
-        if self.loaded is not None and time.monotonic() - self._looked_at < young:
-            return self.loaded
-        try:
-            held = await self._server.loaded()
-        except ServerUnreachable:
-            self.loaded = None
-            raise
-        if self.loaded is None or held.versions != self.loaded.versions:
+    def _look(self) -> LoadedParts:
+        """Return the loaded parts. If they have changed, the next report is due now."""
+        held = self._lookups.loaded()
+        if held.versions != self._last_seen:
+            self._last_seen = held.versions
             self._report_now.set()
-        self.loaded, self._looked_at = held, time.monotonic()
         damaged = {sentence for parts in held.damaged.values() for sentence in parts.values()}
         if damaged:
             self._set_error("damaged", f"{'; '.join(sorted(damaged)[:_NAMED])}: the part is fetched anew")
@@ -222,8 +204,9 @@ class CubeAgent:
             self._errors.pop("damaged", None)
         return held
 
-    async def _reconcile(self, document: ReleaseDocument, held: LoadedParts) -> None:
+    async def _reconcile(self, document: ReleaseDocument) -> None:
         """Load one version after the other, the live one first; a newer document takes effect between two batches."""
+        held = self._look()
         for version in document.wanted:
             given_up = version in self.refused and version == document.candidate
             if (
@@ -236,9 +219,7 @@ class CubeAgent:
                 await self._load(document, version)
             except FetchStopped:
                 return
-            except ServerUnreachable:
-                raise
-            except (ManifestDamaged, StoreError, ServerRefused) as failed:
+            except (ManifestDamaged, StoreError, PartsRefused) as failed:
                 absent = isinstance(failed, NotInStore) and await asyncio.to_thread(self.cache.is_published, version)
                 self._failed(version, str(failed), damaged=absent or isinstance(failed, ManifestDamaged))
             except OSError as failed:
@@ -270,7 +251,7 @@ class CubeAgent:
     async def _load(self, document: ReleaseDocument, version: int) -> None:
         """Load all parts that can be loaded, then raise the first error.
 
-        Raises StoreError, ManifestDamaged, ServerRefused, ServerUnreachable, OSError, FetchStopped.
+        Raises StoreError, ManifestDamaged, PartsRefused, OSError, FetchStopped.
         """
         manifest = await asyncio.to_thread(self.cache.manifest, version)
         self._partitions = manifest.partitions
@@ -278,12 +259,10 @@ class CubeAgent:
             self._newest_loaded = version
             if manifest.fold_ahead != self._fold_ahead:
                 self._fold_ahead, self._fold_is_done = manifest.fold_ahead, False
-        wrong: dict[int, OSError | ManifestDamaged] = {}
+        wrong: dict[int, Exception] = {}
         most = manifest.partitions
-        before: list[int] = []
-        young = _YOUNG_SECONDS
         while True:
-            held = await self._look(young=young)
+            held = self._look()
             # Other pods load too, which changes the partitions assigned to this one.
             owed = assigned_partitions(self.shard, version, self.document or document, manifest.partitions)
             missing = sorted(owed - held.versions.get(version, frozenset()) - wrong.keys())
@@ -292,21 +271,14 @@ class CubeAgent:
             if not missing:
                 break
             self.cache.invalidate(version, held.damaged.get(version, {}).keys() & set(missing))
-            if missing == before and young:
-                # A status request that was under way during the load may have returned the parts of before.
-                young = 0.0
-                continue
-            if missing == before:
-                raise ServerRefused(f"the cube-server took parts of version {version} and does not hold them")
             there = await asyncio.to_thread(self._cached, manifest)
             # Cached parts are loaded at once, the others batch by batch.
             batch = ([p for p in missing if p in there] or missing[:_BATCH])[:most]
-            before = missing
             refused = await self._load_batch(manifest, batch, wrong)
             if refused is not None and len(batch) == 1:
                 wrong[batch[0]] = refused
             elif refused is not None:
-                before, most = [], 1  # one bad part fails its batch: parts loaded one by one show which
+                most = 1  # one bad part fails its batch: parts loaded one by one show which
         if wrong:
             raise next(iter(wrong.values()))
 
@@ -317,39 +289,28 @@ class CubeAgent:
                 self.cache.fetch_overlays(manifest)
         return self.cache.cached_partitions(manifest.version)
 
-    def _hold(self, versions: dict[int, frozenset[int]], version: int, loaded: Collection[int]) -> None:
-        """Note the loaded parts that the server returned for a load or an unload, which saves a status request."""
-        if self.loaded is not None:
-            damaged = {p: why for p, why in self.loaded.damaged.get(version, {}).items() if p not in loaded}
-            self.loaded = self.loaded.model_copy(
-                update={"versions": versions, "damaged": {**self.loaded.damaged, version: damaged}}
-            )
-            self._looked_at = time.monotonic()
-            self._report_now.set()
-
     def _parts(
         self, version: int, batch: Collection[int]
-    ) -> tuple[dict[int, tuple[Path, ...]], dict[int, ManifestDamaged | NotInStore]]:
+    ) -> tuple[dict[int, Paths], dict[int, ManifestDamaged | NotInStore]]:
         """Return the checked local files by partition, and the errors of the partitions without."""
-        parts: dict[int, tuple[Path, ...]] = {}
+        parts: dict[int, Paths] = {}
         wrong: dict[int, ManifestDamaged | NotInStore] = {}
         for partition in batch:
             try:
-                parts[partition] = self.cache.parts(version, partition)
+                parts[partition] = Paths.of(*self.cache.parts(version, partition))
             except (ManifestDamaged, NotInStore) as bad:  # noqa: PERF203 (a file is read in between)
                 wrong[partition] = bad
         return parts, wrong
 
     async def _load_batch(
-        self, manifest: DictionaryManifest, batch: Collection[int], wrong: dict[int, OSError | ManifestDamaged]
-    ) -> ServerRefused | None:
+        self, manifest: DictionaryManifest, batch: Collection[int], wrong: dict[int, Exception]
+    ) -> PartsRefused | None:
         parts, bad = await asyncio.to_thread(self._parts, manifest.version, batch)
         wrong.update(bad)
         if parts:
             try:
-                versions = await self._server.load(manifest.version, manifest.dim, manifest.partitions, parts)
-                self._hold(versions, manifest.version, parts)
-            except ServerRefused as refused:
+                await self._lookups.load(manifest.version, manifest.dim, manifest.partitions, parts)
+            except PartsRefused as refused:
                 self.cache.invalidate(manifest.version, parts)
                 return refused
         return None
@@ -373,22 +334,18 @@ class CubeAgent:
 
     async def _unload_unneeded(self, document: ReleaseDocument) -> None:
         """Unload partitions whose timers have run out, then delete the files of unneeded versions."""
-        held = await self._look(young=_YOUNG_SECONDS)
         now = time.monotonic()
-        all_due = {version: self._handoff.due(version, now) for version in self._unneeded(held, document, now)}
-        if any(all_due.values()):
-            # The time of the last lookup must be current before anything is unloaded.
-            held = await self._look()
-        for version, due in all_due.items():
-            asked = held.last_asked_seconds.get(version)
+        for version in self._unneeded(self._look(), document, now):
+            due = self._handoff.due(version, now)
+            asked = self._lookups.loaded().last_asked_seconds.get(version)
             # Other pods answer these partitions of a wanted version, and the document no longer lists this pod for
             # them.
             quiet = version in document.wanted or asked is None or asked >= self._config.drain_seconds
             if quiet and due:
                 log.info("unloading %s partitions of version %s: nobody needs them here", len(due), version)
-                self._hold(await self._server.unload(version, due), version, due)
-        held = self.loaded or held
-        for version in await asyncio.to_thread(self.cache.forget, {*held.versions, *document.wanted}, self._fold_ahead):
+                await self._lookups.unload(version, due)
+        needed = {*self._look().versions, *document.wanted}
+        for version in await asyncio.to_thread(self.cache.forget, needed, self._fold_ahead):
             log.info("the files of version %s are deleted from the cache", version)
 
     def _unneeded(self, held: LoadedParts, document: ReleaseDocument, now: float) -> Mapping[int, frozenset[int]]:
@@ -410,18 +367,15 @@ class CubeAgent:
 
     async def _report_loop(self) -> None:
         while True:
-            # Fetching may keep `_work` busy for minutes, so this loop requests the server's status too.
+            # Fetching may keep `_work` busy for minutes, so this loop looks for damage too.
+            self._look()
             self._report_now.clear()
-            with contextlib.suppress(ServerUnreachable, ServerRefused):
-                await self._look(young=_YOUNG_SECONDS)
             await self._report(self._advertised())
             await wait_event(self._report_now, self._config.report_seconds)
 
     def _advertised(self) -> dict[int, tuple[int, ...]]:
         """Return the loaded partitions without those that are about to be unloaded because other pods answer them."""
-        held, document = self.loaded, self.document
-        if held is None:
-            return {}
+        held, document = self._lookups.loaded(), self.document
         now = time.monotonic()
         # Update the timers during loads too: the timer of a partition that was needed in between starts over.
         free = {} if document is None else self._unneeded(held, document, now)
@@ -452,41 +406,31 @@ class CubeAgent:
     async def _drain_when_stopped(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self.drain()
-        until = time.monotonic() + self._grace_seconds
-        began = heard = time.monotonic()
-        while time.monotonic() < until:
-            try:
-                held = await self._server.loaded()
-                heard = time.monotonic()
-                if held.draining:
-                    self._errors.pop("drain", None)
-                else:
-                    await self._order_to_drain(self._server)
-            except ServerGone as gone:
-                # A server that does not listen answers no lookups, but it may be about to come back.
-                if time.monotonic() - heard >= self._config.drain_idle_seconds:
-                    log.info("nothing to drain: %s", gone)
-                    break
-            except (ServerUnreachable, ServerRefused) as failed:
-                # The server may still answer lookups, perhaps as the only holder.
-                heard = time.monotonic()
-                self._set_error("server", str(failed))
-            else:
-                waited = time.monotonic() - began
-                quiet = waited if held.last_lookup_seconds is None else min(held.last_lookup_seconds, waited)
-                if quiet >= self._config.drain_idle_seconds and self._replaced(held):
-                    break
-            await asyncio.sleep(min(0.2, self._config.drain_idle_seconds / 4))
+        began = time.monotonic()
+        # Not awaited: a worker that loads or hangs carries the order out later, and may be the only one that answers.
+        pause = min(0.2, self._config.drain_idle_seconds / 4)
+        ordering = asyncio.create_task(self._order_to_drain(pause))
+        while (waited := time.monotonic() - began) < self._grace_seconds:
+            held = self._lookups.loaded()
+            quiet = waited if held.last_lookup_seconds is None else min(held.last_lookup_seconds, waited)
+            if quiet >= self._config.drain_idle_seconds and self._replaced(held):
+                break
+            await asyncio.sleep(pause)
+        ordering.cancel()
         self.drained.set()
         log.info("drained")
 
-    async def _order_to_drain(self, server: Server) -> None:
-        """Order the drain. A refusal does not stop it: readers also get it from the release document. Raises ServerUnreachable."""
-        try:
-            await server.drain(draining=True)
-        except ServerRefused as refused:
-            # Not under "server": that error is cleared whenever the server answers another call.
-            self._set_error("drain", str(refused))
+    async def _order_to_drain(self, pause: float) -> None:
+        """Order the drain until it is carried out. Meanwhile readers have it from the release document."""
+        while True:
+            try:
+                await self._lookups.drain(draining=True)
+            except PartsRefused as refused:  # noqa: PERF203 (the workers' answers take longer)
+                self._set_error("drain", str(refused))
+                await asyncio.sleep(pause)
+            else:
+                self._errors.pop("drain", None)
+                return
 
     def _replaced(self, held: LoadedParts) -> bool:
         """True if other pods answer this pod's partitions, no pod is up that could, or cube-transfer does not answer.

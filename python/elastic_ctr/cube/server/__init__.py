@@ -1,1 +1,1 @@
-"""`cube-server`: answers lookups from the parts that the agent beside it has ordered it to load."""
+"""`cube-server`: answers lookups from the parts that its agent loads."""

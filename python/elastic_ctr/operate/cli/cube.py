@@ -1,22 +1,15 @@
-"""elastic-ctr cube: lookups at cube-servers, and the ordered end of a cube pod.
-
-`drain` runs in pods that end, so modules of other commands are imported inside their functions.
-"""
+"""elastic-ctr cube: lookups at cube-servers."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
-from elastic_ctr.config.role_files import CubeAgentFile, CubeServerFile
-from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS, DrainRefused, run_cube_drain
-from elastic_ctr.operate.cli.entrypoint import checked, refuse
+from elastic_ctr.operate.cli.entrypoint import refuse
 from elastic_ctr.operate.cli.shared_options import Folder, TransferAddress, Where
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, release_document
 
-app = typer.Typer(name="cube", help="Ask the cube, or end one of its pods in order.", no_args_is_help=True)
+app = typer.Typer(name="cube", help="Ask the cube.", no_args_is_help=True)
 
 
 @app.command()
@@ -86,47 +79,3 @@ def _key(text: str) -> int:
     if not text.isdecimal() or int(text) >= 1 << 64:
         raise ValueError(f"{text!r} is not a key: keys are decimal numbers from 0 to {(1 << 64) - 1}")
     return int(text)
-
-
-@app.command()
-def drain(
-    config: Annotated[
-        Path,
-        typer.Option("--config", "-c", help="The config.yaml of the container that ends.", envvar="ELASTIC_CTR_CONFIG"),
-    ],
-    grace_seconds: Annotated[
-        float,
-        typer.Option("--grace-seconds", min=0, help="Wait no longer; Kubernetes ends the wait with its own grace."),
-    ] = LONGEST_DRAIN_SECONDS,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
-    """Have the agent of the pod drain, and return when it has ended; readers ask other pods by then.
-
-    Exit codes: 0 the agent has ended (or had before); 1 the grace was over first; 2 it cannot be asked.
-    """
-    try:
-        given = read_yaml(config)
-        # Both containers of a pod run this, each with its own file; only the agent's has the address of cube-transfer.
-        is_agent, name = "transferAddress" in given, str(config)
-        file: CubeAgentFile | CubeServerFile = (
-            settings(CubeAgentFile, given, name) if is_agent else settings(CubeServerFile, given, name)
-        )
-        tokens = checked(file.auth).internal()
-        agent_url = f"http://{_reached(file.host)}:{file.cube.agent_port}"
-        ended = run_cube_drain(agent_url=agent_url, tokens=tokens, grace_seconds=grace_seconds)
-    except (ConfigRefused, DrainRefused) as refused:
-        refuse(str(refused))
-    if as_json:
-        typer.echo(json.dumps({"agent": agent_url, "ended": ended}))
-    else:
-        state = "has ended" if ended else f"still drains after {grace_seconds:g} s"
-        typer.echo(f"the agent at {agent_url} {state}")
-    if not ended:
-        raise typer.Exit(1)
-
-
-def _reached(host: str) -> str:
-    """Return the address at which this pod reaches a server that listens on a host."""
-    if host in ("0.0.0.0", "::"):  # noqa: S104 (compared, not bound)
-        return "127.0.0.1"
-    return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""Common code of commands: the check of token files, and one sentence on failure. `cube drain` uses it in terminating pods."""
+"""Common code of commands: the check of token files, and one sentence on failure."""
 
 import sys
 from typing import NoReturn

@@ -21,9 +21,9 @@ _PREFIX = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?")
 _MOST_FOLLOWED = 1000
 _FOLLOW_SECONDS = 0.5
 # The component of the pod, for containers that share a pod with another one.
-_PODS = {"cube-server": "cube", "cube-agent": "cube", "cube-transfer": "cube-transfer", "cube-builder": "cube-transfer"}
+_PODS = {"cube-server": "cube", "cube-transfer": "cube-transfer", "cube-builder": "cube-transfer"}
 LogSource = Literal[
-    "master", "trainer", "pserver", "file-server", "cube", "cube-server", "cube-agent", "cube-transfer", "cube-builder",
+    "master", "trainer", "pserver", "file-server", "cube", "cube-server", "cube-transfer", "cube-builder",
     "intake", "serving", "scoring", "tracking",
 ]  # fmt: skip
 """A component, or one container of its pods."""
@@ -87,8 +87,7 @@ def _print_files(
     run = target.run or RunFolder(DEFAULT_FOLDER)
     if since is not None:
         refuse("--since needs --namespace: on this machine say --tail")
-    of_cube = {"cube": "ctr-cube-s*", "cube-server": "ctr-cube-s*.server", "cube-agent": "ctr-cube-s*.agent"}
-    pattern = "*" if role is None else of_cube.get(role, f"ctr-{role}-*")
+    pattern = "*" if role is None else "ctr-cube-s*" if role in ("cube", "cube-server") else f"ctr-{role}-*"
     files = sorted(run.logs.glob(f"{pattern}.log"))
     if not files:
         refuse(f"{run.logs} has no log of {role or 'a run'}; --dir names another run")
@@ -110,9 +109,8 @@ def _print_files(
 
 
 def _print_line(name: str, line: str, *, as_json: bool) -> None:
-    pod, _, container = name.partition(".")
     text = line.removesuffix("\n")
-    typer.echo(_object(pod, container or None, text) if as_json else f"[{name}] {text}")
+    typer.echo(_object(name, None, text) if as_json else f"[{name}] {text}")
 
 
 def _object(pod: str | None, container: str | None, line: str) -> str:

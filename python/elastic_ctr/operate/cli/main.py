@@ -42,8 +42,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "intake": ("elastic_ctr.sources.intake.intake_api", "intake", ROLES),
     "cube-transfer": ("elastic_ctr.cube.transfer.transfer_api", "cube_transfer", ROLES),
     "cube-builder": ("elastic_ctr.cube.builder.build_server", "cube_builder", ROLES),
-    "cube-agent": ("elastic_ctr.cube.agent.agent_api", "cube_agent", ROLES),
-    "cube-server": ("elastic_ctr.cube.server.lookup_server", "cube_server", ROLES),
+    "cube-server": ("elastic_ctr.cube.server.cube_server", "cube_server", ROLES),
     "serving": ("elastic_ctr.serving.app", "serving", ROLES),
     "scoring": ("elastic_ctr.jobs.scoring.pod", "scoring", ROLES),
 }

@@ -17,7 +17,6 @@ import typer
 
 from elastic_ctr.config.load import ConfigRefused, load
 from elastic_ctr.config.role_files import (
-    CubeAgentFile,
     CubeBuilderFile,
     CubeServerFile,
     CubeTransferFile,
@@ -156,27 +155,17 @@ def cube_builder(config: ConfigFile) -> None:
         run_cube_builder(settings)
 
 
-def cube_agent(config: ConfigFile) -> None:
-    """Fetch, verify and load what this pod's shard owes; report what its server answers."""
-    from elastic_ctr.cube.agent.agent_api import run_cube_agent
-
-    settings = _settings_of(CubeAgentFile, config, "cube-agent")
-    address = f"{_advertised_host(settings)}:{settings.cube.port}"
-    with _exit_on_config_error():
-        checked(settings.auth)
-        run_cube_agent(settings, pod=_pod_name("cube-s0-0"), address=address)
-
-
 def cube_server(config: ConfigFile) -> None:
-    """Answer lookups from the dictionary parts that the agent gives it."""
-    from elastic_ctr.cube.server.lookup_server import CubeServer
+    """Answer lookups from the dictionary parts that this pod's shard owes: fetch, verify, load and report them."""
+    from elastic_ctr.cube.server.cube_server import run_cube_server
     from elastic_ctr.runtime.process_pool import CannotWork
 
     settings = _settings_of(CubeServerFile, config, "cube-server")
+    address = f"{_advertised_host(settings)}:{settings.cube.port}"
     try:
         with _exit_on_config_error():
-            server = CubeServer(settings.cube, settings.host, checked(settings.auth))
-        server.run()
+            checked(settings.auth)
+            run_cube_server(settings, pod=_pod_name("cube-s0-0"), address=address)
     except CannotWork as failed:
         refuse(str(failed))
 
@@ -251,7 +240,7 @@ def _pod_name(default: str) -> str:
     return os.environ.get("POD_NAME", default)
 
 
-def _advertised_host(settings: PserverFile | CubeAgentFile) -> str:
+def _advertised_host(settings: PserverFile | CubeServerFile) -> str:
     """Return the host that others call: the pod's name in its domain, or the host on which this process listens."""
     return settings.host if settings.pod_domain is None else f"{_pod_name('')}.{settings.pod_domain}"
 

@@ -13,7 +13,6 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.role_files import (
     Auth,
-    CubeAgentFile,
     CubeBuilderFile,
     CubeServerFile,
     CubeTransferFile,
@@ -31,7 +30,7 @@ from elastic_ctr.operate.local.run_folder import TOKENS, RunInfo
 from elastic_ctr.runtime.auth import Right
 
 HOST = "127.0.0.1"
-CUBE_PORTS = 3
+CUBE_PORTS = 2
 SERVING_PORTS = 4
 _FIRST_PORT = role_settings.CubeTransferConfig().port
 _LAST_PORT = 65535
@@ -88,11 +87,6 @@ class Role:
     file: RoleFile
     health: str | None
     ends: bool = False
-
-    @property
-    def pod(self) -> str:
-        """The pod's name, which two containers of one pod share."""
-        return self.name.partition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -261,10 +255,9 @@ def _of_cube(places: RunPlaces) -> Iterator[Role]:
         # A short drain, because the only readers belong to this run and end with it.
         chosen = {"drain_idle_seconds": 0.5, "cache_dir": places.state(pod)}
         cube = _role(role_settings.CubePodConfig, values.cube.config.of_pod, CUBE_PORTS * number, **chosen)
-        file = CubeServerFile(host=HOST, auth=places.auth(CubeServerFile), model=values.model, cube=cube)
-        yield Role(f"{pod}.server", "cube-server", file, _well(cube.admin_port))
-        file = CubeAgentFile(**places.common(CubeAgentFile), cube=cube, transfer_address=places.transfer)
-        yield Role(f"{pod}.agent", "cube-agent", file, _well(cube.agent_port))
+        common = places.common(CubeServerFile)
+        file = CubeServerFile(**common, model=values.model, cube=cube, transfer_address=places.transfer)
+        yield Role(pod, "cube-server", file, _well(cube.admin_port))
 
 
 def _role(kind: type[S], config: Section, ports_on: int = 0, **chosen: object) -> S:

@@ -40,7 +40,7 @@ class Restart:
 
 
 # No request waits for these roles. Training works in bursts that fill all cores, so it yields to the roles that coordinate it.
-_NICENESS = {"trainer": 10, "pserver": 10, "cube-builder": 10, "master": 5, "cube-transfer": 5, "cube-agent": 5}
+_NICENESS = {"trainer": 10, "pserver": 10, "cube-builder": 10, "master": 5, "cube-transfer": 5}
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Supervisor:
         log_file = self.places.log_file(each.role)
         log_file.parent.mkdir(parents=True, exist_ok=True)
         program, config = Path(sys.executable).parent / "elastic-ctr", self.places.config_file(each.role)
-        environment = {**os.environ, **self.environment, "POD_NAME": each.role.pod}
+        environment = {**os.environ, **self.environment, "POD_NAME": each.role.name}
         command = [str(program), each.role.command, "--config", str(config)]
         # Roles stay in this session: a kernel with autogroups divides a core among sessions first, and predictions would wait tens of
         # milliseconds for training, whatever the niceness of both.
@@ -155,7 +155,7 @@ class Supervisor:
         return "\n".join(log_lines(self.places.log_file(role))[-3:]) or "it left an empty log"
 
     def stop(self, grace_seconds: float = 15.0) -> None:
-        """SIGTERM all roles, then SIGKILL those still running. cube-transfer ends last: draining cube-agents read its document."""
+        """SIGTERM all roles, then SIGKILL those still running. cube-transfer ends last: draining cube pods read its document."""
         with self._lock:
             running = [each for each in self._all.values() if each.runs]
             ends = time.monotonic() + grace_seconds

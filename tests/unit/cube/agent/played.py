@@ -1,21 +1,24 @@
-"""An agent, and a server and a transfer that are played over real sockets, so that each can do what it likes."""
+"""An agent, and the lookups and the transfer that it works for, which are played: each can do what it likes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from credentials import access, tokens
 from cube.parts import write_parts
-from elastic_ctr.config.role_files import CubeAgentFile
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.role_files import CubeServerFile
 from elastic_ctr.config.roles import CubePodConfig, StoreConfig
 from elastic_ctr.cube.agent.agent import CubeAgent
+from elastic_ctr.cube.agent.lookup_parts import LoadedParts, LookupParts, PartsRefused
 from elastic_ctr.cube.dictionary.format import Keys
+from elastic_ctr.cube.dictionary.table import Paths
 from elastic_ctr.cube.release import AgentReport, Placement, ReleaseDocument
 from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.http import RequestRefused, application, serving
@@ -30,7 +33,7 @@ OTHER = "127.0.0.1:2"
 
 
 class Played:
-    """A server that holds what it is told, and a transfer that says what the test says."""
+    """Lookups that have the parts that were loaded, and a transfer that publishes the test's documents."""
 
     def __init__(self) -> None:
         self.held: dict[int, set[int]] = {}
@@ -48,50 +51,35 @@ class Played:
         self.away = False
         self.gone = False  # transfer, which is restarted
 
-    def server(self) -> Any:
-        async def loaded(request: Request) -> Response:
-            return JSONResponse(
-                {
-                    "versions": {str(v): sorted(parts) for v, parts in self.held.items() if parts},
-                    "damaged": {},
-                    "lastAskedSeconds": {str(v): self.asked.get(v) for v in self.held},
-                    "draining": self.draining,
-                    "lastLookupSeconds": self.lookup,
-                }
-            )
+    def loaded(self) -> LoadedParts:
+        return LoadedParts(
+            versions={version: frozenset(parts) for version, parts in self.held.items() if parts},
+            last_asked_seconds={version: self.asked.get(version) for version in self.held},
+            last_lookup_seconds=self.lookup,
+            draining=self.draining,
+            damaged={},
+        )
 
-        async def load(request: Request) -> Response:
-            access("secret").require(request, Right.INTERNAL)
-            body = await request.json()
-            version, parts = body["version"], [int(p) for p in body["parts"]]
-            self.loads.append((version, parts))
-            for partition in parts:
-                assert Path(body["parts"][str(partition)]["full"]).exists()
-                if (version, partition) in self.refuses:
-                    raise RequestRefused(422, f"part {partition} is damaged")
-            self.held.setdefault(version, set()).update(parts)
-            return JSONResponse({"versions": {str(v): sorted(held) for v, held in self.held.items() if held}})
+    async def load(self, version: int, dim: int, partitions: int, parts: Mapping[int, Paths]) -> None:
+        assert (dim, partitions) == (2, PARTITIONS)
+        self.loads.append((version, list(parts)))
+        for partition, paths in parts.items():
+            assert paths.full.exists()
+            if (version, partition) in self.refuses:
+                raise PartsRefused(f"part {partition} is damaged")
+        self.held.setdefault(version, set()).update(parts)
 
-        async def unload(request: Request) -> Response:
-            access("secret").require(request, Right.INTERNAL)
-            body = await request.json()
-            self.unloads.append((body["version"], body["partitions"]))
-            self.held[body["version"]] -= set(body["partitions"])
-            return JSONResponse({"versions": {str(v): sorted(held) for v, held in self.held.items() if held}})
+    async def unload(self, version: int, partitions: Collection[int]) -> None:
+        self.unloads.append((version, list(partitions)))
+        self.held[version] -= set(partitions)
 
-        async def drain(request: Request) -> Response:
-            access("secret").require(request, Right.INTERNAL)
-            self.drains += 1
-            if self.slow:
-                await asyncio.sleep(3)
-            if self.drain_refused:
-                raise RequestRefused(422, "MemoryError: no room")
-            self.draining = (await request.json())["draining"]
-            return JSONResponse({})
-
-        orders = [Route(path, each, methods=["POST"]) for path, each in
-                  (("/load", load), ("/unload", unload), ("/drain", drain))]  # fmt: skip
-        return application([Route("/loaded", loaded), *orders])
+    async def drain(self, *, draining: bool) -> None:
+        self.drains += 1
+        while self.slow:
+            await asyncio.sleep(0.005)
+        if self.drain_refused:
+            raise PartsRefused("MemoryError: no room")
+        self.draining = draining
 
     def transfer(self) -> Any:
         async def release(request: Request) -> Response:
@@ -124,7 +112,7 @@ class Played:
 
 
 class Pod:
-    """An agent with what it talks to."""
+    """An agent, with its lookups and transfer."""
 
     def __init__(self, root: Path, played: Played, agent: CubeAgent, stop: asyncio.Event) -> None:
         self.root = root
@@ -171,19 +159,34 @@ def put_real_dictionary(store: FileStore, work: Path, version: int, keys: Keys) 
 
 @asynccontextmanager
 async def pod(
-    root: Path, played: Played, *, store: FileStore | None = None, grace_seconds: float = 0.5, **options: Any
+    root: Path,
+    played: Played,
+    *,
+    store: FileStore | None = None,
+    lookups: LookupParts | None = None,
+    grace_seconds: float = 0.5,
+    **options: Any,
 ) -> AsyncIterator[Pod]:
     store = store or FileStore(root / "store")
-    async with serving(played.server(), "127.0.0.1", 0) as door, serving(played.transfer(), "127.0.0.1", 0) as to:
+    async with serving(played.transfer(), "127.0.0.1", 0) as to:
         settings = {
-            "cache_dir": str(root / "cache"), "admin_port": door.port, "report_seconds": 0.02, "drain_seconds": 0.1,
-            "drain_idle_seconds": 0.05, **options,
+            "cache_dir": str(root / "cache"), "report_seconds": 0.02, "drain_seconds": 0.1, "drain_idle_seconds": 0.05,
+            **options,
         }  # fmt: skip
-        config = CubeAgentFile(
-            store=StoreConfig(url=store.url), cube=CubePodConfig(**settings), transfer_address=f"127.0.0.1:{to.port}"
+        config = CubeServerFile(
+            model=Model(),
+            store=StoreConfig(url=store.url),
+            cube=CubePodConfig(**settings),
+            transfer_address=f"127.0.0.1:{to.port}",
         )
         agent = CubeAgent(
-            config, store, pod="c-s0-0", address=ADDRESS, tokens=tokens("secret"), grace_seconds=grace_seconds
+            config,
+            store,
+            lookups or played,
+            pod="c-s0-0",
+            address=ADDRESS,
+            tokens=tokens("secret"),
+            grace_seconds=grace_seconds,
         )
         stop = asyncio.Event()
         running = asyncio.create_task(agent.run(stop))

@@ -1,29 +1,25 @@
-"""One agent against a server and a transfer that are played."""
+"""One agent, with lookups and a transfer that are played."""
 
 import asyncio
 import errno
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
-from credentials import access, tokens
 from cube.agent.played import ADDRESS, MINE, OTHER, PARTITIONS, Played, pod, put_real_dictionary
 from cube.parts import of_partition, values_for
 from cube.peers import Peer
 from cube.published import RemoteStore
-from cube.running import ServerProcess
-from elastic_ctr.cube.agent.agent_api import agent_app
+from elastic_ctr.config.roles import CubePodConfig
 from elastic_ctr.cube.agent.cache import Cache
 from elastic_ctr.cube.release import Holder, Placement
-from elastic_ctr.runtime.auth import bearer
-from elastic_ctr.runtime.http import HttpServer
+from elastic_ctr.cube.server.lookup_server import LookupServer
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import read_dictionary
@@ -101,7 +97,7 @@ async def test_a_fold_that_cannot_be_fetched_beforehand_is_no_error(tmp_path: Pa
         assert (it.agent.errors, it.agent.ready()[0]) == ([], True)
 
 
-async def test_a_server_that_was_restarted_is_given_everything_again(tmp_path: Path, played: Played) -> None:
+async def test_parts_that_no_worker_could_load_are_loaded_again(tmp_path: Path, played: Played) -> None:
     played.say(5)
     async with pod(tmp_path, played) as it:
         await it.holds(v5=MINE)
@@ -110,26 +106,6 @@ async def test_a_server_that_was_restarted_is_given_everything_again(tmp_path: P
         await it.holds(v5=MINE)
 
         assert len(played.loads) == 2
-
-
-async def test_a_look_from_before_a_load_that_comes_after_it_is_no_error(
-    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played.say(5)
-    async with pod(tmp_path, played) as it:
-
-        def older(*_: object) -> None:
-            # The answer of a look that was under way while the load was.
-            assert it.agent.loaded is not None
-            it.agent.loaded = it.agent.loaded.model_copy(update={"versions": {}})
-            it.agent._looked_at = time.monotonic()
-
-        monkeypatch.setattr(it.agent, "_hold", older)
-        await it.holds(v5=MINE)
-        await it.until(lambda: it.agent.ready()[0])
-
-        assert it.agent.errors == []
-        assert len(played.loads) == 1
 
 
 async def test_a_document_of_a_lower_generation_changes_nothing(tmp_path: Path, played: Played) -> None:
@@ -301,26 +277,6 @@ async def test_a_full_disk_is_reported_and_tried_again_and_what_is_loaded_is_ans
         await it.until(lambda: not played.reports[-1].errors)
 
 
-async def test_the_http_server_of_an_agent_shows_its_state_and_drains_it_by_a_call_with_the_token(
-    tmp_path: Path, played: Played
-) -> None:
-    played.say(5)
-    async with pod(tmp_path, played) as it:
-        door = HttpServer(agent_app(it.agent, it.stop, access("secret")), "127.0.0.1", 0)
-        await door.start()
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{door.port}") as client:
-            await it.holds(v5=MINE)
-            await it.until(lambda: it.agent.ready()[0])
-            assert (await client.get("/readyz")).text == "ready; holds version 5\n"
-            assert (await client.get("/status")).json()["loaded"] == {"5": [0, 2]}
-            assert "elastic_ctr_cube_agent_ready 1.0" in (await client.get("/metrics")).text
-            assert (await client.post("/drain")).status_code == 401
-            assert (await client.post("/drain", headers=bearer(tokens("secret")))).status_code == 202
-            assert (await client.get("/readyz")).text == "draining\n"
-        await it.until(it.agent.drained.is_set)
-        await door.stop()
-
-
 class Unreachable(RemoteStore):
     """A store that answers only while it is not away."""
 
@@ -339,26 +295,26 @@ async def test_a_part_that_no_worker_can_open_any_more_is_fetched_anew_while_the
     store = Unreachable(tmp_path / "real")
     put_real_dictionary(store, tmp_path / "work", 5, keys)
     played.say(5)
-    process = await asyncio.to_thread(lambda: ServerProcess(tmp_path / "cache", token="secret"))
 
     def values(partition: int) -> bytes:
-        with Peer(process.port) as peer:
+        with Peer(server.port) as peer:
             return peer.ask(5, of_partition(keys, partition, PARTITIONS), 4).values.tobytes()
 
-    try:
-        async with pod(tmp_path, played, store=store, admin_port=process.admin_port) as it:
-            await it.until(lambda: played.reports and played.reports[-1].loaded == {5: MINE}, 60)
+    with closing(LookupServer(CubePodConfig().model_copy(update={"port": 0}))) as server:
+        running = asyncio.create_task(server.run())
+        async with pod(tmp_path, played, store=store, lookups=server) as it:
+            await it.until(lambda: played.reports and played.reports[-1].loaded == {5: MINE})
             lost = tmp_path / "cache" / "5" / "part-00002.dict"
             store.away = True
             os.truncate(lost, 100)
-            os.kill(process.status()["workers"][0], signal.SIGKILL)
+            os.kill(server.status()["workers"][0], signal.SIGKILL)
 
-            await it.until(lambda: played.reports[-1].loaded == {5: (0,)}, 60)
-            await it.until(process.ready, 60)
+            await it.until(lambda: played.reports[-1].loaded == {5: (0,)})
+            await it.until(lambda: server.ready)
             assert await asyncio.to_thread(values, 0) == values_for(of_partition(keys, 0, PARTITIONS), 4, 5).tobytes()
 
             store.away = False
-            await it.until(lambda: played.reports[-1].loaded == {5: MINE}, 60)
+            await it.until(lambda: played.reports[-1].loaded == {5: MINE})
             assert await asyncio.to_thread(values, 2) == values_for(of_partition(keys, 2, PARTITIONS), 4, 5).tobytes()
-    finally:
-        assert await asyncio.to_thread(process.stop) == 0
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

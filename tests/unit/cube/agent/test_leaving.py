@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from cube.agent.played import MINE, OTHER, Played, pod
-from elastic_ctr.cube.agent import agent, server_client
-from elastic_ctr.cube.agent.server_client import LoadedParts, Server, ServerGone
+from elastic_ctr.cube.agent import agent
 from elastic_ctr.cube.release import Holder, Placement
 
 
@@ -70,38 +69,50 @@ async def test_a_pod_that_nobody_replaces_yet_stays_though_transfer_is_restarted
         await it.until(it.agent.drained.is_set)
 
 
-@pytest.mark.parametrize("how", ["slow", "refused"])
-async def test_a_pod_that_nobody_replaces_yet_stays_though_its_server_is_slow_to_drain_or_refuses_to(
-    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch, how: str
+async def test_a_pod_that_nobody_replaces_yet_stays_though_a_worker_hangs_over_the_order_to_drain(
+    tmp_path: Path, played: Played
 ) -> None:
-    if how == "slow":
-        monkeypatch.setattr(server_client, "_ASK_SECONDS", 1.0)
     played.say(5)
     played.lookup = 10.0
-    played.slow, played.drain_refused = how == "slow", how == "refused"
+    played.slow = True
     up = Placement(shards=2, up=(1,))
     async with pod(tmp_path, played, grace_seconds=60.0) as it:
         await it.holds(v5=MINE)
         played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
         it.stop.set()
-        await it.until(lambda: played.drains >= 3)
-        assert not it.agent.drained.is_set()
-        assert played.reports[-1].loaded == {5: MINE}
-
-        played.slow = played.drain_refused = False
-        await it.until(lambda: played.draining)
+        await it.until(lambda: played.drains)
         heard = len(played.reports)
         await it.until(lambda: len(played.reports) > heard + 10)
+        assert played.reports[-1].loaded == {5: MINE}
+        assert not it.agent.drained.is_set()
+
+        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1, 2))}})
+        await it.until(it.agent.drained.is_set)
+        assert not played.draining
+
+
+async def test_an_order_to_drain_that_is_refused_is_given_again(tmp_path: Path, played: Played) -> None:
+    played.say(5)
+    played.lookup = 10.0
+    played.drain_refused = True
+    up = Placement(shards=2, up=(1,))
+    async with pod(tmp_path, played, grace_seconds=60.0) as it:
+        await it.holds(v5=MINE)
+        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
+        it.stop.set()
+        await it.until(lambda: played.drains >= 3 and "MemoryError: no room" in played.reports[-1].errors)
+        played.drain_refused = False
+        await it.until(lambda: played.draining and not played.reports[-1].errors)
         assert not it.agent.drained.is_set()
 
         played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1, 2))}})
         await it.until(it.agent.drained.is_set)
 
 
-async def test_a_pod_whose_server_never_takes_the_order_to_drain_goes_once_nobody_asks_it_and_others_answer(
+async def test_a_pod_whose_workers_never_take_the_order_to_drain_goes_once_nobody_asks_it_and_others_answer(
     tmp_path: Path, played: Played, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refusal = "the cube-server refused /drain with 422: MemoryError: no room"
+    refusal = "MemoryError: no room"
     played.say(5)
     played.lookup = 0.0
     played.drain_refused = True
@@ -117,35 +128,6 @@ async def test_a_pod_whose_server_never_takes_the_order_to_drain_goes_once_nobod
 
     # However often it refuses, and answers otherwise.
     assert caplog.messages.count(refusal) == 1
-
-
-async def test_where_nobody_listens_for_a_while_there_is_nothing_to_drain(
-    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played.say(5)
-    played.lookup = 10.0
-    held, gone = Server.loaded, False
-
-    async def asked(self: Server) -> LoadedParts:
-        if gone:
-            raise ServerGone("nobody listens")
-        return await held(self)
-
-    monkeypatch.setattr(Server, "loaded", asked)
-    up = Placement(shards=2, up=(1,))
-    async with pod(tmp_path, played, grace_seconds=60.0, drain_idle_seconds=2.0) as it:
-        await it.holds(v5=MINE)
-        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
-        it.stop.set()
-        await it.until(lambda: played.draining)
-        gone = True
-        await asyncio.sleep(1.0)
-        gone = False
-        await it.until(lambda: played.reports[-1].loaded == {5: MINE})
-        assert not it.agent.drained.is_set()
-
-        gone = True
-        await it.until(it.agent.drained.is_set)
 
 
 async def test_grace_ends_every_drain(tmp_path: Path, played: Played) -> None:

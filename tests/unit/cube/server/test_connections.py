@@ -20,7 +20,7 @@ CROWD = 1200
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     raise_fd_limit(2 * CROWD)
     folder = tmp_path_factory.mktemp("dictionaries")
-    running = ServerProcess(folder)
+    running = ServerProcess()
     running.load(1, write_parts(folder, KEYS, partitions=3))
     yield running
     assert running.stop() == 0

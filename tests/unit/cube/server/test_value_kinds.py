@@ -64,7 +64,7 @@ def test_versions_of_other_kinds_are_held_side_by_side_while_peers_stay(running:
 def test_the_server_of_a_pod_loads_an_overlay_of_bytes(tmp_path: Path) -> None:
     newer = KEYS[::10]
     paths = write_parts(tmp_path / "cache", KEYS, dim=DIM, partitions=2, overlay_keys=newer, values="int8")
-    server = ServerProcess(tmp_path / "cache", workers=1)
+    server = ServerProcess(workers=1)
     try:
         assert server.load(2, paths, dim=DIM).status_code == 200
 

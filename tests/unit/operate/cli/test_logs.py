@@ -44,7 +44,7 @@ def test_the_last_lines_of_all_pods_are_printed_with_their_names(release: FakeKu
     [
         (["master"], ["--selector", f"{ALL},app.kubernetes.io/component=master", "--all-containers", "--tail=100"]),
         (["cube"], ["--selector", f"{ALL},app.kubernetes.io/component=cube", "--all-containers"]),
-        (["cube-agent"], [f"{ALL},app.kubernetes.io/component=cube", "--container", "cube-agent"]),
+        (["cube-server"], [f"{ALL},app.kubernetes.io/component=cube", "--container", "cube-server"]),
         (["cube-builder"], [f"{ALL},app.kubernetes.io/component=cube-transfer", "--container", "cube-builder"]),
         (["cube-transfer"], [f"{ALL},app.kubernetes.io/component=cube-transfer", "--container", "cube-transfer"]),
         (["--since", "10m"], ["--since=10m", "--tail=-1"]),
@@ -103,18 +103,19 @@ def test_the_logs_of_a_run_on_this_machine_are_its_files(tmp_path: Path) -> None
     run = RunFolder(tmp_path)
     run.logs.mkdir()
     run.write(RunInfo("m:1", "t:2", "s:3", ["p:4"], "ctr"))
-    for name in ("ctr-cube-s0-0.agent", "ctr-cube-s0-0.server", "ctr-cube-transfer-0", "ctr-cube-builder-0", "local"):
+    for name in ("ctr-cube-s0-0", "ctr-cube-s1-0", "ctr-cube-transfer-0", "ctr-cube-builder-0", "local"):
         (run.logs / f"{name}.log").write_text(f"first of {name}\nlast of {name}\n")
 
-    agent = call("--dir", tmp_path, "cube-agent")
+    server = call("--dir", tmp_path, "cube-server", "--tail", 1)
     cube = call("--dir", tmp_path, "cube", "--tail", 1)
     builder = call("--dir", tmp_path, "cube-builder", "--json", "--tail", 1)
     absent = call("--dir", tmp_path, "serving")
 
-    assert agent.stdout == (
-        "[ctr-cube-s0-0.agent] first of ctr-cube-s0-0.agent\n[ctr-cube-s0-0.agent] last of ctr-cube-s0-0.agent\n"
+    assert (
+        server.stdout
+        == cube.stdout
+        == ("[ctr-cube-s0-0] last of ctr-cube-s0-0\n[ctr-cube-s1-0] last of ctr-cube-s1-0\n")
     )
-    assert [each.split()[-1] for each in cube.stdout.splitlines()] == ["ctr-cube-s0-0.agent", "ctr-cube-s0-0.server"]
     assert json.loads(builder.stdout) == {
         "pod": "ctr-cube-builder-0", "container": None, "line": "last of ctr-cube-builder-0",
     }  # fmt: skip

@@ -56,10 +56,8 @@ def test_the_defaults_are_one_process_for_each_container_of_a_cluster() -> None:
         "ctr-trainer-1",
         "ctr-cube-transfer-0",
         "ctr-cube-builder-0",
-        "ctr-cube-s0-0.server",
-        "ctr-cube-s0-0.agent",
-        "ctr-cube-s1-0.server",
-        "ctr-cube-s1-0.agent",
+        "ctr-cube-s0-0",
+        "ctr-cube-s1-0",
         "ctr-serving-0",
     ]
 
@@ -105,7 +103,7 @@ def test_an_intake_moves_with_the_ports_of_a_run_and_takes_no_others() -> None:
 def test_shards_and_replicas_are_pods_named_after_them() -> None:
     one = places(cube={"replicasPerShard": 2, "config": {"shards": 3}})
 
-    pods = {role.pod for role in roles(one) if role.command.startswith("cube-") and "-s" in role.name}
+    pods = {role.name for role in roles(one) if role.command.startswith("cube-") and "-s" in role.name}
 
     assert pods == {f"ctr-cube-s{shard}-{replica}" for shard in range(3) for replica in range(2)}
 
@@ -133,7 +131,7 @@ def test_no_two_processes_share_a_port_and_all_of_them_are_foreseen() -> None:
             {"pserver": {"config": {"adminPort": 8740}}},
             "pserver.config.adminPort and trainer.config.adminPort both come to port 8740",
         ),
-        ({"cube": {"config": {"shards": 40}}}, "master.config.port and cube.config.adminPort both come to port 8700"),
+        ({"cube": {"config": {"shards": 60}}}, "master.config.port and cube.config.port both come to port 8700"),
         ({"master": {"config": {"port": 8400}}}, "master.config.port and serving.config.port both come to port 8400"),
         (
             {"pserver": {"replicas": 2, "config": {"adminPort": 65535}}},

@@ -63,7 +63,7 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) ->
     ) -> Supervisor:
         roles = []
         for number, program in enumerate(programs):
-            role = Role(f"ctr-role-{number}.part", (commands or {}).get(number, "role"), RoleFile(), health, ends)
+            role = Role(f"ctr-role-{number}", (commands or {}).get(number, "role"), RoleFile(), health, ends)
             places.config_file(role).parent.mkdir(exist_ok=True)
             places.config_file(role).write_text(textwrap.dedent(program))
             roles.append(role)
@@ -86,11 +86,11 @@ def watched_until(one: Supervisor, what: Callable[[], bool]) -> None:
 
 
 def test_training_gives_way_to_what_answers(supervised: Made) -> None:
-    one = supervised(STAYS, STAYS, STAYS, commands={0: "trainer", 1: "serving", 2: "cube-agent"})
+    one = supervised(STAYS, STAYS, STAYS, commands={0: "trainer", 1: "serving", 2: "cube-transfer"})
 
-    trainer, serving, agent = (one.pids()[f"ctr-role-{number}.part"] for number in (0, 1, 2))
+    trainer, serving, transfer = (one.pids()[f"ctr-role-{number}"] for number in (0, 1, 2))
 
-    here, trains, serves, decides = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, trainer, serving, agent))
+    here, trains, serves, decides = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, trainer, serving, transfer))
     assert (trains, decides, serves) == (min(here + 10, 19), min(here + 5, 19), here)
     # Niceness counts within a session, where the kernel divides cores among sessions first.
     assert {os.getsid(trainer), os.getsid(serving)} == {os.getsid(0)}
@@ -104,12 +104,12 @@ def test_all_roles_run_under_their_pods_name_bound_to_this_process(supervised: M
         "signal.pause()",
         STAYS,
     )
-    log_file = tmp_path / "logs/ctr-role-0.part.log"
+    log_file = tmp_path / "logs/ctr-role-0.log"
 
     until(lambda: log_file.exists() and "\n" in log_file.read_text())
 
     assert log_file.read_text() == "ctr-role-0 yes role True\n"
-    assert sorted(one.pids()) == ["ctr-role-0.part", "ctr-role-1.part"]
+    assert sorted(one.pids()) == ["ctr-role-0", "ctr-role-1"]
 
 
 def test_a_role_that_is_killed_is_started_again_and_the_restart_is_recorded(supervised: Made, clock: Clock) -> None:
@@ -122,7 +122,7 @@ def test_a_role_that_is_killed_is_started_again_and_the_restart_is_recorded(supe
     [second] = one.pids().values()
     [restart] = one.restarts
     assert second != first
-    assert (restart.role, restart.name, restart.reason) == ("role", "ctr-role-0.part", "killed by SIGKILL")
+    assert (restart.role, restart.name, restart.reason) == ("role", "ctr-role-0", "killed by SIGKILL")
     assert (restart.at, restart.seconds) == (clock.now, 0.0)
 
 
@@ -142,20 +142,20 @@ def test_a_role_that_fails_again_and_again_waits_longer_each_time(supervised: Ma
 
 def test_a_role_that_never_gets_past_its_start_is_named_and_no_other_role_ends(supervised: Made, clock: Clock) -> None:
     one = supervised("import sys\nprint('no memory for the table')\nsys.exit(3)", STAYS)
-    other = one.pids()["ctr-role-1.part"]
+    other = one.pids()["ctr-role-1"]
 
     def named() -> bool:
         one.watch()
-        clock.now = max(clock.now, one._all["ctr-role-0.part"].restart_at)
+        clock.now = max(clock.now, one._all["ctr-role-0"].restart_at)
         return bool(one.problems())
 
     until(named)
 
     [problem] = one.problems()
-    assert "ctr-role-0.part ended 8 times in a row within 10 s of its start" in problem
+    assert "ctr-role-0 ended 8 times in a row within 10 s of its start" in problem
     assert problem.endswith("no memory for the table")
     watched_until(one, lambda: len(one.restarts) == 8)
-    assert one.pids()["ctr-role-1.part"] == other
+    assert one.pids()["ctr-role-1"] == other
 
 
 def test_a_role_that_ran_for_a_while_is_forgiven_its_failures(supervised: Made, clock: Clock) -> None:
@@ -181,21 +181,21 @@ def test_a_role_that_refuses_what_it_was_given_is_named_and_started_again_after_
         "print('starting')\nprint('data.start is missing')\nsys.exit(2)",
         STAYS,
     )
-    other = one.pids()["ctr-role-1.part"]
+    other = one.pids()["ctr-role-1"]
     watched_until(one, lambda: bool(one.problems()))
 
-    assert one.problems() == ["ctr-role-0.part cannot run: starting\ndata.start is missing"]
+    assert one.problems() == ["ctr-role-0 cannot run: starting\ndata.start is missing"]
     assert one.restarts == []
-    assert one.pids() == {"ctr-role-1.part": other}
+    assert one.pids() == {"ctr-role-1": other}
 
     mended.touch()
     clock.now += 61
-    watched_until(one, lambda: "ctr-role-0.part" in one.pids())
+    watched_until(one, lambda: "ctr-role-0" in one.pids())
     clock.now += 11
     one.watch()
 
     assert one.problems() == []
-    assert one.pids()["ctr-role-1.part"] == other
+    assert one.pids()["ctr-role-1"] == other
 
 
 def test_a_role_whose_log_cannot_be_opened_is_named_with_the_file_and_tried_again(
@@ -228,7 +228,7 @@ def test_a_role_that_cannot_be_started_is_named_and_tried_again(supervised: Made
     os.kill(pid, signal.SIGKILL)
     watched_until(one, lambda: bool(one.problems()))
 
-    assert "ctr-role-0.part cannot be started: " in one.problems()[0]
+    assert "ctr-role-0 cannot be started: " in one.problems()[0]
 
     (tmp_path / "bin" / "away").rename(program)
     clock.now += 11
@@ -256,7 +256,7 @@ def test_a_role_that_may_not_end_is_started_again_even_after_a_good_end(supervis
 def test_a_stop_ends_all_in_order_and_the_deaf_by_force(supervised: Made, tmp_path: Path) -> None:
     one = supervised(STAYS, DEAF)
     pids = list(one.pids().values())
-    until(lambda: (tmp_path / "logs/ctr-role-1.part.log").read_text() == "up\n")
+    until(lambda: (tmp_path / "logs/ctr-role-1.log").read_text() == "up\n")
 
     one.stop(grace_seconds=0.2)
     one.watch()
@@ -266,7 +266,7 @@ def test_a_stop_ends_all_in_order_and_the_deaf_by_force(supervised: Made, tmp_pa
     assert one.restarts == []
 
 
-def test_transfer_is_there_for_as_long_as_a_cube_agent_may_ask_it(supervised: Made, tmp_path: Path) -> None:
+def test_transfer_is_there_for_as_long_as_a_draining_pod_may_ask_it(supervised: Made, tmp_path: Path) -> None:
     slow = """
         import signal, sys, time
         def end(*_):
@@ -277,14 +277,14 @@ def test_transfer_is_there_for_as_long_as_a_cube_agent_may_ask_it(supervised: Ma
         print("up", flush=True)
         while True: signal.pause()
     """
-    one = supervised(slow, slow, commands={0: "cube-transfer", 1: "cube-agent"})
-    logs = [tmp_path / f"logs/ctr-role-{number}.part.log" for number in range(2)]
+    one = supervised(slow, slow, commands={0: "cube-transfer", 1: "cube-server"})
+    logs = [tmp_path / f"logs/ctr-role-{number}.log" for number in range(2)]
     until(lambda: all(log.exists() and log.read_text() == "up\n" for log in logs))
 
     one.stop()
 
-    transfer, agent = (float(log.read_text().split()[-1]) for log in logs)
-    assert transfer > agent + 0.2
+    transfer, server = (float(log.read_text().split()[-1]) for log in logs)
+    assert transfer > server + 0.2
 
 
 def test_a_supervisor_that_is_killed_takes_its_roles_with_it(tmp_path: Path) -> None:
