@@ -3,10 +3,11 @@
 import re
 from typing import Any
 
+import pytest
 import typer
 
 from chart.cases import CLICKS_BY_HTTP
-from chart.rendering import Container, Rendered, Renderer, merged
+from chart.rendering import SMALLEST, Container, Pod, Rendered, Renderer, merged
 from elastic_ctr.operate.cli.main import build
 
 TREE = typer.main.get_command(build())
@@ -164,3 +165,51 @@ def test_more_environment_volumes_and_labels_reach_the_containers(render: Render
             assert each.env["TZ"] == "UTC"
             assert each.env["NODE"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
             assert each.mounts["/more"]["name"] == "more"
+
+
+def checks(rendered: Rendered) -> list[Pod]:
+    """The pods that are hooks of Helm."""
+    return [pod for pod in rendered.pods if pod.owner.startswith("Pod/")]
+
+
+# Keys of every pod that say where it runs and what the cluster knows about it.
+PLACED: dict[str, Any] = {
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "batch", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "priorityClassName": "high",
+    "podLabels": {"team": "ads"},
+    "podAnnotations": {"note": "x"},
+}
+
+
+@pytest.mark.parametrize("block", ["podDefaults", "check"])
+def test_a_check_before_an_install_or_of_helm_test_runs_where_other_pods_do(block: str, render: Renderer) -> None:
+    found = checks(render(below=merged(SMALLEST, {block: PLACED})))
+
+    assert {pod.component for pod in found} == {"check-values", "client"}
+    for pod in found:
+        assert pod.labels["team"] == "ads", pod.owner
+        assert pod.metadata["annotations"]["note"] == "x"
+        assert "helm.sh/hook" in pod.metadata["annotations"]
+        assert pod.spec["nodeSelector"] == {"disk": "ssd"}
+        assert PLACED["tolerations"][0] in pod.spec["tolerations"]
+        assert pod.spec["affinity"] == PLACED["affinity"]
+        assert pod.spec["priorityClassName"] == "high"
+
+
+def test_a_check_has_the_resources_and_labels_of_its_own_block(render: Renderer) -> None:
+    resources = {"cpu": "1", "memory": "1Gi"}
+    mine = {"resources": resources, "podLabels": {"sidecar.istio.io/inject": "false"}}
+
+    for pod in checks(render(check=mine, podDefaults={"podLabels": {"sidecar.istio.io/inject": "true"}})):
+        assert pod.labels["sidecar.istio.io/inject"] == "false", pod.owner
+        [container] = pod.containers
+        assert container.raw["resources"] == {"requests": resources, "limits": {"memory": "1Gi"}}
+
+
+@pytest.mark.parametrize(
+    "key", ["probes", "extraEnv", "extraVolumes", "extraVolumeMounts", "topologySpreadConstraints"]
+)
+def test_a_check_refuses_keys_that_it_has_no_use_for(key: str, render: Renderer) -> None:
+    assert key in render.refusal(check={key: []})

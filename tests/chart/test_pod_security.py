@@ -62,6 +62,16 @@ def test_the_account_has_no_token_and_no_rights(render: Renderer) -> None:
     assert accounts["ctr-check-values"] == "check-values"
 
 
+@pytest.mark.parametrize(("name", "account"), [("of-the-team", "of-the-team"), ("", "default")])
+def test_an_install_that_may_create_no_account_uses_the_one_it_is_given(
+    render: Renderer, name: str, account: str
+) -> None:
+    rendered = render(serviceAccount={"create": False, "name": name})
+
+    assert rendered.all("ServiceAccount") == []
+    assert {pod.spec["serviceAccountName"] for pod in rendered.pods} == {account}
+
+
 def test_every_container_says_what_it_needs_and_is_held_to_its_memory(pods: list[Pod]) -> None:
     for where, _, each in containers(pods):
         resources = each.raw["resources"]

@@ -211,6 +211,10 @@ OF_KUBERNETES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"cubeTransfer": {"builderResources": {"memory": "1Gi", "limits": {"memory": "1G"}}}},
         ["cubeTransfer.builderResources requests 1Gi of memory", "1G"],
     ),
+    "less memory of a check than is requested": (
+        {"check": {"resources": {"limits": {"memory": "128Mi"}}}},
+        ["check.resources requests 256Mi of memory", "128Mi"],
+    ),
     "a volume of the pod's own": (
         {"serving": {"extraVolumes": {"scratch": {"emptyDir": {}}}}},
         ["serving.extraVolumes.scratch"],

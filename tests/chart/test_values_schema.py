@@ -116,7 +116,7 @@ def test_every_key_of_the_schema_is_shown_in_values_yaml() -> None:
         head, _, rest = key.partition(".")
         tree: Any = DEFAULTS
         # Keys of all pods are shown once.
-        if head in COMPONENTS and rest.partition(".")[0] in DEFAULTS["podDefaults"]:
+        if head in {*COMPONENTS, "check"} and rest.partition(".")[0] in DEFAULTS["podDefaults"]:
             key = f"podDefaults.{rest}"
         for step in key.split("."):
             if not isinstance(tree, dict) or (step not in tree and tree in ({}, None)):
@@ -165,7 +165,7 @@ def test_the_example_with_everything_on_has_everything_on() -> None:
     def of_a_component(key: str) -> str:
         """A key that all components have is on where one of them has it."""
         head, _, rest = key.partition(".")
-        return rest if head in (*COMPONENTS, "podDefaults") else key
+        return rest if head in (*COMPONENTS, "check", "podDefaults") else key
 
     below = {key for key in KEYS if any(other.startswith(f"{key}.") for other in KEYS)}
     leaves = {

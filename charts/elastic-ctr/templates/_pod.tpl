@@ -5,7 +5,7 @@ Fills each component's block, in place, with the keys of `podDefaults` that it d
 later calls are quick.
 */}}
 {{- define "elastic-ctr.podDefaults" -}}
-{{- range list "fileServer" "master" "trainer" "pserver" "cube" "cubeTransfer" "intake" "serving" "scoring" "tracking" }}
+{{- range list "fileServer" "master" "trainer" "pserver" "cube" "cubeTransfer" "intake" "serving" "scoring" "tracking" "check" }}
 {{- include "elastic-ctr.fillIn" (dict "given" (get $.Values .) "defaults" $.Values.podDefaults) }}
 {{- end }}
 {{- $_ := set .Values "podDefaults" dict }}

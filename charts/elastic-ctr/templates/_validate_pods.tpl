@@ -68,7 +68,7 @@
 {{- end }}
 
 {{- define "elastic-ctr.validate.limits" -}}
-{{- range $name, $_ := include "elastic-ctr.validate.own" . | fromYaml }}
+{{- range $name, $_ := merge (dict "check" dict) (include "elastic-ctr.validate.own" . | fromYaml) }}
 {{- range $key := list "resources" "builderResources" }}
 {{- $given := get (get $.Values $name) $key | default dict | include "elastic-ctr.resources" | fromYaml }}
 {{- range $resource, $limit := $given.limits }}

@@ -36,8 +36,8 @@ _KUBERNETES = frozenset([
     "topologySpreadConstraints", "ttlSecondsAfterFinished",
 ])  # fmt: skip
 _TOP = frozenset([
-    "auth", "clusterDomain", "dataSecret", "dataVolume", "enabled", "extraObjects", "fileServer", "fullnameOverride", "global",
-    "image", "log", "metrics", "networkPolicy", "podDefaults", "priorityClasses", "serviceAccount", "tmpSizeLimit",
+    "auth", "check", "clusterDomain", "dataSecret", "dataVolume", "enabled", "extraObjects", "fileServer", "fullnameOverride",
+    "global", "image", "log", "metrics", "networkPolicy", "podDefaults", "priorityClasses", "serviceAccount", "tmpSizeLimit",
     "tolerationSeconds", "tracking", "training",
 ])  # fmt: skip
 
