@@ -2,6 +2,7 @@
 settings of the program by the check that runs before pods are changed.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from chart.verdicts import of_the_early_check
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.networks import WITHOUT_LAYERS
 from elastic_ctr.config.values_file import Values
+from elastic_ctr.operate.cli.local import load_values
 
 # (values, the words of Helm's schema library): a user gets the place and the reason.
 WORDED: dict[str, tuple[dict[str, Any], str]] = {
@@ -286,16 +288,6 @@ OF_THE_PROGRAM: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
             "features": {"user": {"type": "categorical"}},
         },
         "data",
-    ),
-    "credentials in an address": (
-        SMALLEST,
-        {"data": {**FOLLOWED, "source": {"url": "kafka://alice:word@broker:9092/clicks"}}},
-        "data.source.url",
-    ),
-    "a query for brokers": (
-        SMALLEST,
-        {"data": {**FOLLOWED, "source": {"url": "kafka://broker:9092/clicks?sasl.password=word"}}},
-        "data.source.url",
     ),
     "access to no broker": (SMALLEST, {"data": {"source": {"kafka": {"tls": True}}}}, "data.source"),
     "an authority without tls": (SMALLEST, brokers(caFile="/ca.pem"), "data.source.kafka"),
@@ -575,6 +567,66 @@ def test_a_broken_rule_between_settings_is_one_sentence_of_the_early_check(
     [sentence] = of_the_early_check(render(below=below, **values), tmp_path).splitlines()
 
     assert sentence.partition("values.yaml: ")[2].startswith(place)
+
+
+def nested(key: str, value: object) -> dict[str, Any]:
+    for step in reversed(key.split(".")):
+        value = {step: value}
+    assert isinstance(value, dict)
+    return value
+
+
+# By setting: an address that is right, and forms of it that could hold a password, which ConfigMaps, logs and status would show.
+ADDRESSES: dict[str, tuple[str, list[str]]] = {
+    "data.source.url": (
+        "kafka://one:9092,two:9092/clicks",
+        [
+            "kafka://alice:word@broker:9092/clicks",
+            "kafka://broker:9092/clicks@word",
+            "kafka://broker:9092/clicks?sasl.password=word",
+            "kafka://broker:9092/clicks#word",
+            "intake://alice:word@host:8310",
+            "hdfs://alice:word@namenode:9000/clicks",
+            "webhdfs://one,alice:word@two:9870",
+        ],
+    ),
+    **dict.fromkeys(
+        ("store.config.url", "model.startFrom.store"),
+        (
+            "hdfs://one:9000,two:9000/models/of@ads",
+            [
+                "http://alice:word@files:8080/models",
+                "https://word@files",
+                "http://files:8080/models?token=word",
+                "http://files:8080#word",
+                "hdfs://alice:word@namenode:9000/models",
+                "hdfs://namenode:9000/models?user.name=word",
+            ],
+        ),
+    ),
+    "local.trackingUrl": (
+        "https://mlflow:5000/of/ads",
+        ["http://alice:word@mlflow:5000", "http://mlflow:5000?token=word", "http://mlflow/#word"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("key", "url"), [(key, url) for key, (_, wrong) in ADDRESSES.items() for url in wrong])
+def test_credentials_in_an_address_reach_no_configmap_and_are_not_repeated(
+    render: Renderer, tmp_path: Path, key: str, url: str
+) -> None:
+    right, wrong = nested(key, ADDRESSES[key][0]), nested(key, url)
+    assert render(**right).objects
+
+    assert f"at '/{key.replace('.', '/')}'" in render.refusal(**wrong)
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps(merged(SMALLEST, wrong)))
+    with pytest.raises(ConfigRefused) as refused:
+        load_values([file], None)
+    [sentence] = str(refused.value).splitlines()
+    assert sentence.partition("values.yaml: ")[2].startswith(f"{key}: the address has ")
+    assert "leave " in sentence
+    assert "word" not in sentence.replace("passwordFile", "")
 
 
 def test_the_early_check_reports_several_errors_at_once(render: Renderer, tmp_path: Path) -> None:

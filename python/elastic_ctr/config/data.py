@@ -1,7 +1,6 @@
 """`data:` in the values file: the click logs to train on."""
 
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -10,15 +9,20 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 from pydantic.config import JsonDict
 
+from elastic_ctr.config.addresses import is_stream
 from elastic_ctr.config.kafka import Kafka
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share, SlotName, text_of
-from elastic_ctr.config.stream_address import is_stream
 from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.auth import TokenFile, Tokens
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
-_SOURCE = r"^(file:///|(web)?hdfs://[^/]+|kafka://[^/]+/[^/]+$|intake://([^/:@]+:[0-9]+)?$)"
+_SOURCE = r"^(file:///|(web)?hdfs://[^/?#@]+(/[^?#]*)?$|kafka://[^/?#@]+/[^/?#@]+$|intake://([^/?#@:]+:[0-9]+)?$)"
+_CREDENTIALS = {
+    "kafka": "name mounted files by kafka.usernameFile and kafka.passwordFile",
+    "intake": "name a mounted file by tokenFile",
+    **dict.fromkeys(("hdfs", "webhdfs"), "give the user by user"),
+}
 # A word for a missing value must not match this: a request would send it as a number.
 _NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
 _OF_STREAMS = ("clicks", "csv", "tsv", "jsonl")
@@ -57,12 +61,6 @@ _FORMAT_SCHEMA: JsonDict = {
 _DIVIDES_A_DAY: list[JsonValue] = [minutes for minutes in range(1, _MINUTES_A_DAY + 1) if _MINUTES_A_DAY % minutes == 0]
 
 
-def _shown(url: str, quoted: Callable[[str], str] = str) -> str:
-    """Return the address as a message may quote it: not at all if it has an `@` or a query, which may contain credentials."""
-    secret = "@" in url or ("?" in url and not url.startswith("file:///"))
-    return "the address" if secret else quoted(url)
-
-
 class DataSource(Section):
     """Where the click logs are."""
 
@@ -83,22 +81,22 @@ class DataSource(Section):
 
     @field_validator("url")
     @classmethod
-    def _without_credentials(cls, url: str) -> str:
+    def _known(cls, url: str) -> str:
+        if re.match(_SOURCE, url):
+            return url
         scheme = url.strip().partition(":")[0].lower()
         # Status and logs show the address, so it may not have credentials; the error message does not quote it either.
-        if scheme in {"kafka", "intake"} and "@" in url:
-            way_out = ", and name mounted files by kafka.usernameFile and kafka.passwordFile" * (scheme == "kafka")
-            raise ValueError(f"the address has credentials in it; leave them out{way_out}")
+        if "@" in url and scheme in _CREDENTIALS:
+            raise ValueError(f"the address has credentials in it; leave them out, and {_CREDENTIALS[scheme]}")
         if scheme == "kafka" and ("?" in url or "#" in url):
             raise ValueError(
                 "the address has a query, which no broker is told; leave it out, and give TLS and SASL by source.kafka"
             )
-        return url
-
-    @property
-    def shown(self) -> str:
-        """Return the address as a message may quote it."""
-        return _shown(self.url)
+        shown = "the address" if re.search("[@?]", url) else repr(url)
+        raise ValueError(
+            f"{shown} is none of file:///some/dir, hdfs://namenode:9000, kafka://broker:9092/topic, intake://, intake://host:port "
+            "and file:///some/dir?follow"
+        )
 
     @property
     def is_topic(self) -> bool:
@@ -118,20 +116,10 @@ class DataSource(Section):
     @model_validator(mode="after")
     def _kafka_is_of_kafka(self) -> "DataSource":
         if self.token_file is not None and not self.is_intake:
-            raise ValueError(f"tokenFile is of an intake, and {self.shown} is no address of one; leave it out")
+            raise ValueError(f"tokenFile is of an intake, and {self.url} is no address of one; leave it out")
         if self.kafka != Kafka() and not self.is_topic:
-            raise ValueError(f"kafka is of brokers, and {self.shown} is no address of them; leave it out")
+            raise ValueError(f"kafka is of brokers, and {self.url} is no address of them; leave it out")
         return self
-
-    @field_validator("url")
-    @classmethod
-    def _known(cls, url: str) -> str:
-        if not re.match(_SOURCE, url):
-            raise ValueError(
-                f"{_shown(url, repr)} is none of file:///some/dir, hdfs://namenode:9000, kafka://broker:9092/topic, intake://, intake://host:port "
-                "and file:///some/dir?follow"
-            )
-        return url
 
 
 class Join(Section):
@@ -357,7 +345,7 @@ class Data(Section):
 
     def _check_stream(self) -> None:
         if self.start not in _STARTS or self.end is not None:
-            raise ValueError(f"{self.source.shown} is a stream: start is `earliest` or `latest`, and there is no end")
+            raise ValueError(f"{self.source.url} is a stream: start is `earliest` or `latest`, and there is no end")
         if self.format not in _OF_STREAMS:
             raise ValueError(f"format {self.format} is of whole files; a stream has {', '.join(_OF_STREAMS)}")
         if self.format in {"csv", "tsv"} and self.columns is None:
@@ -371,9 +359,7 @@ class Data(Section):
 
     def _check_join(self, join: Join) -> None:
         if not (self.source.is_topic or self.source.is_intake):
-            raise ValueError(
-                f"stream.join is of a topic or an intake, and {self.source.shown} is neither; leave it out"
-            )
+            raise ValueError(f"stream.join is of a topic or an intake, and {self.source.url} is neither; leave it out")
         if not self.stream.late_clicks:
             raise ValueError("stream.join makes late clicks: set stream.lateClicks to true, or leave stream.join out")
         if self.format == "clicks":
@@ -391,13 +377,13 @@ class Data(Section):
             self._check_stream()
             return self
         if self.stream.join is not None:
-            raise ValueError(f"stream.join is of streams, and {self.source.shown} is none; leave it out")
+            raise ValueError(f"stream.join is of streams, and {self.source.url} is none; leave it out")
         if self.stream.late_clicks:
-            raise ValueError(f"stream.lateClicks is of streams, and {self.source.shown} is none; leave it out")
+            raise ValueError(f"stream.lateClicks is of streams, and {self.source.url} is none; leave it out")
         for name in ("start", "end"):
             if getattr(self, name) in _STARTS:
                 raise ValueError(
-                    f"{name} {getattr(self, name)} is of streams, and {self.source.shown} is none; give a split, YYYYMMDD/HH"
+                    f"{name} {getattr(self, name)} is of streams, and {self.source.url} is none; give a split, YYYYMMDD/HH"
                 )
         if _MINUTES_A_DAY % self.split_interval:
             raise ValueError(f"splitInterval {self.split_interval} does not divide a day; give 5, 10, 15, 30, 60 …")

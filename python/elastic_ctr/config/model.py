@@ -1,19 +1,18 @@
 """`model:` in the values file: trainer, cube and serving must agree on it."""
 
 import hashlib
-import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
+from elastic_ctr.config.addresses import StoreUrl
 from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS, DeepFm, Network, or_a_name
 from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.section import EXACT, Section
 from elastic_ctr.formats.value_kind import ValueKind
 
 RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam"]
-_STORE = r"^(file:///.|https?://.|(web)?hdfs://.)"
 
 
 class SparseRule(Section):
@@ -111,23 +110,15 @@ class Dense(Section):
 class StartFrom(Section):
     """The version whose training goes on, under other slots, features or another network."""
 
-    store: str | None = Field(
+    store: StoreUrl | None = Field(
         default=None,
         description="The store of the other model, with an address as in store.config.url. Absent: this model's own store.",
-        json_schema_extra={"pattern": _STORE},
     )
     user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it.")
     version: Literal["latest"] | Annotated[int, Field(ge=1, le=EXACT)] = Field(
         default="latest",
         description="The version to begin with; its checkpoint must still be in the store. latest: the newest that has one.",
     )
-
-    @field_validator("store")
-    @classmethod
-    def _known(cls, url: str | None) -> str | None:
-        if url is not None and not re.match(_STORE, url):
-            raise ValueError(f"{url!r} is none of file:///dir, http://file-server:8080, hdfs://namenode:9000/dir")
-        return url
 
 
 class Model(Section):

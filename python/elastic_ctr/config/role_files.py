@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
+from elastic_ctr.config.addresses import WebUrl
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_rules import check_late_clicks, input_of
 from elastic_ctr.config.features import Features
@@ -88,7 +89,7 @@ class TrainingMember(RoleFile):
 class TrackingServerSettings(Section):
     """An MLflow server that the training reports to."""
 
-    url: str = Field(description="http://host:port of the server.")
+    url: WebUrl = Field(description="http://host:port of the server.")
     experiment: str = Field(default="elastic-ctr", min_length=1, max_length=250, description="Where its runs are kept.")
 
 

@@ -2,10 +2,9 @@
 file, with folders and times that no operator needs to choose: `elastic-ctr local` and tests set them.
 """
 
-import re
+from pydantic import Field
 
-from pydantic import Field, field_validator
-
+from elastic_ctr.config.addresses import StoreUrl
 from elastic_ctr.config.section import (
     EXACT,
     AutoCount,
@@ -21,28 +20,19 @@ from elastic_ctr.config.section import (
 
 MAX_ABS_DIFF = 1e-5
 """Above the rounding differences between machines for the same sample."""
-_STORE = r"^(file:///|(https?|(web)?hdfs)://[^/]+)"
 
 
 class StoreConfig(Section):
     """Where model versions live."""
 
-    url: str = Field(
+    url: StoreUrl = Field(
         default="file:///var/lib/elastic-ctr/store",
         description="One place for all roles: file:///dir, http://file-server:8080, or hdfs://namenode:9000/dir "
         "(addresses of HDFS as in data.source.url).",
-        json_schema_extra={"pattern": _STORE},
     )
     user: str = Field(
         default="root", min_length=1, description="User that writes there; HDFS checks it, other stores do not."
     )
-
-    @field_validator("url")
-    @classmethod
-    def _known(cls, url: str) -> str:
-        if not re.match(_STORE, url):
-            raise ValueError(f"{url!r} is none of file:///dir, http://file-server:8080, hdfs://namenode:9000/dir")
-        return url
 
 
 class QualityLoss(Section):

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from elastic_ctr.config.addresses import OWN_INTAKE, WebUrl
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_rules import check_features, check_has_keys, check_late_clicks
 from elastic_ctr.config.features import ALTERNATIVES, Features
@@ -25,7 +26,6 @@ from elastic_ctr.config.roles import (
 )
 from elastic_ctr.config.section import ALTERNATIVE, Count, Section
 from elastic_ctr.config.statistics import StatisticsText, check_statistics
-from elastic_ctr.config.stream_address import OWN_INTAKE
 
 # Keys of the chart that the program does not read; a test of the chart compares them with its schema.
 _KUBERNETES = frozenset([
@@ -147,9 +147,8 @@ class Local(Section):
         description="First port of the run: every port that is not set itself moves with it. A second run on the same machine "
         "needs another base, 1000 higher. Absent: 8300.",
     )
-    tracking_url: str | None = Field(
+    tracking_url: WebUrl | None = Field(
         default=None,
-        pattern=r"^https?://[^/\s]+",
         description="http://host:port of an MLflow server that is told of the run, in an experiment named after the folder of "
         "the run. Absent: http://127.0.0.1:5000 where `tracking.enabled` is true, else none.",
     )
@@ -247,7 +246,7 @@ class Values(Block):
             )
         if self.intake.enabled and url != OWN_INTAKE and not (topic and joins):
             raise ValueError(
-                f"intake.enabled is true, and data.source.url is {self.data.source.shown}: nothing would read the clicks; set it to intake://, or "
+                f"intake.enabled is true, and data.source.url is {self.data.source.url}: nothing would read the clicks; set it to intake://, or "
                 "turn the intake off"
             )
 

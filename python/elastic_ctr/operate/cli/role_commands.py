@@ -46,7 +46,7 @@ S = TypeVar("S", bound=Section)
 
 def master(config: ConfigFile) -> None:
     """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
-    from elastic_ctr.config.stream_address import OWN_INTAKE
+    from elastic_ctr.config.addresses import OWN_INTAKE
     from elastic_ctr.sources.streams.open import open_stream
     from elastic_ctr.store import open_source, open_store
     from elastic_ctr.training.master.ledger.ledger_file import naming_damage

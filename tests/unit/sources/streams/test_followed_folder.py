@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.config.stream_address import is_stream
+from elastic_ctr.config.addresses import is_stream
 from elastic_ctr.formats.blocks import lines_in_range
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Kept
