@@ -1,5 +1,6 @@
 """What the documents say exists: commands, options, make targets, settings, files."""
 
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -185,3 +186,28 @@ def test_a_page_of_a_task_begins_with_a_sentence_on_it(folder: str) -> None:
     firsts = {page.name: page.read_text().split("\n\n")[1] for page in (ROOT / "docs" / folder).glob("*.md")}
 
     assert [page for page, first in firsts.items() if not re.match(r"[A-Z`][^|]+[.:]$", first, re.DOTALL)] == []
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module of the program, or something in one."""
+    steps = name.split(".")
+    for length in range(len(steps), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(steps[:length]))
+        except ModuleNotFoundError:
+            continue
+        return all((found := getattr(found, step, None)) is not None for step in steps[length:])
+    return False
+
+
+NAMED = sorted({
+    (page, name)
+    for page in PAGES
+    for name in re.findall(r"`(elastic_ctr(?:\.\w+)+)`", page.read_text())
+})  # fmt: skip
+
+
+def test_every_name_in_the_program_that_a_document_has_exists() -> None:
+    assert len(NAMED) > 100
+    assert [f"{name_of(page)}: {name}" for page, name in NAMED if not exists(name)] == []
+    assert not exists("elastic_ctr.runtime.process_pool.ServerWatchdog.tick")
