@@ -106,3 +106,11 @@ def test_a_blocks_own_key_goes_before_that_of_all_pods_and_maps_are_merged(block
     }
     assert mine["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is False
     assert mine["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_comment_in_a_file_of_templates_stands_above_the_template_that_it_describes() -> None:
+    for file in sorted((CHART / "templates").rglob("*.tpl")):
+        # The first one may describe the file.
+        first, *others = re.split(r"^\{\{/\*.*?\*/\}\}\n", file.read_text(), flags=re.MULTILINE | re.DOTALL)[1:]
+        assert first.startswith(("{{- define", "\n")), file.name
+        assert [each[:80] for each in others if not each.startswith("{{- define")] == [], file.name

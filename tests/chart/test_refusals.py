@@ -32,6 +32,7 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "4GB for 4Gi": ({"trainer": {"resources": {"memory": "4GB"}}}, "/trainer/resources/memory"),
     "a size of disk": ({"master": {"persistence": {"size": "1 Gi"}}}, "/master/persistence/size"),
     "cores as words": ({"serving": {"resources": {"cpu": "two"}}}, "/serving/resources/cpu"),
+    "a feature whose name merges maps": ({"features": {"<<": {"type": "categorical"}}}, "/features"),
     "another address of logs": ({"data": {"source": {"url": "ftp://x"}}}, "/data/source/url"),
     "a label by which the chart finds its own": ({"serving": {"podLabels": {"app.kubernetes.io/component": "master"}}}, "/serving/podLabels/app.kubernetes.io~1component"),
     "the label of a shard": ({"cube": {"podLabels": {"elastic-ctr/shard": "0"}}}, "/cube/podLabels/elastic-ctr~1shard"),

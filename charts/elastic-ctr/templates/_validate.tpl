@@ -62,7 +62,6 @@ auth.existingSecret {{ $name }} has no key {{ join " and no key " $absent }}: th
 {{- end }}
 {{- end }}
 
-{{/* A split as twelve digits, so that it can be compared */}}
 {{- define "elastic-ctr.validate.network" -}}
 {{- $network := .Values.model.network }}
 {{- if and (kindIs "map" $network) (hasKey $network "file") -}}
@@ -174,5 +173,3 @@ serving.autoscaling.minReplicas {{ int $scaling.minReplicas }} is above serving.
 serving.autoscaling.enabled measures use of CPU by what is requested, and serving.resources requests none: set serving.resources.cpu
 {{- end }}
 {{- end }}
-
-{{/* Containers of one pod share its ports. */}}

@@ -326,8 +326,8 @@ ALTERNATIVES: dict[str, type[Section]] = {
         ("round", Round),
     )
 }
-# The chart's schema of feature names, whose validator is Python code.
-_NAMES_SCHEMA: JsonDict = {"minProperties": 1, "propertyNames": {"pattern": r"^[!-9;-~]+$"}}
+# The chart's schema of feature names, whose validator is Python code: any but <<.
+_NAMES_SCHEMA: JsonDict = {"minProperties": 1, "propertyNames": {"pattern": r"^(<|(<?[!-9;=-~]|<<[!-9;-~])[!-9;-~]*)$"}}
 
 
 class Features(RootModel[dict[str, Feature]]):

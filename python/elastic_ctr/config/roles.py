@@ -30,9 +30,7 @@ class StoreConfig(Section):
         description="One place for all roles: file:///dir, http://file-server:8080, or hdfs://namenode:9000/dir "
         "(addresses of HDFS as in data.source.url).",
     )
-    user: str = Field(
-        default="root", min_length=1, description="User that writes there; HDFS checks it, other stores do not."
-    )
+    user: str = Field(default="root", min_length=1, description="User that writes there; HDFS alone checks it.")
 
 
 class QualityLoss(Section):
@@ -110,7 +108,9 @@ class MasterSettings(Section):
         "maxQualityLoss in 100 clicks, the release goes back to the last version that a good window followed, and no version is published "
         "until `elastic-ctr rollback --resume`.",
     )
-    pserver_timeout_seconds: Seconds = Field(default=5, description="A pserver that is silent for so long is lost.")
+    pserver_timeout_seconds: Seconds = Field(
+        default=5, description="A pserver silent for so long, and not answering the master's own question, is lost."
+    )
 
 
 class MasterConfig(MasterSettings):
@@ -135,7 +135,7 @@ class TrainerSettings(Section):
         description="Epochs of each pass. auto: two of a pass below 30,000 records that has clicks, else one; with data.holdout up to eight, "
         "until the logloss of the held-out records no longer falls. A stream has one.",
     )
-    patience: Count = Field(default=1, description="Epochs without a lower logloss after which `epochs: auto` ends.")
+    patience: Count = Field(default=1, description="Epochs in a row without a lower logloss that end `epochs: auto`.")
     gradient_merge: int = Field(
         default=2,
         ge=1,
