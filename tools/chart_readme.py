@@ -93,7 +93,7 @@ def readme(chart: dict[str, Any], values: str, schema: Schema) -> str:
         f"Chart {chart['version']}, of elastic-ctr {chart['appVersion']}. Kubernetes {chart['kubeVersion']}; Helm 3.18 or later, or 4.",
         "",
         "```sh",
-        f"helm install ctr charts/{chart['name']} --values my-values.yaml --wait --timeout 10m",
+        f"helm upgrade --install ctr charts/{chart['name']} --values my-values.yaml --wait --timeout 10m",
         "helm test ctr  # once `elastic-ctr status` shows a live version",
         "```",
         "",

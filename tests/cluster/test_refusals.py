@@ -40,6 +40,9 @@ def test_an_install_ends_before_its_first_pod_with(case: str, kube: Kube, base_v
             release.upgrade(merged(base_values, changes))
         assert words in kube.logs(NAMESPACE, "refused-check-values")
         assert {pod["metadata"]["name"] for pod in release.pods()} == {"refused-check-values"}
+        left = release.status()
+        assert left is not None
+        assert left["info"]["status"] == "failed"
     finally:
         release.uninstall()
         kube.delete("pod", "refused-check-values", NAMESPACE)
