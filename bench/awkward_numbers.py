@@ -25,8 +25,8 @@ from bench.stream import at_free_ports
 from bench.stream_log import FolderLog
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, release_document
 from elastic_ctr.operate.local.session import Session
-from elastic_ctr.store import NotInStore, open_store
-from elastic_ctr.store.versions.manifest import read_version
+from elastic_ctr.store.backends import NotInStore, open_store
+from elastic_ctr.store.versions.published_files import read_version
 
 NUMBERS = (1e6, 1e12, 1e30, 1e308, -0.0, 5e-324)
 # The bounds of features.md: of a number that is standardised, and of one that is trained as it is.

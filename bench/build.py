@@ -29,9 +29,10 @@ from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.cube.builder.job import BuildOutcome, Task, fresh_scratch, plan_build, run_task
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
-from elastic_ctr.store import FileStore, open_store
+from elastic_ctr.store.backends import FileStore, open_store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import FileEntry, VersionManifest, digest_of, read_dictionary
+from elastic_ctr.store.versions.manifest import FileEntry, VersionManifest, digest_of
+from elastic_ctr.store.versions.published_files import read_dictionary
 
 Keys = NDArray[np.uint64]
 Floats = NDArray[np.float32]

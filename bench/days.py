@@ -32,8 +32,8 @@ from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session
 from elastic_ctr.runtime.status.master_status import LineCounts, TrainingStatus
-from elastic_ctr.store import open_store
-from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint, read_version
+from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.versions.published_files import published_versions, read_checkpoint, read_version
 from elastic_ctr.training.pserver.folders import owned
 
 SLOTS = ("steady", "today", "rare")

@@ -24,7 +24,7 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.config.roles import StoreConfig, TrainerConfig
-from elastic_ctr.store.source import FileSource
+from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import cut
 from elastic_ctr.training.trainer.conversions import conversion_of, feature_document

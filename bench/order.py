@@ -24,7 +24,7 @@ from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.features.synthetic import PRESETS, DrawnLines, Truth
 from elastic_ctr.formats.line import MAX_LINE_BYTES
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.store.source import FileSource
+from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import order_of_records
 from elastic_ctr.training.trainer.converter import ClickConversion, convert_task

@@ -39,7 +39,7 @@ from bench.stream_log import ClickLog, click_log
 from bench.stream_prober import Prober
 from elastic_ctr.config.model import Model
 from elastic_ctr.features.synthetic import DrawnLines, Preset
-from elastic_ctr.store.versions.manifest import published_versions
+from elastic_ctr.store.versions.published_files import published_versions
 
 # Each of few slots says much.
 PRESET = Preset(slots=3, keys=300, spread=0.9)

@@ -30,9 +30,10 @@ from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
 from elastic_ctr.operate.local.session import Session
 from elastic_ctr.serving.batching.predictor import DenseNetwork
-from elastic_ctr.store import open_store
+from elastic_ctr.store.backends import open_store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import VersionManifest, checked_file, published_versions, read_version
+from elastic_ctr.store.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.published_files import checked_file, published_versions, read_version
 from elastic_ctr.training.model.evaluation import weighted_auc
 from elastic_ctr.training.trainer.converter import ClickConversion, SampleKeys
 

@@ -31,9 +31,10 @@ from bench.processes import COMMAND, ask, cube_server
 from bench.serving import SLOTS, TOLERANCE, our_serving, publish_version
 from bench.serving_rows import VALUES, publish_rows, table_of, text_of
 from bench.table import PARTITIONS, VERSION, Made
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import DictionaryManifest, publish
+from elastic_ctr.store.versions.manifest import DictionaryManifest
+from elastic_ctr.store.versions.published_files import publish
 
 GOAL = 2.0
 ROWS, QUICK_ROWS = 300_000, 30_000

@@ -51,9 +51,10 @@ from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.http import HttpThread, application
 from elastic_ctr.serving.client import JSON_LENGTH, prediction_of, tensor_request
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import VersionManifest, publish
+from elastic_ctr.store.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.published_files import publish
 
 PATH = "/ElasticCTRPredictionService/inference"
 INFER = "/v2/models/ctr/infer"

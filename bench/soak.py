@@ -43,10 +43,11 @@ from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.serving.client import ServingClient
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.donefile import announce
-from elastic_ctr.store.versions.manifest import FileEntry, Kind, VersionManifest, publish
+from elastic_ctr.store.versions.manifest import FileEntry, Kind, VersionManifest
+from elastic_ctr.store.versions.published_files import publish
 
 DIM, PARTITIONS, KEYS, CHANGING = 9, 12, 200_000, 1000
 MINUTES = 10.0

@@ -42,8 +42,9 @@ from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session, find_ports_free
 from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.runtime.status.serving_status import ServingStatus
-from elastic_ctr.store import NotInStore, open_store
-from elastic_ctr.store.versions.manifest import ManifestDamaged, published_versions, read_version
+from elastic_ctr.store.backends import NotInStore, open_store
+from elastic_ctr.store.versions.manifest import ManifestDamaged
+from elastic_ctr.store.versions.published_files import published_versions, read_version
 
 TICK = 0.02
 SECONDS = 600.0

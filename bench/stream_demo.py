@@ -39,7 +39,7 @@ from elastic_ctr.features.synthetic import DrawnLines, Preset, Truth
 from elastic_ctr.jobs.scoring.records import LineReader
 from elastic_ctr.jobs.scoring.scorer import Scorer
 from elastic_ctr.jobs.scoring.version import fetch_version
-from elastic_ctr.store.versions.manifest import read_version
+from elastic_ctr.store.versions.published_files import read_version
 from elastic_ctr.training.model.evaluation import weighted_auc
 
 FOLDER = Path("build/stream")

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, release_document
-from elastic_ctr.store import NotInStore, Store
-from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
+from elastic_ctr.store.backends import NotInStore, Store
+from elastic_ctr.store.versions.manifest import ManifestDamaged
+from elastic_ctr.store.versions.published_files import read_version
 
 NAMES = ("published", "built", "loaded", "passed", "answered")
 # A look costs the machine a millisecond.

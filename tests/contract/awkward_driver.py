@@ -18,8 +18,8 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.config.roles import StoreConfig, TrainerConfig
-from elastic_ctr.store import FileStore
-from elastic_ctr.store.source import FileSource
+from elastic_ctr.store.backends import FileStore
+from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.model.evaluation import BUCKETS
 from elastic_ctr.training.trainer.conversions import Conversions

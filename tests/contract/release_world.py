@@ -22,10 +22,11 @@ from elastic_ctr.cube.client.reader import CubeClient
 from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.runtime.auth import bearer
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.donefile import announce
-from elastic_ctr.store.versions.manifest import VersionManifest, publish
+from elastic_ctr.store.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.published_files import publish
 from ports import free_port
 
 DIM = 9

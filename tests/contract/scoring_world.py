@@ -13,9 +13,10 @@ import yaml
 
 from contract.serving_world import DIM, FIRST, KEYS, PARTITIONS, SLOTS, Exported, line_of
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
-from elastic_ctr.store import FileStore, Store
+from elastic_ctr.store.backends import FileStore, Store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import VersionManifest, publish
+from elastic_ctr.store.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.published_files import publish
 
 HOURS = {"20200401/00": 600, "20200401/01": 400}
 BAD_LINE = "1 0 notanumber:0"

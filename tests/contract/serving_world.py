@@ -29,9 +29,10 @@ from elastic_ctr.cube.builder.part import PartIdentity, build_full
 from elastic_ctr.cube.release import Holder, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, read_record
 from elastic_ctr.serving.app import ServingProcess
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import VersionManifest, publish
+from elastic_ctr.store.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.published_files import publish
 from ports import free_port
 
 SLOTS = ("0", "1", "2", "7")

@@ -14,7 +14,7 @@ from contract import serving_world
 from contract.serving_world import FEATURES, FIRST, Cube, Exported, Transfer, line_of, put_version, serving
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.frontends.grpc import SERVICE
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from ports import free_port
 from serving.growing import SMALL_THAT_GROW, nested, request_of
 

@@ -13,7 +13,7 @@ from contract.serving_world import FEATURES, FIRST, Cube, Exported, Transfer, li
 from contract.test_grpc_memory import MIB, peak_mib
 from elastic_ctr.serving.protocols.json_fields import MOST_VALUES
 from elastic_ctr.serving.routes import SOURCE_PATH
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 
 # pytest finds fixtures by the names of a module.
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube

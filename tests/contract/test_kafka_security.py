@@ -17,7 +17,7 @@ from elastic_ctr.config.kafka import Kafka
 from elastic_ctr.sources.streams.interface import Kept
 from elastic_ctr.sources.streams.kafka_topic import KafkaTopic
 from elastic_ctr.sources.streams.open import open_stream
-from elastic_ctr.store import StoreError, StoreUnavailable
+from elastic_ctr.store.backends import StoreError, StoreUnavailable
 from ports import free_ports
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())

@@ -15,7 +15,7 @@ from elastic_ctr.sources.streams import kafka_topic
 from elastic_ctr.sources.streams.interface import Kept, Lines
 from elastic_ctr.sources.streams.kafka_topic import KafkaTopic
 from elastic_ctr.sources.streams.open import open_stream
-from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
+from elastic_ctr.store.backends import NotInStore, StoreError, StoreUnavailable
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 

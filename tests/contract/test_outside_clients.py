@@ -28,7 +28,7 @@ from contract.serving_world import (
     serving,
 )
 from elastic_ctr.serving.frontends.grpc import HEALTH, SERVICE
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from ports import free_port
 
 # pytest finds fixtures by the names of a module.

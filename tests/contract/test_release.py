@@ -16,7 +16,7 @@ from contract.release_world import PARTITIONS, TOKEN, World, eventually, values_
 from credentials import tokens
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import check, read_dictionary
+from elastic_ctr.store.versions.published_files import check, read_dictionary
 from elastic_ctr.store.versions.safeguards import Hold, is_resumed, read_refusals, refused_below, write_hold
 
 BASE = 1_000

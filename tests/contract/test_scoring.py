@@ -28,7 +28,7 @@ from contract.serving_world import FIRST, SECOND, Cube, Exported, Transfer, put_
 from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.builder.build_server import CubeBuilder
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 

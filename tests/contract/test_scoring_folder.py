@@ -6,7 +6,7 @@ from pathlib import Path
 from contract import scoring_world, serving_world
 from contract.scoring_world import HOURS, call, put_trained_version, rows_of, write_hours
 from contract.serving_world import FIRST, SECOND, Exported
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 
 # pytest finds fixtures by the names of a module.
 exports, store, values = serving_world.exports, serving_world.store, scoring_world.values

@@ -21,7 +21,7 @@ from elastic_ctr.config.roles import ScoringConfig, StoreConfig
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.jobs.scoring.order import Order
 from elastic_ctr.operate.cli.kubernetes_job import report_in
-from elastic_ctr.store import Store, open_store
+from elastic_ctr.store.backends import Store, open_store
 
 # pytest finds fixtures by the names of a module.
 exports, store, values = serving_world.exports, serving_world.store, scoring_world.values

@@ -22,7 +22,7 @@ from contract.serving_world import (
     serving,
 )
 from elastic_ctr.runtime.status.serving_status import ServingStatus
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 from status_documents import complete
 

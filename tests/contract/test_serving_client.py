@@ -15,7 +15,7 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.formats.cells import cells_of
 from elastic_ctr.formats.json_rows import row_of
 from elastic_ctr.serving.client import AsyncServingClient, PredictionRefused, ServingClient
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from ports import free_port
 
 # pytest finds fixtures by the names of a module.

@@ -24,7 +24,7 @@ from contract.serving_world import (
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.client import Prediction, PredictionRefused, ServingClient, ServingUnavailable
 from elastic_ctr.serving.frontends.grpc import SERVICE
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from ports import free_port
 
 # pytest finds fixtures by the names of a module.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from contract import serving_world
 from contract.serving_world import FEATURES, FIRST, Cube, Exported, Transfer, config_of, line_of, put_version
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from ports import free_port
 
 # pytest finds fixtures by the names of a module.

@@ -36,7 +36,7 @@ from elastic_ctr.runtime import process_pool
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import instances_of
 from elastic_ctr.serving.worker_pool import ServingWorker, WorkerPool
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 
 # pytest finds fixtures by the names of a module.
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube

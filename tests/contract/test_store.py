@@ -18,11 +18,11 @@ import pytest
 from contract.file_server_world import TOKEN, FileServer
 from contract.hadoop_world import Hadoop
 from credentials import tokens
-from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, Store, StoreError, open_store
+from elastic_ctr.store.backends import AlreadyPublished, FileStore, NotInStore, Store, StoreError, open_store
 
 _DIES = """
 import importlib, os, sys
-from elastic_ctr.store import open_store
+from elastic_ctr.store.backends import open_store
 from elastic_ctr.runtime.auth import Token, Tokens
 store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
 module, _, place = sys.argv[3].partition(":")
@@ -40,7 +40,7 @@ _DIES_SENDING = """
 import os, sys
 from pathlib import Path
 from contract.sending import Sending
-from elastic_ctr.store import open_store
+from elastic_ctr.store.backends import open_store
 from elastic_ctr.runtime.auth import Token, Tokens
 store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
 store.put(Sending.of(Path(sys.argv[3]), 10_000_000, lambda: os.kill(os.getpid(), 9)), "output/versions/7.json")
@@ -49,7 +49,7 @@ store.put(Sending.of(Path(sys.argv[3]), 10_000_000, lambda: os.kill(os.getpid(),
 _FULL = """
 import resource, signal, sys
 from pathlib import Path
-from elastic_ctr.store import StoreError, open_store
+from elastic_ctr.store.backends import StoreError, open_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 from elastic_ctr.runtime.auth import Token, Tokens
@@ -110,8 +110,8 @@ def run(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 _LAST_STEPS = {
     "file": ["os:fsync", "os:link"],
-    "http": ["elastic_ctr.store.webdav:WebDav.stat", "elastic_ctr.store.webdav:WebDav.move"],
-    "hdfs": ["elastic_ctr.store.hdfs:WebHdfs.move"],
+    "http": ["elastic_ctr.store.backends.webdav:WebDav.stat", "elastic_ctr.store.backends.webdav:WebDav.move"],
+    "hdfs": ["elastic_ctr.store.backends.hdfs:WebHdfs.move"],
 }
 
 
@@ -338,7 +338,7 @@ def test_a_fetch_replaces_what_was_there_and_a_missing_file_does_not(world: Worl
 
 _FULL_FILE_STORE = """
 import resource, signal, sys
-from elastic_ctr.store import StoreError, open_store
+from elastic_ctr.store.backends import StoreError, open_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 try:

@@ -14,8 +14,8 @@ from contract.bad_line import Fault, bad_line
 from contract.hadoop_world import Hadoop
 from contract.sending import Sending
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
-from elastic_ctr.store import RetryPolicy, Store, StoreError, StoreUnavailable, open_source, open_store
-from elastic_ctr.store.source import Source
+from elastic_ctr.store.backends import RetryPolicy, Store, StoreError, StoreUnavailable, open_source, open_store
+from elastic_ctr.store.backends.source import Source
 
 PATIENT = RetryPolicy(200)
 

@@ -15,7 +15,7 @@ import yaml
 from contract.file_server_world import FileServer, file_server_world
 from contract.release_world import HOST, TOKEN, World, eventually, values_of, world
 from credentials import tokens
-from elastic_ctr.store import RetryPolicy, open_store
+from elastic_ctr.store.backends import RetryPolicy, open_store
 from ports import free_port
 
 BASE = 1_700_000_000

@@ -29,7 +29,7 @@ from elastic_ctr.cube.transfer.state import ReleaseState, StepTimes, View
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.runtime.auth import tokens_in
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.donefile import Announcement
 from elastic_ctr.store.versions.manifest import (

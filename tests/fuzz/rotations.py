@@ -27,7 +27,7 @@ from elastic_ctr.sources.streams.folder_listing import files_below
 from elastic_ctr.sources.streams.followed_file import FileIdentity, FollowedFile, bytes_between
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Places
-from elastic_ctr.store import NotInStore, StoreError
+from elastic_ctr.store.backends import NotInStore, StoreError
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.stream_schedule import Ranges, Span, Window, pieces, places_after
 from elastic_ctr.training.master.coordinator import Coordinator

@@ -11,7 +11,7 @@ import pytest
 from credentials import tokens
 from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.runtime.status.master_status import TrainingStatus
-from elastic_ctr.store import AlreadyPublished, StoreError, open_store
+from elastic_ctr.store.backends import AlreadyPublished, StoreError, open_store
 from elastic_ctr.training.master.tracking import Tracking
 from images.containers import Image, Start
 

@@ -9,10 +9,11 @@ import numpy.typing as npt
 
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
-from elastic_ctr.store import Store
+from elastic_ctr.store.backends import Store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.donefile import announce
-from elastic_ctr.store.versions.manifest import FileEntry, VersionManifest, publish
+from elastic_ctr.store.versions.manifest import FileEntry, VersionManifest
+from elastic_ctr.store.versions.published_files import publish
 from pipeline.running import LAYERS
 
 Values = npt.NDArray[np.float32]

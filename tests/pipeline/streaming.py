@@ -12,8 +12,9 @@ import numpy as np
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.features.synthetic import PRESETS, Truth
 from elastic_ctr.operate.local.endpoints import predict
-from elastic_ctr.store import open_store
-from elastic_ctr.store.versions.manifest import CheckpointManifest, read_checkpoint, read_version
+from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.versions.manifest import CheckpointManifest
+from elastic_ctr.store.versions.published_files import read_checkpoint, read_version
 from elastic_ctr.training.export.published import layout_of
 from elastic_ctr.training.export.table_text import Vectors, parse_rows
 from pipeline.running import Run, values_for

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from elastic_ctr.operate.local.run_folder import RunFolder
-from elastic_ctr.store import open_store
+from elastic_ctr.store.backends import open_store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import published_versions
+from elastic_ctr.store.versions.published_files import published_versions
 from pipeline.running import Run, merged, values_for
 from pipeline.test_recovery import adds_up
 from pipeline.test_whole_run import COMMAND, synthetic

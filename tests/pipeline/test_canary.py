@@ -11,8 +11,8 @@ from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict, ro
 from elastic_ctr.runtime.status.serving_status import ServingStatus
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import instances_of
-from elastic_ctr.store import open_store
-from elastic_ctr.store.versions.manifest import published_versions
+from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.versions.published_files import published_versions
 from pipeline.running import Run, values_for
 from pipeline.test_whole_run import synthetic
 

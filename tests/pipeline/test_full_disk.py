@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from elastic_ctr.operate.local.endpoints import ask, predict
-from elastic_ctr.store import open_store
-from elastic_ctr.store.versions.manifest import published_versions
+from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.versions.published_files import published_versions
 from pipeline.running import Run, values_for
 from pipeline.test_recovery import adds_up
 from pipeline.test_whole_run import synthetic

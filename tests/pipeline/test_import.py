@@ -16,8 +16,8 @@ from elastic_ctr.formats.imports.importers import feasign_of
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.operate.cli.local import load_values
 from elastic_ctr.operate.local.endpoints import predict, predict_rows
-from elastic_ctr.store import open_store
-from elastic_ctr.store.versions.manifest import published_versions, read_version
+from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.versions.published_files import published_versions, read_version
 from pipeline.running import SHARED, Run, values_for
 from pipeline.test_whole_run import COMMAND
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.store import open_store
-from elastic_ctr.store.versions.manifest import published_versions, read_version
+from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.versions.published_files import published_versions, read_version
 from pipeline.running import Run, merged, values_for
 from pipeline.test_whole_run import ELASTICCTR, hour
 

@@ -26,9 +26,9 @@ from elastic_ctr.operate.cli.check import verify_serving
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, ask, predict
 from elastic_ctr.operate.local.plan import RunPlaces, ports
 from elastic_ctr.operate.local.run_folder import RunFolder, process_tree, still_running
-from elastic_ctr.store import open_store
+from elastic_ctr.store.backends import open_store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint, read_version
+from elastic_ctr.store.versions.published_files import published_versions, read_checkpoint, read_version
 from manual_metrics import in_the_manual, on_the_page
 from pipeline.forging import change_output_weights, forge, one_column_too_far
 from pipeline.running import TWO_SHARDS, values_for

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from elastic_ctr.store import open_store
-from elastic_ctr.store.versions.manifest import published_versions, read_version
+from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.versions.published_files import published_versions, read_version
 from pipeline.running import TWO_SHARDS, Run, values_for
 from pipeline.test_whole_run import synthetic
 

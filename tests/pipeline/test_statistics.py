@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import published_versions, read_version
 from elastic_ctr.store.versions.pinned_statistics import read_statistics
+from elastic_ctr.store.versions.published_files import published_versions, read_version
 from pipeline.running import TRAINING, Run, values_for
 
 ROWS = 1500

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store import open_store
+from elastic_ctr.store.backends import open_store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import read_checkpoint
+from elastic_ctr.store.versions.published_files import read_checkpoint
 from pipeline.running import Run, values_for
 from pipeline.test_recovery import adds_up
 from pipeline.test_whole_run import COMMAND, synthetic

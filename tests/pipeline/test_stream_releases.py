@@ -11,8 +11,8 @@ import pytest
 
 from elastic_ctr.operate.local.endpoints import predict
 from elastic_ctr.runtime.status.master_status import TrainingStatus
-from elastic_ctr.store import open_store
-from elastic_ctr.store.versions.manifest import read_version
+from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.versions.published_files import read_version
 from pipeline.running import Run
 from pipeline.streaming import (
     answers_are_those_of_the_version,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from contract.kafka_world import PASSWORD, READER, SecureBroker, why_not
-from elastic_ctr.store import open_store
-from elastic_ctr.store.versions.manifest import read_version
+from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.versions.published_files import read_version
 from pipeline.running import Run
 from pipeline.streaming import (
     CHECKPOINT_SECONDS,

@@ -13,8 +13,8 @@ import pytest
 
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.operate.local.endpoints import predict
-from elastic_ctr.store import open_store
-from elastic_ctr.store.versions.manifest import published_versions, read_version
+from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.versions.published_files import published_versions, read_version
 from elastic_ctr.training.model.evaluation import quality_of_scores, weighted_auc
 from pipeline.running import SHARED, TWO_SHARDS, Run, values_for
 

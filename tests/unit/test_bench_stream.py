@@ -22,7 +22,7 @@ from cube.published import keys_of, publish_version
 from cube.running import until
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.features.synthetic import PRESETS, Truth
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 
 

@@ -26,7 +26,7 @@ from elastic_ctr.serving.click_freshness import ClickFreshness
 from elastic_ctr.serving.rollout import Rollout, send_document
 from elastic_ctr.serving.worker_counters import HISTOGRAMS, Histogram
 from elastic_ctr.serving.worker_pool import ServingWorker, WorkerPool
-from elastic_ctr.store import Store
+from elastic_ctr.store.backends import Store
 from elastic_ctr.store.versions.manifest import freshness_seconds
 
 log = logging.getLogger(__name__)

@@ -21,15 +21,10 @@ from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.process_pool import WorkerHung, WorkerLost
 from elastic_ctr.serving.worker_pool import ServingWorker, WorkerPool
 from elastic_ctr.serving.worker_process import MANIFEST_FILE
-from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.store.backends import NotInStore, Store, StoreError
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import (
-    ManifestDamaged,
-    VersionManifest,
-    fetch,
-    published_versions,
-    read_version,
-)
+from elastic_ctr.store.versions.manifest import ManifestDamaged, VersionManifest
+from elastic_ctr.store.versions.published_files import fetch, published_versions, read_version
 
 log = logging.getLogger(__name__)
 

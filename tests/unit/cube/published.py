@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.donefile import announce
-from elastic_ctr.store.versions.manifest import VersionManifest, publish
+from elastic_ctr.store.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.published_files import publish
 
 PARTITIONS = 3
 DIM = 2

@@ -9,9 +9,10 @@ from typing import Any, cast
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.serving.rollout import Rollout
 from elastic_ctr.serving.worker_pool import ServingWorker, WorkerPool
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import VersionManifest, publish
+from elastic_ctr.store.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.published_files import publish
 
 PARTITIONS = 2
 

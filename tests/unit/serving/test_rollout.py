@@ -9,7 +9,7 @@ import pytest
 
 from elastic_ctr.cube.release import Holder
 from elastic_ctr.runtime.process_pool import WorkerHung, WorkerLost
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import VersionManifest
 from serving.pods import CHECKER, Pod, pod

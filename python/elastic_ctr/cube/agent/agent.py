@@ -23,7 +23,7 @@ from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.growing_pause import growing_pause
 from elastic_ctr.runtime.lifecycle import run_until_one_ends, wait_event
-from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.store.backends import NotInStore, Store, StoreError
 from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDamaged
 
 log = logging.getLogger(__name__)

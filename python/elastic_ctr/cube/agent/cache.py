@@ -15,16 +15,10 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path, PurePosixPath
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.store import Store, StoreError
+from elastic_ctr.store.backends import Store, StoreError
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import (
-    DictionaryManifest,
-    FileEntry,
-    ManifestDamaged,
-    digest_of,
-    read_dictionary,
-    read_fold,
-)
+from elastic_ctr.store.versions.manifest import DictionaryManifest, FileEntry, ManifestDamaged, digest_of
+from elastic_ctr.store.versions.published_files import read_dictionary, read_fold
 
 _PIECE = 4 << 20
 # Error numbers of a read from bytes that the disk has lost.

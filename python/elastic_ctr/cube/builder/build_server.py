@@ -48,9 +48,10 @@ from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, re
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
-from elastic_ctr.store import NotInStore, StoreError, open_store
+from elastic_ctr.store.backends import NotInStore, StoreError, open_store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import FileEntry, ManifestDamaged, read_dictionary
+from elastic_ctr.store.versions.manifest import FileEntry, ManifestDamaged
+from elastic_ctr.store.versions.published_files import read_dictionary
 
 log = logging.getLogger(__name__)
 

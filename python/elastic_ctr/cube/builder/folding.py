@@ -25,7 +25,7 @@ from elastic_ctr.cube.builder.job import (
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.child_process import background_pool, children_without_interrupts, end_at_once
-from elastic_ctr.store import Store, StoreError
+from elastic_ctr.store.backends import Store, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import DictionaryManifest, FileEntry
 

@@ -32,7 +32,7 @@ from elastic_ctr.cube.placement import unbuilt_chain
 from elastic_ctr.formats.keys import partitions_of
 from elastic_ctr.formats.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.runtime.auth import Tokens
-from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, open_store
+from elastic_ctr.store.backends import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, open_store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import (
     DictionaryManifest,
@@ -40,11 +40,8 @@ from elastic_ctr.store.versions.manifest import (
     ManifestDamaged,
     OverlayBelow,
     VersionManifest,
-    checked_file,
-    read_dictionary,
-    read_full,
-    read_version,
 )
+from elastic_ctr.store.versions.published_files import checked_file, read_dictionary, read_full, read_version
 
 Step = Literal["full", "overlay", "merge", "publish"]
 Stage = Literal["reading", "building", "publishing"]

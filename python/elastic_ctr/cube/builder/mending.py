@@ -6,15 +6,9 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from elastic_ctr.cube.builder.job import BuildFailed, BuildOutcome, Plan, Step, plan_build
-from elastic_ctr.store import NotInStore, Store
-from elastic_ctr.store.versions.manifest import (
-    DictionaryManifest,
-    FileEntry,
-    checked_file,
-    read_dictionary,
-    read_fold,
-    read_full,
-)
+from elastic_ctr.store.backends import NotInStore, Store
+from elastic_ctr.store.versions.manifest import DictionaryManifest, FileEntry
+from elastic_ctr.store.versions.published_files import checked_file, read_dictionary, read_fold, read_full
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.http import application, serving
 from elastic_ctr.runtime.lifecycle import run_until_one_ends, stop_on_signal_async
 from elastic_ctr.runtime.lock import StateLock
-from elastic_ctr.store import open_store
+from elastic_ctr.store.backends import open_store
 
 _log = logging.getLogger(__name__)
 

@@ -9,13 +9,11 @@ from pathlib import PurePosixPath
 from typing import NamedTuple, TypeVar
 
 from elastic_ctr.cube.placement import built_alike, unbuilt_chain
-from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.store.backends import NotInStore, Store, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.donefile import Donefile, read_donefile
-from elastic_ctr.store.versions.manifest import (
-    DictionaryManifest,
-    ManifestDamaged,
-    VersionManifest,
+from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDamaged, VersionManifest
+from elastic_ctr.store.versions.published_files import (
     is_orphan,
     published_versions,
     read_checkpoint,

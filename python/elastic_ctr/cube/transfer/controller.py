@@ -47,7 +47,7 @@ from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
-from elastic_ctr.store import Store
+from elastic_ctr.store.backends import Store
 from elastic_ctr.store.versions.safeguards import (
     Refusal,
     is_gone,

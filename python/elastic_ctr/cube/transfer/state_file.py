@@ -7,7 +7,7 @@ from pathlib import Path
 from elastic_ctr.cube.release import AgentReport
 from elastic_ctr.cube.transfer.state import ReleaseState
 from elastic_ctr.runtime.documents import DOCUMENT_LIMIT, DocumentDamaged, read_document
-from elastic_ctr.store.file import sync_folder
+from elastic_ctr.store.backends.file import sync_folder
 from elastic_ctr.store.versions.manifest import Record, Whole
 
 log = logging.getLogger(__name__)

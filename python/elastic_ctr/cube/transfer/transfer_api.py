@@ -23,7 +23,7 @@ from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.http import RequestRefused, application, read_record, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
-from elastic_ctr.store import open_store
+from elastic_ctr.store.backends import open_store
 
 log = logging.getLogger(__name__)
 

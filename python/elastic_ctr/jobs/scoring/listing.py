@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import settings
-from elastic_ctr.store.source import Source
+from elastic_ctr.store.backends.source import Source
 from elastic_ctr.training.master.calendar.schedule import look, splits, splits_there
 
 

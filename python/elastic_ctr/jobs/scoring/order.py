@@ -14,8 +14,8 @@ from elastic_ctr.jobs.scoring.run import Given, how_read
 from elastic_ctr.jobs.scoring.scoring_job import Options, OutputFormat, OutputRefused
 from elastic_ctr.jobs.scoring.version import LATEST
 from elastic_ctr.jobs.scoring.worker import Place
-from elastic_ctr.store import open_source
-from elastic_ctr.store.address import lies_in, tokens_for
+from elastic_ctr.store.backends import open_source
+from elastic_ctr.store.backends.address import lies_in, tokens_for
 from elastic_ctr.store.versions.manifest import Record
 
 

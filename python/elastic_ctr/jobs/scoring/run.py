@@ -20,8 +20,9 @@ from elastic_ctr.jobs.scoring.version import VersionUnusable, fetch_version, fin
 from elastic_ctr.jobs.scoring.worker import NoWorker, Place, Work, begin, score_task
 from elastic_ctr.runtime.child_process import children_without_interrupts, end_pool
 from elastic_ctr.serving.batching.schema import schema_of
-from elastic_ctr.store import NotInStore, Store
-from elastic_ctr.store.versions.manifest import VersionManifest, read_version
+from elastic_ctr.store.backends import NotInStore, Store
+from elastic_ctr.store.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.published_files import read_version
 from elastic_ctr.training.master.calendar.schedule import ranges
 
 # The settings below `data` that decide how a row is read.

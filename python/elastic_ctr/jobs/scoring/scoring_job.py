@@ -19,7 +19,7 @@ from pydantic import Field
 
 from elastic_ctr.jobs.scoring.dumps import Dump
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.store import AlreadyPublished, NotInStore, Store
+from elastic_ctr.store.backends import AlreadyPublished, NotInStore, Store
 from elastic_ctr.store.versions.manifest import Record, VersionId, Whole
 
 FOLDER = "_job"

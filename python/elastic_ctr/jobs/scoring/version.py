@@ -17,12 +17,10 @@ from elastic_ctr.cube.dictionary.table import Paths
 from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.child_process import children_without_interrupts, die_with_parent
 from elastic_ctr.serving.batching.predictor import MODEL_FILE, PARAMETERS_FILE
-from elastic_ctr.store import NotInStore, Store
+from elastic_ctr.store.backends import NotInStore, Store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import (
-    DictionaryManifest,
-    ManifestDamaged,
-    VersionManifest,
+from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDamaged, VersionManifest
+from elastic_ctr.store.versions.published_files import (
     checked_file,
     fetch,
     published_versions,

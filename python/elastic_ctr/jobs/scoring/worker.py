@@ -22,7 +22,7 @@ from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.runtime.child_process import die_with_parent
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.predictor import NetworkUnusable
-from elastic_ctr.store import AlreadyPublished, RetryPolicy, Store, StoreError, open_source, open_store
+from elastic_ctr.store.backends import AlreadyPublished, RetryPolicy, Store, StoreError, open_source, open_store
 from elastic_ctr.store.versions.manifest import digest_of
 
 _STORE_PATIENCE_SECONDS = 60.0

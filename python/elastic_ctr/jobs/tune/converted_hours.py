@@ -15,7 +15,7 @@ from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.jobs.scoring.listing import Listing, at_hours
 from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
-from elastic_ctr.store.source import Source
+from elastic_ctr.store.backends.source import Source
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import order_of_records, order_of_tasks, passes, ranges, tasks_of
 from elastic_ctr.training.master.ledger.rows import Pass

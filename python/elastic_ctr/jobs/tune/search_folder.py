@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from elastic_ctr.jobs.tune.passes import Hours
-from elastic_ctr.store.temporary import appearing
+from elastic_ctr.store.backends.temporary import appearing
 
 _OURS = ("tune.json", "journal.log", "data", "trials", ".lock")
 

@@ -30,8 +30,8 @@ from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.statistics_text import plot, statistics_table
 from elastic_ctr.operate.fitted_text import output_console
 from elastic_ctr.runtime.child_process import children_without_interrupts, die_with_parent, end_pool
-from elastic_ctr.store import StoreError, open_source
-from elastic_ctr.store.temporary import appearing
+from elastic_ctr.store.backends import StoreError, open_source
+from elastic_ctr.store.backends.temporary import appearing
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import ranges
 from elastic_ctr.training.trainer.conversions import reader_of

@@ -23,7 +23,7 @@ from elastic_ctr.formats.imports.sparse_files import SparseFormat, SparseImport
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.next_step import command
 from elastic_ctr.operate.cli.shared_options import grouped
-from elastic_ctr.store.temporary import appearing
+from elastic_ctr.store.backends.temporary import appearing
 
 app = typer.Typer(
     name="import",

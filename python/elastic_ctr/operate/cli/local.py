@@ -46,7 +46,7 @@ from elastic_ctr.operate.local.session import (
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure
 from elastic_ctr.runtime.status.master_status import TrainingStatus
-from elastic_ctr.store import StoreError, open_source
+from elastic_ctr.store.backends import StoreError, open_source
 from elastic_ctr.training.trainer.conversions import format_of
 
 app = typer.Typer(

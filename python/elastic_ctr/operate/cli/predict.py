@@ -29,7 +29,7 @@ from elastic_ctr.operate.cli.scoring import ScoringOptions
 from elastic_ctr.operate.cli.shared_options import PREDICTIONS, ModelName, PredictionsAddress, Where, grouped
 from elastic_ctr.operate.local import endpoints
 from elastic_ctr.operate.local.run_data import RunData
-from elastic_ctr.store.temporary import appearing
+from elastic_ctr.store.backends.temporary import appearing
 from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 
 _SHOWN = 20

@@ -24,7 +24,7 @@ from elastic_ctr.operate.cli.status import cluster_snapshot, local_snapshot
 from elastic_ctr.operate.local.finished_run import RunUnreadable, answers_of_finished
 from elastic_ctr.operate.report.document import Report
 from elastic_ctr.operate.report.page import page
-from elastic_ctr.store.temporary import appearing
+from elastic_ctr.store.backends.temporary import appearing
 
 _ENDPOINTS = {"master": MASTER_STATUS, "transfer": TRANSFER}
 

@@ -48,7 +48,7 @@ def master(config: ConfigFile) -> None:
     """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
     from elastic_ctr.config.addresses import OWN_INTAKE
     from elastic_ctr.sources.streams.open import open_stream
-    from elastic_ctr.store import open_source, open_store
+    from elastic_ctr.store.backends import open_source, open_store
     from elastic_ctr.training.master.ledger.ledger_file import naming_damage
     from elastic_ctr.training.master.server import LEDGER, Master
 
@@ -97,7 +97,7 @@ def trainer(config: ConfigFile) -> None:
 
 def pserver(config: ConfigFile) -> None:
     """Run one of Paddle's parameter servers: start it, watch it, upload its saves."""
-    from elastic_ctr.store import open_store
+    from elastic_ctr.store.backends import open_store
     from elastic_ctr.training.control.channel import MasterClient
     from elastic_ctr.training.pserver.supervisor import PserverSupervisor
 
@@ -173,7 +173,7 @@ def cube_server(config: ConfigFile) -> None:
 def serving(config: ConfigFile) -> None:
     """Answer predictions: one lookup, one dense network, one version."""
     from elastic_ctr.serving.app import run_serving
-    from elastic_ctr.store import StoreError, open_store
+    from elastic_ctr.store.backends import StoreError, open_store
 
     settings = _settings_of(ServingFile, config, "serving")
     tokens = checked(settings.auth).internal()
@@ -270,7 +270,7 @@ def _health_server(role: str, status: Callable[[], dict[str, Any]], host: str, p
 
 def _run_until_signal(run: Callable[[threading.Event], int]) -> NoReturn:
     """Run a role until SIGTERM or SIGINT, which end it in order. A role that needs its store waits while that is unavailable."""
-    from elastic_ctr.store import StoreUnavailable
+    from elastic_ctr.store.backends import StoreUnavailable
 
     code = 0
     with stop_on_signal() as stop, _exit_on_config_error():

@@ -29,9 +29,9 @@ from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.shared_options import grouped
 from elastic_ctr.operate.fitted_text import output_console
 from elastic_ctr.runtime.lock import StateInUse, StateLock
-from elastic_ctr.store import StoreError, open_source
-from elastic_ctr.store.source import Source
-from elastic_ctr.store.temporary import appearing
+from elastic_ctr.store.backends import StoreError, open_source
+from elastic_ctr.store.backends.source import Source
+from elastic_ctr.store.backends.temporary import appearing
 
 if TYPE_CHECKING:
     from elastic_ctr.jobs.tune.search import Found

@@ -16,7 +16,7 @@ from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.operate.cli.entrypoint import refuse
 from elastic_ctr.operate.cli.shared_options import OutputFile, grouped
 from elastic_ctr.operate.cli.shell_assignments import AssignmentRefused, ShellAssignment, read_assignments
-from elastic_ctr.store.temporary import appearing
+from elastic_ctr.store.backends.temporary import appearing
 
 _KEYS = {
     # as data.config names them: the key of the values file

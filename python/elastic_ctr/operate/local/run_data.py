@@ -9,8 +9,9 @@ from elastic_ctr.config.load import ConfigRefused, load
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.operate.local.run_folder import RunFolder
-from elastic_ctr.store import StoreError, open_store
-from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
+from elastic_ctr.store.backends import StoreError, open_store
+from elastic_ctr.store.versions.manifest import ManifestDamaged
+from elastic_ctr.store.versions.published_files import read_version
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import psutil
 
 from elastic_ctr.runtime.auth import Right, TokenFile
 from elastic_ctr.runtime.lock import StateLock
-from elastic_ctr.store.temporary import appearing
+from elastic_ctr.store.backends.temporary import appearing
 
 DEFAULT_FOLDER = Path("elastic-ctr-local")
 TOKENS = "tokens"

@@ -21,9 +21,10 @@ from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import PortInUse, listen
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.status.master_status import TrainingStatus
-from elastic_ctr.store import StoreError, open_store
+from elastic_ctr.store.backends import StoreError, open_store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import ManifestDamaged, read_version
+from elastic_ctr.store.versions.manifest import ManifestDamaged
+from elastic_ctr.store.versions.published_files import read_version
 from elastic_ctr.training.model.evaluation import weighted_auc
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from elastic_ctr.sources.intake.group_commit import GroupCommit
 from elastic_ctr.sources.intake.impressions import TooMuchJoined
 from elastic_ctr.sources.intake.request_lines import Clicks, Position, TopicTime, lines_in
 from elastic_ctr.sources.streams.interface import Kept, MadeAt, Stream
-from elastic_ctr.store import StoreError, StoreUnavailable
+from elastic_ctr.store.backends import StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elastic_ctr.sources.streams.followed_file import FollowedFile
-from elastic_ctr.store import NotInStore, StoreError
+from elastic_ctr.store.backends import NotInStore, StoreError
 
 _HIDDEN = (".", "_")
 

@@ -22,7 +22,7 @@ from elastic_ctr.sources.streams.followed_file import (
 )
 from elastic_ctr.sources.streams.interface import Kept, Lines, Places, Stream
 from elastic_ctr.sources.streams.recognition import Recognition
-from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
+from elastic_ctr.store.backends import NotInStore, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field
 from elastic_ctr.runtime.auth import Tokens, bearer
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.sources.streams.interface import Kept, Lines, Stream, TopicBefore
-from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
-from elastic_ctr.store.backend import cause_of
+from elastic_ctr.store.backends import NotInStore, RetryPolicy, StoreError, StoreUnavailable
+from elastic_ctr.store.backends.backend import cause_of
 
 # Short, because the master's loop waits for the answer.
 _LOOK_TIMEOUT = httpx.Timeout(2.0)

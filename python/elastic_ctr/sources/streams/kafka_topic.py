@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from elastic_ctr.sources.streams.interface import Kept, Lines, MadeAt, Stream, lines_of_messages
-from elastic_ctr.store import NotInStore, StoreError, StoreUnavailable
+from elastic_ctr.store.backends import NotInStore, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 

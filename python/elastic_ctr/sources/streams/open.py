@@ -6,7 +6,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from elastic_ctr.runtime.auth import Tokens
 from elastic_ctr.sources.streams.interface import Stream
-from elastic_ctr.store import StoreError
+from elastic_ctr.store.backends import StoreError
 
 
 def open_stream(

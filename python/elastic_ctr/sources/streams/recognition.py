@@ -18,7 +18,7 @@ from elastic_ctr.sources.streams.followed_file import (
     end_when_unpacked,
 )
 from elastic_ctr.sources.streams.interface import Kept, Places
-from elastic_ctr.store import StoreError
+from elastic_ctr.store.backends import StoreError
 
 log = logging.getLogger(__name__)
 

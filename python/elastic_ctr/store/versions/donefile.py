@@ -13,15 +13,10 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.store import FileTooLarge, NotInStore, Store
+from elastic_ctr.store.backends import FileTooLarge, NotInStore, Store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import (
-    ManifestDamaged,
-    VersionId,
-    VersionManifest,
-    published_versions,
-    read_version,
-)
+from elastic_ctr.store.versions.manifest import ManifestDamaged, VersionId, VersionManifest
+from elastic_ctr.store.versions.published_files import published_versions, read_version
 
 log = logging.getLogger(__name__)
 

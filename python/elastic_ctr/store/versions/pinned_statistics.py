@@ -4,7 +4,7 @@ import hashlib
 from contextlib import suppress
 
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.store import AlreadyPublished, NotInStore, Store
+from elastic_ctr.store.backends import AlreadyPublished, NotInStore, Store
 from elastic_ctr.store.versions import layout
 
 _WAY_OUT = "put the file back, or begin with an empty state and store"

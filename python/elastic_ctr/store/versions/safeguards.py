@@ -15,9 +15,10 @@ from contextlib import suppress
 from pydantic import Field
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.store import AlreadyPublished, FileTooLarge, NotInStore, Store
+from elastic_ctr.store.backends import AlreadyPublished, FileTooLarge, NotInStore, Store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import Record, VersionId, versions_in
+from elastic_ctr.store.versions.manifest import Record, VersionId
+from elastic_ctr.store.versions.published_files import versions_in
 
 
 class Refusal(Record):

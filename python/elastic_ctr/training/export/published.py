@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.store import AlreadyPublished, Store, StoreError
-from elastic_ctr.store.versions.manifest import FileEntry, digest_of, publish
+from elastic_ctr.store.backends import AlreadyPublished, Store, StoreError
+from elastic_ctr.store.versions.manifest import FileEntry, digest_of
+from elastic_ctr.store.versions.published_files import publish
 from elastic_ctr.training.export.table_text import RowLayout
 
 Keys = npt.NDArray[np.uint64]

@@ -38,9 +38,9 @@ from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.sources.streams.interface import Stream
-from elastic_ctr.store import Store, StoreError, open_store
-from elastic_ctr.store.address import tokens_for
-from elastic_ctr.store.source import Source
+from elastic_ctr.store.backends import Store, StoreError, open_store
+from elastic_ctr.store.backends.address import tokens_for
+from elastic_ctr.store.backends.source import Source
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.control import control_pb2 as control

@@ -17,9 +17,10 @@ import numpy as np
 from elastic_ctr.config.model import Model
 from elastic_ctr.formats.keys import partitions_of
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.store.backends import NotInStore, Store, StoreError
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import CheckpointManifest, ManifestDamaged, fetch, read_checkpoint
+from elastic_ctr.store.versions.manifest import CheckpointManifest, ManifestDamaged
+from elastic_ctr.store.versions.published_files import fetch, read_checkpoint
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.export.published import Keys, SampleValues, Values, layout_of, publish_once, values_in_file
 from elastic_ctr.training.export.table_merge import Log, merged

@@ -25,7 +25,7 @@ import psutil
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.runtime.child_process import end_child, log_lines, python_module, start_child
 from elastic_ctr.runtime.growing_pause import growing_pause
-from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.store.backends import NotInStore, Store, StoreError
 from elastic_ctr.store.versions.manifest import ManifestDamaged
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import ForeignMasterGrace, MasterClient

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.runtime.child_process import background_pool, children_without_interrupts, end_at_once
-from elastic_ctr.store import RetryPolicy, Store, open_store
+from elastic_ctr.store.backends import RetryPolicy, Store, open_store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.export.published import layout_of, publish_once

@@ -11,7 +11,7 @@ from elastic_ctr.config.role_files import TrainingMember
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.formats.readers.batches import Format, Kind, Wanted
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.store import Store
+from elastic_ctr.store.backends import Store
 from elastic_ctr.store.versions.pinned_statistics import read_statistics
 from elastic_ctr.training.trainer.converter import ClickConversion, Conversion, RowConversion
 from elastic_ctr.training.trainer.measurement import Measurement, RowReader

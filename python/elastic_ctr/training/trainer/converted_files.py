@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from elastic_ctr.store import StoreError
+from elastic_ctr.store.backends import StoreError
 
 
 class ScratchFailed(OSError):

@@ -22,7 +22,7 @@ from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.formats.record_arrays import record_arrays
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.sources.streams.interface import Lines, Stream
-from elastic_ctr.store.source import Source
+from elastic_ctr.store.backends.source import Source
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.trainer.converted_files import on_scratch
 from elastic_ctr.training.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows

@@ -13,7 +13,7 @@ from elastic_ctr.formats.line import Reason
 from elastic_ctr.formats.readers.batches import Format, RowBatch, Wanted
 from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.sources.streams.interface import Lines, Stream
-from elastic_ctr.store.source import Source
+from elastic_ctr.store.backends.source import Source
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import MAX_RESULT
 from elastic_ctr.training.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows

@@ -23,9 +23,9 @@ from elastic_ctr.runtime.child_process import die_with_parent
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.sources.streams.open import open_stream
-from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
+from elastic_ctr.store.backends import RetryPolicy, Store, StoreUnavailable, open_source, open_store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import fetch, read_checkpoint, read_version
+from elastic_ctr.store.versions.published_files import fetch, read_checkpoint, read_version
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.training.control.server_sockets import link_sockets, reach

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from elastic_ctr.formats.line import Reason
 from elastic_ctr.formats.readers.batches import RowBatch
-from elastic_ctr.store import Store
+from elastic_ctr.store.backends import Store
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.trainer.task_lines import parts_of_task
 

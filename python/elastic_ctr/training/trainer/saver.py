@@ -20,7 +20,7 @@ from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.formats.value_kind import kind_of
-from elastic_ctr.store import AlreadyPublished, Store
+from elastic_ctr.store.backends import AlreadyPublished, Store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.export.published import publish_once

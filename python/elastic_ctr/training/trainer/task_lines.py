@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from elastic_ctr.formats.line import Reason
 from elastic_ctr.sources.streams.interface import Lines, Stream
-from elastic_ctr.store.source import Source
+from elastic_ctr.store.backends.source import Source
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.trainer.converted_files import on_scratch
 

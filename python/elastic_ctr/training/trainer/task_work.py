@@ -13,8 +13,8 @@ from elastic_ctr.formats.cells import RowSample
 from elastic_ctr.formats.keys import PADDING_KEY
 from elastic_ctr.formats.record_arrays import record_arrays
 from elastic_ctr.sources.streams.interface import Stream
-from elastic_ctr.store import Store
-from elastic_ctr.store.source import Source
+from elastic_ctr.store.backends import Store
+from elastic_ctr.store.backends.source import Source
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.model.evaluation import Histograms
 from elastic_ctr.training.model.grouped_auc import NOTHING

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cube.agent.played import Played, put_dictionary
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 
 
 @pytest.fixture

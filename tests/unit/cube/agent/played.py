@@ -22,9 +22,10 @@ from elastic_ctr.cube.dictionary.table import Paths
 from elastic_ctr.cube.release import AgentReport, Placement, ReleaseDocument
 from elastic_ctr.runtime.auth import Right
 from elastic_ctr.runtime.http import RequestRefused, application, serving
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import DictionaryManifest, publish
+from elastic_ctr.store.versions.manifest import DictionaryManifest
+from elastic_ctr.store.versions.published_files import publish
 
 PARTITIONS = 4
 MINE = (0, 2)

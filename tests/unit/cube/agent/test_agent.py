@@ -20,9 +20,9 @@ from elastic_ctr.config.roles import CubePodConfig
 from elastic_ctr.cube.agent.cache import Cache
 from elastic_ctr.cube.release import Holder, Placement
 from elastic_ctr.cube.server.lookup_server import LookupServer
-from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.store.backends import FileStore, StoreError
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import read_dictionary
+from elastic_ctr.store.versions.published_files import read_dictionary
 
 
 async def test_an_agent_loads_its_partitions_of_the_wanted_versions_the_live_one_first(

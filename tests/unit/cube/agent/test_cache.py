@@ -9,9 +9,10 @@ import pytest
 from cube.published import RemoteStore
 from elastic_ctr.cube.agent import cache as module
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
-from elastic_ctr.store import FileStore, NotInStore, StoreError
+from elastic_ctr.store.backends import FileStore, NotInStore, StoreError
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDamaged, OverlayBelow, digest_of, publish
+from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDamaged, OverlayBelow, digest_of
+from elastic_ctr.store.versions.published_files import publish
 from waiting import Clock
 
 DATA = bytes(range(256)) * 1000

@@ -15,9 +15,9 @@ from elastic_ctr.cube.agent.cache import Cache
 from elastic_ctr.cube.builder import folding, job
 from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.cube.builder.job import FOLD
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import read_dictionary, read_full
+from elastic_ctr.store.versions.published_files import read_dictionary, read_full
 
 
 @pytest.fixture

@@ -26,16 +26,10 @@ from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.formats.value_kind import ValueKind
-from elastic_ctr.store import FileStore, NotInStore
+from elastic_ctr.store.backends import FileStore, NotInStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import (
-    DictionaryManifest,
-    FileEntry,
-    digest_of,
-    read_dictionary,
-    read_full,
-    read_version,
-)
+from elastic_ctr.store.versions.manifest import DictionaryManifest, FileEntry, digest_of
+from elastic_ctr.store.versions.published_files import read_dictionary, read_full, read_version
 
 MANY = np.arange(1, 301, dtype=np.uint64)
 

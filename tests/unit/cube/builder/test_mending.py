@@ -13,9 +13,9 @@ from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder import folding, job
 from elastic_ctr.cube.builder.job import BuildFailed, BuildOutcome, Plan, Step, Task, run_task
 from elastic_ctr.cube.builder.mending import damaged_files, mend
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import read_dictionary, read_full
+from elastic_ctr.store.versions.published_files import read_dictionary, read_full
 
 
 @pytest.fixture

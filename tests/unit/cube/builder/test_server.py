@@ -17,9 +17,9 @@ from elastic_ctr.cube.builder.job import BuildFailed
 from elastic_ctr.cube.release import BuildProgress
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import read_dictionary
+from elastic_ctr.store.versions.published_files import read_dictionary
 
 MANY = np.arange(1, 301, dtype=np.uint64)
 

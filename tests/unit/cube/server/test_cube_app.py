@@ -15,7 +15,7 @@ from elastic_ctr.cube.server.lookup_server import LookupServer
 from elastic_ctr.runtime.audit import CHANGES, AuditLog
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import serving
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 
 
 async def test_one_port_shows_lookups_and_agent_and_drains_the_pod_by_a_call_with_the_token(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import serving
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry
 from status_documents import complete

@@ -4,10 +4,11 @@ import pytest
 
 from cube.published import DIM, PARTITIONS, keys_of, publish_version
 from elastic_ctr.cube.transfer.catalog import Catalog, delete_dictionaries, missing_inputs
-from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.store.backends import FileStore, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.donefile import Announcement
-from elastic_ctr.store.versions.manifest import DictionaryManifest, read_version
+from elastic_ctr.store.versions.manifest import DictionaryManifest
+from elastic_ctr.store.versions.published_files import read_version
 
 KEYS = keys_of(1, 2, 3, 4)
 

@@ -11,9 +11,10 @@ from elastic_ctr.cube.transfer.catalog import (
     delete_versions,
     followed_by_checkpoints,
 )
-from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.store.backends import FileStore, StoreError
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import ORPHAN_SECONDS, CheckpointManifest, newest_change, published_versions
+from elastic_ctr.store.versions.manifest import CheckpointManifest
+from elastic_ctr.store.versions.published_files import ORPHAN_SECONDS, newest_change, published_versions
 
 
 @pytest.fixture

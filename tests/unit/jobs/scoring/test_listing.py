@@ -6,7 +6,7 @@ import pytest
 
 from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.jobs.scoring.listing import NothingToRead, complete_hours, given_files
-from elastic_ctr.store import open_source
+from elastic_ctr.store.backends import open_source
 
 
 def data_of(tmp_path: Path, **more: object) -> Data:

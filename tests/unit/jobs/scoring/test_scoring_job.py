@@ -20,7 +20,7 @@ from elastic_ctr.jobs.scoring.scoring_job import (
     order_of,
     tasks_of,
 )
-from elastic_ctr.store import FileStore, NotInStore
+from elastic_ctr.store.backends import FileStore, NotInStore
 
 OPTIONS = Options(deed="predict", version="latest", source="file:///d", data="a", hours="20200401/00..")
 

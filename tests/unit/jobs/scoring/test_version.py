@@ -6,7 +6,7 @@ import pytest
 
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.jobs.scoring.version import VersionUnusable, fetch_version, find_version
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import ManifestDamaged, VersionManifest
 from elastic_ctr.store.versions.safeguards import Refusal, write_refusal

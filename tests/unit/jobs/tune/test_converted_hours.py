@@ -8,7 +8,7 @@ from elastic_ctr.config.values_file import Values
 from elastic_ctr.jobs.scoring.listing import at_hours, complete_hours
 from elastic_ctr.jobs.tune.converted_hours import HoursReader, SearchHoursRefused, divided
 from elastic_ctr.jobs.tune.passes import Hours
-from elastic_ctr.store import open_source
+from elastic_ctr.store.backends import open_source
 from elastic_ctr.training.trainer.converted_files import parts_of
 
 ALL = ["20200401/22", "20200401/23", "20200402/00"]

@@ -17,7 +17,7 @@ from elastic_ctr.operate.cli.main import build
 from elastic_ctr.operate.local.plan import RunPlaces, roles
 from elastic_ctr.operate.local.run_folder import RunFolder, RunInfo
 from elastic_ctr.runtime.lock import StateLock
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import VersionManifest
 from operate.cli.test_predict import RowServer

@@ -18,7 +18,7 @@ from elastic_ctr.sources.intake.join import LateClicks
 from elastic_ctr.sources.intake.request_lines import Clicks, TopicTime
 from elastic_ctr.sources.intake.topic_reader import TopicReader, TopicTimes
 from elastic_ctr.sources.streams.interface import Kept, Lines, MadeAt, Places, TopicBefore, lines_of_messages
-from elastic_ctr.store import StoreUnavailable
+from elastic_ctr.store.backends import StoreUnavailable
 
 JSONL = LateClicks("jsonl", (), "id", "click", "n", frozenset({"city"}))
 FOR_EVER = Retention(1e9, 1 << 40)

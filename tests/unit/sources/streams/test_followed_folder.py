@@ -10,7 +10,7 @@ from elastic_ctr.formats.blocks import lines_in_range
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Kept
 from elastic_ctr.sources.streams.open import open_stream
-from elastic_ctr.store import NotInStore, StoreError
+from elastic_ctr.store.backends import NotInStore, StoreError
 
 some_lines = st.lists(st.binary(max_size=30).map(lambda text: text.replace(b"\n", b"x") + b"\n"), max_size=8)
 

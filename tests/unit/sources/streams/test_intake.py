@@ -13,7 +13,7 @@ from elastic_ctr.sources.intake import intake_api
 from elastic_ctr.sources.streams.intake import IntakeLog
 from elastic_ctr.sources.streams.interface import Kept, Lines
 from elastic_ctr.sources.streams.open import open_stream
-from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
+from elastic_ctr.store.backends import NotInStore, RetryPolicy, StoreError, StoreUnavailable
 from ports import free_port
 from sources.intake.desk import TOKEN, Desk, desk, intake_file
 

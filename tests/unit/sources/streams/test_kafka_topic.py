@@ -11,7 +11,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException
 from elastic_ctr.sources.streams import kafka_topic
 from elastic_ctr.sources.streams.interface import MadeAt
 from elastic_ctr.sources.streams.kafka_topic import KafkaTopic
-from elastic_ctr.store import StoreUnavailable
+from elastic_ctr.store.backends import StoreUnavailable
 
 
 @dataclass

@@ -15,7 +15,7 @@ from elastic_ctr.sources.streams import followed_folder
 from elastic_ctr.sources.streams.followed_file import FollowedFile
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Kept, Places
-from elastic_ctr.store import NotInStore, StoreError
+from elastic_ctr.store.backends import NotInStore, StoreError
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.stream_schedule import cut_window, first_offsets, places_after
 from elastic_ctr.training.trainer.task_lines import pieces_of

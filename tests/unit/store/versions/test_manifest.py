@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from elastic_ctr.store import FileStore, NotInStore, StoreError
+from elastic_ctr.store.backends import FileStore, NotInStore, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import (
     CheckpointManifest,
@@ -15,9 +15,11 @@ from elastic_ctr.store.versions.manifest import (
     FileEntry,
     ManifestDamaged,
     OverlayBelow,
+    digest_of,
+)
+from elastic_ctr.store.versions.published_files import (
     check,
     checked_file,
-    digest_of,
     fetch,
     publish,
     published_versions,
@@ -164,7 +166,7 @@ def test_a_manifest_under_the_name_of_another_version_is_damaged(store: FileStor
 
 
 def test_a_manifest_larger_than_any_is_damaged(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_ctr.store.store.SMALL_FILE_LIMIT", 100)
+    monkeypatch.setattr("elastic_ctr.store.backends.store.SMALL_FILE_LIMIT", 100)
     store.put_bytes(b" " * 101, layout.version_manifest(7))
 
     with pytest.raises(ManifestDamaged, match="has more than 100 bytes"):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.model import Model, SparseRule, Table, VectorRule
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
-from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.store.backends import FileStore, StoreError
 from elastic_ctr.training.export.published import SampleValues, layout_of, publish_once, values_in_file
 from elastic_ctr.training.export.table_text import RowLayout
 

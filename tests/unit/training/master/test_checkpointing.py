@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.store import StoreError
+from elastic_ctr.store.backends import StoreError
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import published_versions
+from elastic_ctr.store.versions.published_files import published_versions
 from elastic_ctr.store.versions.safeguards import Refusal, read_refusals, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.training_status import status

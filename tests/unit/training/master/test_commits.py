@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from elastic_ctr.store.versions.manifest import read_checkpoint
+from elastic_ctr.store.versions.published_files import read_checkpoint
 from training.master.world import data_of, world
 
 

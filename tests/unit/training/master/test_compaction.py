@@ -8,9 +8,10 @@ import pytest
 from elastic_ctr.config.model import Table
 from elastic_ctr.cube.placement import abandoned_versions, versions_to_delete
 from elastic_ctr.cube.transfer.catalog import followed_by_checkpoints
-from elastic_ctr.store import NotInStore
+from elastic_ctr.store.backends import NotInStore
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import CheckpointManifest, published_versions, read_checkpoint, read_version
+from elastic_ctr.store.versions.manifest import CheckpointManifest
+from elastic_ctr.store.versions.published_files import published_versions, read_checkpoint, read_version
 from elastic_ctr.store.versions.safeguards import Hold, Refusal, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.ledger import key_table

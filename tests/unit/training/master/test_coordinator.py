@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store.versions.manifest import published_versions
+from elastic_ctr.store.versions.published_files import published_versions
 from elastic_ctr.training.control import control_pb2 as control
 from training.master.world import RECORDS, world
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store.versions.manifest import VersionManifest, published_versions, read_version
+from elastic_ctr.store.versions.manifest import VersionManifest
+from elastic_ctr.store.versions.published_files import published_versions, read_version
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.ledger.rows import Learning, StartedFrom
 from elastic_ctr.training.master.training_status import status

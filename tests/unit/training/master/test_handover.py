@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.store.versions.manifest import read_checkpoint
+from elastic_ctr.store.versions.published_files import read_checkpoint
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.work.publisher import CheckpointRetention
 from training.master.world import LEASE, RECORDS, World, data_of, world

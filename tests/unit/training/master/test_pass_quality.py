@@ -13,7 +13,8 @@ import pytest
 
 from elastic_ctr.config.roles import MasterConfig, QualityLoss
 from elastic_ctr.operate.local.report import build
-from elastic_ctr.store.versions.manifest import Quality, VersionManifest, published_versions, read_version
+from elastic_ctr.store.versions.manifest import Quality, VersionManifest
+from elastic_ctr.store.versions.published_files import published_versions, read_version
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.quality_gate import (
     auc_error,

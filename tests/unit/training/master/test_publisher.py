@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store import StoreError
+from elastic_ctr.store.backends import StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.donefile import read_donefile
-from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint, read_version
+from elastic_ctr.store.versions.published_files import published_versions, read_checkpoint, read_version
 from elastic_ctr.training.control import control_pb2 as control
 from training.master.world import KEYS, MODEL, RECORDS, World, data_of, values_of
 

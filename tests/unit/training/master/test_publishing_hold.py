@@ -11,8 +11,8 @@ import pytest
 
 from elastic_ctr.config.roles import LiveLoss, QualityLoss
 from elastic_ctr.cube.transfer.state import REMEMBERED, ReleaseState, kept_for_holds
-from elastic_ctr.store import StoreError
-from elastic_ctr.store.versions.manifest import published_versions
+from elastic_ctr.store.backends import StoreError
+from elastic_ctr.store.versions.published_files import published_versions
 from elastic_ctr.store.versions.safeguards import newest_hold, write_resumption
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.quality_gate import (

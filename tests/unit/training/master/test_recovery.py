@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store import StoreError
-from elastic_ctr.store.versions.manifest import read_version
+from elastic_ctr.store.backends import StoreError
+from elastic_ctr.store.versions.published_files import read_version
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.generations.recovery import VERIFY
 from elastic_ctr.training.master.work.publisher import superseded

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.store.backends import FileStore, StoreError
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import ORPHAN_SECONDS, CheckpointManifest, read_checkpoint
+from elastic_ctr.store.versions.manifest import CheckpointManifest
+from elastic_ctr.store.versions.published_files import ORPHAN_SECONDS, read_checkpoint
 from elastic_ctr.training.master.work.publisher import delete_checkpoint, superseded, unnamed
 from training.master.world import World, data_of, world
 

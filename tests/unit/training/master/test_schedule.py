@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.data import DataSource, split_end
 from elastic_ctr.config.roles import MasterConfig
-from elastic_ctr.store.source import FileSource
+from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.training.master.calendar.schedule import (
     SavePlan,
     cut,

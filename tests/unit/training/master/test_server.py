@@ -20,8 +20,8 @@ from elastic_ctr.config.role_files import MasterFile, TrackingServerSettings
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.runtime.status.master_status import TrainingStatus
-from elastic_ctr.store import FileStore, StoreError
-from elastic_ctr.store.source import FileSource
+from elastic_ctr.store.backends import FileStore, StoreError
+from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import VersionManifest
 from elastic_ctr.training.control import control_pb2 as control

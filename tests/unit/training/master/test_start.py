@@ -13,8 +13,8 @@ import pytest
 from elastic_ctr.config.model import Model, StartFrom
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.features.statistics.document import NumberStatistics, Statistics
-from elastic_ctr.store import FileStore
-from elastic_ctr.store.source import FileSource
+from elastic_ctr.store.backends import FileStore
+from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import (
     CheckpointManifest,
@@ -24,10 +24,8 @@ from elastic_ctr.store.versions.manifest import (
     Quality,
     StreamPosition,
     VersionManifest,
-    published_versions,
-    read_checkpoint,
-    read_version,
 )
+from elastic_ctr.store.versions.published_files import published_versions, read_checkpoint, read_version
 from elastic_ctr.store.versions.safeguards import Refusal, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.ledger.ledger import Ledger

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store import FileStore, NotInStore, StoreUnavailable
+from elastic_ctr.store.backends import FileStore, NotInStore, StoreUnavailable
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry
 from elastic_ctr.store.versions.safeguards import Refusal, read_refusals, write_refusal

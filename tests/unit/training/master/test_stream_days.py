@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store.versions.manifest import read_version
+from elastic_ctr.store.versions.published_files import read_version
 from elastic_ctr.training.master.calendar.stream_schedule import day_after
 from elastic_ctr.training.master.training_status import status_of_ledger
 from training.master.stream_world import StreamWorld

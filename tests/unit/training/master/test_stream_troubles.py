@@ -12,7 +12,7 @@ from credentials import tokens
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.intake import IntakeLog
 from elastic_ctr.sources.streams.interface import Kept
-from elastic_ctr.store import RetryPolicy, StoreUnavailable
+from elastic_ctr.store.backends import RetryPolicy, StoreUnavailable
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.metrics import MasterMetrics
 from elastic_ctr.training.master.work import finder

@@ -6,7 +6,7 @@ import pytest
 
 from elastic_ctr.runtime.status.master_status import StreamPartition
 from elastic_ctr.sources.streams.interface import Lines
-from elastic_ctr.store.versions.manifest import read_checkpoint
+from elastic_ctr.store.versions.published_files import read_checkpoint
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar import stream_schedule
 from elastic_ctr.training.master.calendar.stream_schedule import StreamSchedule, following_after, is_same_stream

@@ -8,7 +8,7 @@ import pytest
 
 from elastic_ctr.config.roles import LiveLoss
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import read_checkpoint, read_version
+from elastic_ctr.store.versions.published_files import read_checkpoint, read_version
 from elastic_ctr.store.versions.safeguards import Refusal, write_refusal
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.ledger.key_table import Touched

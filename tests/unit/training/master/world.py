@@ -18,9 +18,9 @@ from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.formats.cells import cells_of
 from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.runtime.steady_clock import SteadyClock
-from elastic_ctr.store import FileStore, NotInStore, Store
+from elastic_ctr.store.backends import FileStore, NotInStore, Store
 from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.manifest import published_versions, read_checkpoint
+from elastic_ctr.store.versions.published_files import published_versions, read_checkpoint
 from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.coordinator import Coordinator

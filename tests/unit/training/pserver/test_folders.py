@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.store import FileStore, NotInStore, StoreError
+from elastic_ctr.store.backends import FileStore, NotInStore, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry, ManifestDamaged
 from elastic_ctr.training.control import control_pb2 as control

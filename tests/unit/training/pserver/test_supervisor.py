@@ -12,7 +12,7 @@ from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import Auth, PserverFile
 from elastic_ctr.config.roles import PserverConfig, StoreConfig
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest
 from elastic_ctr.training.control import control_pb2 as control

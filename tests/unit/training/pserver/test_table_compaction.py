@@ -12,7 +12,7 @@ import pytest
 from elastic_ctr.formats.keys import partitions_of
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
-from elastic_ctr.store import FileStore, NotInStore
+from elastic_ctr.store.backends import FileStore, NotInStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, FileEntry, ManifestDamaged
 from elastic_ctr.training.control import control_pb2 as control

@@ -16,7 +16,7 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.features.transforms.transformer import MOST_OF_BATCH
 from elastic_ctr.formats.inputs import NO_WORDS
 from elastic_ctr.sources.streams.open import open_stream
-from elastic_ctr.store.source import FileSource
+from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.trainer.conversions import conversion_of, feature_document
 from elastic_ctr.training.trainer.converter import convert_task

@@ -14,8 +14,8 @@ from elastic_ctr.formats.line import MAX_LINE_BYTES, LineRefused, parse_features
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Kept, Lines, Places, TopicBefore, lines_of_messages
-from elastic_ctr.store import FileStore, NotInStore
-from elastic_ctr.store.source import FileSource
+from elastic_ctr.store.backends import FileStore, NotInStore
+from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import cut
 from elastic_ctr.training.trainer.converter import ClickConversion, convert_task

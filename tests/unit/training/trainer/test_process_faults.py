@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.store import StoreError, StoreUnavailable
+from elastic_ctr.store.backends import StoreError, StoreUnavailable
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.trainer import process as module
 from elastic_ctr.training.trainer import task_work

@@ -13,7 +13,7 @@ from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.formats.value_kind import ValueKind
-from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.store.backends import FileStore, StoreError
 from elastic_ctr.store.versions.manifest import digest_of
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.trainer.converted_files import ScratchFailed

@@ -15,7 +15,7 @@ from elastic_ctr.config.model import Model, digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.config.roles import StoreConfig, TrainerConfig
 from elastic_ctr.features.statistics.collector import merged
-from elastic_ctr.store import FileStore
+from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.pinned_statistics import publish_statistics
 from elastic_ctr.training.control import control_pb2 as control

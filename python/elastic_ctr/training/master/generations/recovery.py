@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elastic_ctr.store import StoreError
+from elastic_ctr.store.backends import StoreError
 from elastic_ctr.store.versions.manifest import ManifestDamaged
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.decisions import DecisionContext, Part

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from elastic_ctr.store import NotInStore, Store, StoreError
-from elastic_ctr.store.versions.manifest import ManifestDamaged, published_versions, read_checkpoint
+from elastic_ctr.store.backends import NotInStore, Store, StoreError
+from elastic_ctr.store.versions.manifest import ManifestDamaged
+from elastic_ctr.store.versions.published_files import published_versions, read_checkpoint
 from elastic_ctr.store.versions.safeguards import read_refusals
 
 T = TypeVar("T")

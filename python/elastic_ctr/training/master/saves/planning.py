@@ -5,7 +5,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from elastic_ctr.store import StoreError
+from elastic_ctr.store.backends import StoreError
 from elastic_ctr.store.versions.manifest import next_version
 from elastic_ctr.store.versions.safeguards import refused_below
 from elastic_ctr.training.master.calendar.schedule import SavePlan, save_plan

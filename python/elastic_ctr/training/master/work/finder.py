@@ -9,8 +9,8 @@ from typing import Protocol
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.runtime.status.master_status import StreamPartition, StreamStatus, TopicStatus
 from elastic_ctr.sources.streams.interface import Kept, Places, Stream
-from elastic_ctr.store import StoreError, StoreUnavailable
-from elastic_ctr.store.source import FileSource, Source
+from elastic_ctr.store.backends import StoreError, StoreUnavailable
+from elastic_ctr.store.backends.source import FileSource, Source
 from elastic_ctr.training.master.calendar.schedule import (
     ChangedFiles,
     look,

@@ -11,7 +11,7 @@ import numpy as np
 from elastic_ctr.config.feature_document import FILE
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.formats.value_kind import kind_of
-from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
+from elastic_ctr.store.backends import AlreadyPublished, NotInStore, Store, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.donefile import Announcement, announce
 from elastic_ctr.store.versions.manifest import (
@@ -20,11 +20,8 @@ from elastic_ctr.store.versions.manifest import (
     ManifestDamaged,
     StreamPosition,
     VersionManifest,
-    is_orphan,
-    published_versions,
-    read_checkpoint,
-    read_version,
 )
+from elastic_ctr.store.versions.published_files import is_orphan, published_versions, read_checkpoint, read_version
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.quality_gate import (
     MOST_REFUSED,

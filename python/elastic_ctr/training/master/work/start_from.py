@@ -24,7 +24,7 @@ from elastic_ctr.config.statistics import numbers_read_otherwise
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
 from elastic_ctr.runtime.status.master_status import StartedFromStatus
-from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.store.backends import NotInStore, Store, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.layout import NETWORK, NETWORK_FOLDER
 from elastic_ctr.store.versions.manifest import (
@@ -34,12 +34,9 @@ from elastic_ctr.store.versions.manifest import (
     Origin,
     TrainedModel,
     VersionManifest,
-    checked_file,
-    published_versions,
-    read_checkpoint,
-    read_version,
 )
 from elastic_ctr.store.versions.pinned_statistics import publish_statistics
+from elastic_ctr.store.versions.published_files import checked_file, published_versions, read_checkpoint, read_version
 from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.export.published import layout_of, publish_once
 from elastic_ctr.training.master.calendar.quality_gate import MOST_COMPARED

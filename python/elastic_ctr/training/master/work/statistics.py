@@ -10,7 +10,7 @@ from elastic_ctr.config.statistics import numbers_out_of_scale, short_vocabulari
 from elastic_ctr.features.statistics.collector import merged_series
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.features.statistics.drift import compared
-from elastic_ctr.store import Store
+from elastic_ctr.store.backends import Store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.pinned_statistics import publish_statistics, read_statistics
 from elastic_ctr.training.master.coordinator import Coordinator

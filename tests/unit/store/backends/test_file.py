@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, StoreError, StoreUnavailable
+from elastic_ctr.store.backends import AlreadyPublished, FileStore, NotInStore, StoreError, StoreUnavailable
 
 
 @pytest.fixture

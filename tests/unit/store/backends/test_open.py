@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from credentials import tokens
-from elastic_ctr.store import FileStore, Store, StoreError, open_store
-from elastic_ctr.store.hdfs import WebHdfs
-from elastic_ctr.store.webdav import WebDav
+from elastic_ctr.store.backends import FileStore, Store, StoreError, open_store
+from elastic_ctr.store.backends.hdfs import WebHdfs
+from elastic_ctr.store.backends.webdav import WebDav
 
 
 def test_a_folder_is_a_store(tmp_path: Path) -> None:

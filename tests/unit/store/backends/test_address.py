@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from credentials import tokens
-from elastic_ctr.store.address import lies_in, tokens_for
+from elastic_ctr.store.backends.address import lies_in, tokens_for
 
 SECRET = tokens("secret")
 STORE = "http://file-server:8080/models"

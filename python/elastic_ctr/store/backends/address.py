@@ -5,11 +5,11 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from elastic_ctr.store.backend import Credentials, StoreError
-from elastic_ctr.store.file import FileStore
-from elastic_ctr.store.retry import RetryPolicy
-from elastic_ctr.store.source import FileSource, Source
-from elastic_ctr.store.store import Store
+from elastic_ctr.store.backends.backend import Credentials, StoreError
+from elastic_ctr.store.backends.file import FileStore
+from elastic_ctr.store.backends.retry import RetryPolicy
+from elastic_ctr.store.backends.source import FileSource, Source
+from elastic_ctr.store.backends.store import Store
 
 C = TypeVar("C", bound=Credentials)
 _PORTS = {"http": 80, "https": 443}
@@ -51,11 +51,11 @@ def open_store(
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FileStore(Path(unquote(parts.path)))
     if parts.scheme in {"http", "https"} and parts.netloc:
-        from elastic_ctr.store.webdav import WebDav
+        from elastic_ctr.store.backends.webdav import WebDav
 
         return Store(WebDav(url, tokens), retry)
     if parts.scheme in {"hdfs", "webhdfs"}:
-        from elastic_ctr.store.hdfs import WebHdfs
+        from elastic_ctr.store.backends.hdfs import WebHdfs
 
         return Store(WebHdfs(url, user, "store.config"), retry)
     raise StoreError(
@@ -73,7 +73,7 @@ def open_source(url: str, user: str, retry: RetryPolicy | None = None) -> Source
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/") and not parts.query:
         return FileSource(Path(unquote(parts.path)))
     if parts.scheme in {"hdfs", "webhdfs"}:
-        from elastic_ctr.store.hdfs import WebHdfs
+        from elastic_ctr.store.backends.hdfs import WebHdfs
 
         return Source(WebHdfs(url, user, "data.source"), retry)
     if parts.scheme in {"kafka", "intake"} or parts.query == "follow":

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store.temporary import appearing, is_temporary, temporary_beside
+from elastic_ctr.store.backends.temporary import appearing, is_temporary, temporary_beside
 
 
 @pytest.mark.parametrize(("path", "folder"), [("a/b/c", "a/b/"), ("c", "")])

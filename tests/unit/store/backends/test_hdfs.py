@@ -8,9 +8,17 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import requests
 
-from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, StoreUnavailable, open_store
-from elastic_ctr.store.hdfs import WebHdfs, address_of
-from store.answering import Answer, Asked, Server, answering
+from elastic_ctr.store.backends import (
+    AlreadyPublished,
+    NotInStore,
+    RetryPolicy,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    open_store,
+)
+from elastic_ctr.store.backends.hdfs import WebHdfs, address_of
+from store.backends.answering import Answer, Asked, Server, answering
 
 FILE = {"type": "FILE", "length": 5, "modificationTime": 1795250638463, "fileId": 7, "pathSuffix": ""}
 

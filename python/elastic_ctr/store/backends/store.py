@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import BinaryIO
 
-from elastic_ctr.store.backend import (
+from elastic_ctr.store.backends.backend import (
     AlreadyPublished,
     Backend,
     FileTooLarge,
@@ -16,8 +16,8 @@ from elastic_ctr.store.backend import (
     StoreUnavailable,
     relative,
 )
-from elastic_ctr.store.retry import RetryPolicy, resumed
-from elastic_ctr.store.temporary import appearing, is_temporary, temporary_beside
+from elastic_ctr.store.backends.retry import RetryPolicy, resumed
+from elastic_ctr.store.backends.temporary import appearing, is_temporary, temporary_beside
 
 Content = Callable[[], AbstractContextManager[bytes | BinaryIO]]
 """The bytes of a file, from their beginning, as often as they have to be sent."""

@@ -3,8 +3,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from elastic_ctr.store import RetryPolicy, StoreError, StoreUnavailable
-from elastic_ctr.store.retry import resumed
+from elastic_ctr.store.backends import RetryPolicy, StoreError, StoreUnavailable
+from elastic_ctr.store.backends.retry import resumed
 
 
 def failing(times: int, error: Exception, tries: list[int], retry: RetryPolicy) -> str:
@@ -67,7 +67,7 @@ def test_a_long_wait_is_logged_once(
     no_pauses: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     moments = iter(range(0, 900, 3))
-    monkeypatch.setattr("elastic_ctr.store.retry.time.monotonic", lambda: float(next(moments)))
+    monkeypatch.setattr("elastic_ctr.store.backends.retry.time.monotonic", lambda: float(next(moments)))
 
     with caplog.at_level(logging.INFO):
         assert failing(9, StoreUnavailable("it is away"), [], RetryPolicy(600)) == "done"

@@ -10,9 +10,17 @@ from stat import S_ISREG
 from typing import BinaryIO
 from urllib.parse import quote
 
-from elastic_ctr.store.backend import AlreadyPublished, Backend, Body, NotInStore, Stat, StoreError, StoreUnavailable
-from elastic_ctr.store.retry import RetryPolicy
-from elastic_ctr.store.store import Store
+from elastic_ctr.store.backends.backend import (
+    AlreadyPublished,
+    Backend,
+    Body,
+    NotInStore,
+    Stat,
+    StoreError,
+    StoreUnavailable,
+)
+from elastic_ctr.store.backends.retry import RetryPolicy
+from elastic_ctr.store.backends.store import Store
 
 _BLOCK = 1 << 20
 # Errors of the disk or the file server that may pass, and the way out of each.

@@ -5,9 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
-from elastic_ctr.store import NotInStore, RetryPolicy, StoreError
-from elastic_ctr.store.source import Source
-from store.memory import MemoryRemote
+from elastic_ctr.store.backends import NotInStore, RetryPolicy, StoreError
+from elastic_ctr.store.backends.source import Source
+from store.backends.memory import MemoryRemote
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from elastic_ctr.store import AlreadyPublished, NotInStore, StoreUnavailable
-from elastic_ctr.store.backend import Backend, Body, Stat
+from elastic_ctr.store.backends import AlreadyPublished, NotInStore, StoreUnavailable
+from elastic_ctr.store.backends.backend import Backend, Body, Stat
 
 Fault = Callable[[str], str | None]
 """Asked before each call, with its name: None, "refused" (nothing was done) or "unheard" (done, but nobody heard)."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 import stamina
 import stamina.instrumentation
 
-from elastic_ctr.store.backend import StoreUnavailable
+from elastic_ctr.store.backends.backend import StoreUnavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

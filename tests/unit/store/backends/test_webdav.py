@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from credentials import tokens
-from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable, open_store
-from store.answering import Answer, Asked, answering
+from elastic_ctr.store.backends import NotInStore, RetryPolicy, StoreError, StoreUnavailable, open_store
+from store.backends.answering import Answer, Asked, answering
 
 DATE = "Sat, 21 Nov 2026 08:40:28 GMT"
 

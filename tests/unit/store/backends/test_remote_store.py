@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, StoreUnavailable
-from store.memory import MemoryRemote
+from elastic_ctr.store.backends import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, StoreUnavailable
+from store.backends.memory import MemoryRemote
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 FAULTS = st.lists(st.sampled_from([None, None, "refused", "unheard"]), max_size=12)

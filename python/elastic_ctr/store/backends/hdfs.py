@@ -17,7 +17,7 @@ import requests
 import urllib3
 from hdfs import HdfsError, InsecureClient
 
-from elastic_ctr.store.backend import (
+from elastic_ctr.store.backends.backend import (
     AlreadyPublished,
     Backend,
     Body,

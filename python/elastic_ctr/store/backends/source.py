@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from elastic_ctr.store.backend import NotInStore, StoreError, relative
-from elastic_ctr.store.file import LocalFiles
-from elastic_ctr.store.retry import RetryPolicy
-from elastic_ctr.store.store import Reading, Tree
+from elastic_ctr.store.backends.backend import NotInStore, StoreError, relative
+from elastic_ctr.store.backends.file import LocalFiles
+from elastic_ctr.store.backends.retry import RetryPolicy
+from elastic_ctr.store.backends.store import Reading, Tree
 
 _BUFFER = 1 << 20
 

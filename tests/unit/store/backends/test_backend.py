@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.store.backend import StoreError, relative
+from elastic_ctr.store.backends.backend import StoreError, relative
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "..", "a/../../b", "a/..", "a\0b", "//a"])

@@ -1,7 +1,7 @@
 import pytest
 
-from elastic_ctr.store import StoreError
-from elastic_ctr.store.backend import cause_of, checked_name, relative
+from elastic_ctr.store.backends import StoreError
+from elastic_ctr.store.backends.backend import cause_of, checked_name, relative
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "../x", "a\0b", None, 7, ["a"], {"name": "a"}])

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
-from elastic_ctr.store.backend import (
+from elastic_ctr.store.backends.backend import (
     AlreadyPublished,
     Backend,
     Body,

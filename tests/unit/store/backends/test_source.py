@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store import NotInStore, StoreError, open_source
-from elastic_ctr.store.hdfs import WebHdfs
-from elastic_ctr.store.source import FileSource, Source
+from elastic_ctr.store.backends import NotInStore, StoreError, open_source
+from elastic_ctr.store.backends.hdfs import WebHdfs
+from elastic_ctr.store.backends.source import FileSource, Source
 
 
 @pytest.fixture
