@@ -9,7 +9,7 @@ from elastic_ctr.operate.cli.entrypoint import refuse
 from elastic_ctr.operate.cli.shared_options import Folder, TransferAddress, Where
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, release_document
 
-app = typer.Typer(name="cube", help="Ask the cube.", no_args_is_help=True)
+app = typer.Typer(name="cube", help="Ask the cube.", no_args_is_help=True, callback=lambda: None)
 
 
 @app.command()
