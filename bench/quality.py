@@ -36,7 +36,7 @@ from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.formats.cells import cells_of
 from elastic_ctr.formats.json_rows import row_of as cells_of_row
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 from elastic_ctr.operate.local.endpoints import predict, predict_rows
 from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session

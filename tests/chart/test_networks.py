@@ -17,7 +17,7 @@ from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.role_files import CubeServerFile, MasterFile, ServingFile, TrainerFile, TrainingMember
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 SOURCE = 'def logit(inputs, settings):\n    return inputs.pooled[:, :1]  # {{ not a template }} "ö"\n\n'
 DEFINITIONS: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())["$defs"]

@@ -15,7 +15,7 @@ from chart.verdicts import of_the_early_check
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.networks import WITHOUT_LAYERS
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 # (values, the words of Helm's schema library): a user gets the place and the reason.
 WORDED: dict[str, tuple[dict[str, Any], str]] = {

@@ -15,7 +15,7 @@ from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import Auth, TrainingMember
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.document import Statistics
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 
 @pytest.fixture(params=CASES)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from chart.rendering import SMALLEST, Refused, Rendered, Renderer, Values, merged
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.operate.cli import check
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 # (the file below, the text of the file above it)
 Case: TypeAlias = tuple[Values, str]

@@ -11,7 +11,7 @@ import yaml
 
 from cluster.kube import eventually
 from cluster.release import Values, merged
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict
 from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.session import Session

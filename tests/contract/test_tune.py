@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import elastic_ctr
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")
 pytestmark = pytest.mark.timeout(900)

@@ -14,7 +14,7 @@ import pytest
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.formats.imports.importers import feasign_of
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 from elastic_ctr.operate.local.endpoints import predict, predict_rows
 from elastic_ctr.store.backends import open_store
 from elastic_ctr.store.versions.published_files import published_versions, read_version

@@ -8,7 +8,7 @@ import pytest
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.formats.hours import HourTree, parse_hour
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 from elastic_ctr.operate.local.plan import RunPlaces, roles
 from elastic_ctr.training.model.program import TABLE, table_settings
 

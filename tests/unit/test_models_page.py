@@ -13,7 +13,7 @@ from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, Lr
 from elastic_ctr.config.own_network import OwnNetwork
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 

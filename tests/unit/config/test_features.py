@@ -13,7 +13,7 @@ from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.values_file import Values, sentences
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 CITY = {"type": "categorical"}
 PRICE = {"type": "numeric"}

@@ -12,7 +12,7 @@ from elastic_ctr.config.own_network import MAX_SOURCE, OwnNetwork, read_source
 from elastic_ctr.config.role_files import CubeServerFile
 from elastic_ctr.config.roles import CubePodConfig, StoreConfig
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 SOURCE = "def logit(inputs, settings):\n    return inputs.pooled[:, :1]\n"
 DATA = {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}
@@ -126,7 +126,7 @@ def test_a_file_counts_from_the_folder_of_the_values_file(tmp_path: Path) -> Non
 
 
 def test_a_file_without_end_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:
-    with pytest.raises(ConfigRefused, match="it has more than 16 MiB, which no value may have"):
+    with pytest.raises(ConfigRefused, match="it has more than 16 MiB, the most of a value"):
         load_values([values_file(tmp_path, {"name": "lr"})], ["model.network.source=/dev/zero"])
     with pytest.raises(ValueError, match="/dev/zero has more than 65536 characters"):
         read_source(Path("/dev/zero"))

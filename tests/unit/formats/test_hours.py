@@ -10,7 +10,7 @@ import yaml
 
 from elastic_ctr.formats.hours import HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 SLOTS = SlotList.parse(["a", "b"])
 FIRST = parse_hour("20200401/22")

@@ -25,7 +25,7 @@ from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.formats.imports.cell_texts import note_of_texts
 from elastic_ctr.jobs.scoring.listing import at_hours, complete_hours
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
-from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
+from elastic_ctr.operate.cli.given_values import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.statistics_text import plot, statistics_table
 from elastic_ctr.operate.fitted_text import output_console

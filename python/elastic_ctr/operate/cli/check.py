@@ -5,20 +5,17 @@ import math
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 
-from elastic_ctr.config.load import ConfigRefused, load
-from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import Holder
 from elastic_ctr.formats.keys import PADDING_KEY
 from elastic_ctr.operate.cli.cluster import target_of
-from elastic_ctr.operate.cli.entrypoint import refuse
+from elastic_ctr.operate.cli.given_values import SetFile, ValuesFile, values_of
 from elastic_ctr.operate.cli.shared_options import (
     PREDICTIONS,
     TRANSFER,
@@ -95,21 +92,16 @@ def cube(transfer: TransferAddress = None, folder: Folder = None, wait: Wait = 0
 
 
 @app.command()
-def values(
-    file: Annotated[Path, typer.Argument(help="A values file, or the program's half of one.", show_default=False)],
-) -> None:
+def values(values: ValuesFile, set_file: SetFile = None) -> None:
     """Can a release be installed with these values?
 
-    Reads the settings of the program as all roles do; Kubernetes' keys are those of Helm and the chart. Helm runs this check before it
-    installs or upgrades a release.
+    Reads the settings of the program as all roles do; nulls that templates cannot have, and Kubernetes' rules, are refused by the chart
+    alone. Helm runs this check before it installs or upgrades a release.
 
     Exit codes: 0 yes; 2 no, with one sentence for each error.
     """
-    try:
-        load(Values, file)
-    except ConfigRefused as wrong:
-        refuse(str(wrong))
-    typer.echo(f"{file}: every setting of the program is right")
+    values_of(values, set_file)
+    typer.echo(f"{' + '.join(map(str, values))}: every setting of the program is right")
 
 
 def _print_result(look: Callable[[], Checked], wait: float, *, as_json: bool) -> None:

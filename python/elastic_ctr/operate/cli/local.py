@@ -1,7 +1,6 @@
 """elastic-ctr local: the whole pipeline as processes of one machine."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,14 +15,14 @@ from typing import Annotated
 import typer
 
 from elastic_ctr.config.data import split_time
-from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
-from elastic_ctr.config.own_network import read_source
+from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.formats.readers.files import names_of
 from elastic_ctr.jobs.scoring.listing import NothingToRead, complete_hours
 from elastic_ctr.operate.cli.check import SETTLE_SECONDS, CheckFailed, verify_serving
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
+from elastic_ctr.operate.cli.given_values import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.next_step import dir_option, print_next, shown, values_options
 from elastic_ctr.operate.cli.status import status
 from elastic_ctr.operate.fitted_text import FittedTable, output_console
@@ -53,15 +52,7 @@ app = typer.Typer(
     help="Run everything on this machine, from the values file that a cluster takes.", no_args_is_help=True
 )
 
-ValuesFile = Annotated[list[Path], typer.Option("--values", "-f", help="A values file; of several the later one wins.")]
 Folder = Annotated[Path, typer.Option("--dir", help="Where state, logs and published versions are kept.")]
-SetFile = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set-file",
-        help="KEY=FILE: the file's text as a value, as helm takes it; for data.slots=slot.conf and model.network.source=my_network.py.",
-    ),
-]
 Last = Annotated[
     str | None,
     typer.Option(
@@ -72,83 +63,10 @@ Last = Annotated[
     ),
 ]
 _GRACE_SECONDS = 30
-# The most bytes of a `--set-file`, above the limit of etcd and so of the chart.
-_MOST_OF_A_FILE = 16 << 20
-_MLFLOW_URL = "http://127.0.0.1:5000"
 _STARTED_BY_UP = "ELASTIC_CTR_STARTED_BY_UP"
 _GO_ON = b"\n"
 # Free bytes needed for configs and the beginning of each log.
 _LEAST_ROOM = 1 << 20
-
-
-def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
-    """Merge values files key by key, later ones winning, as in Helm. A null removes an earlier file's value and leaves the default. Helm
-    does so only for keys in the chart's own values, and keeps it in others, such as a network's layers, where the chart refuses it.
-    """
-    result = dict(below)
-    for key, value in above.items():
-        old = result.get(key)
-        if value is None and key in result:
-            del result[key]
-        else:
-            result[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return result
-
-
-def _read_values(file: Path) -> dict[str, object]:
-    """Return the values in a file. Paths are relative to its folder: that of a `data.source.url` such as `file:.`, and
-    `model.network.file`, whose text becomes `model.network.source`.
-    """
-    values = read_yaml(file)
-    match values:
-        case {"model": {"network": {"file": str(name)} as network}} if "source" not in network:
-            try:
-                network["source"] = read_source(file.resolve().parent / name)
-            except (OSError, ValueError) as failed:
-                raise ConfigRefused(f"{file}: model.network.file {name!r}: {reason_of(failed)}") from failed
-            del network["file"]
-    match values:
-        case {"data": {"source": {"url": str(url)} as source}} if re.match("file:(?!/)", url):
-            path, mark, query = url.removeprefix("file:").partition("?")
-            source["url"] = (file.resolve().parent / path).resolve().as_uri() + mark + query
-    return values
-
-
-def _read_text(file: Path) -> str:
-    """Read a file whose text becomes a value. Raises OSError, ValueError."""
-    with file.open("rb") as opened:
-        found = opened.read(_MOST_OF_A_FILE + 1)
-    if len(found) > _MOST_OF_A_FILE:
-        raise ValueError(f"it has more than {_MOST_OF_A_FILE >> 20} MiB, which no value may have")
-    return found.decode("utf-8")
-
-
-def load_values(files: list[Path], set_files: list[str] | None, end: str | None = None) -> Values:
-    """Load values files; `end` replaces data.end. Raises ConfigRefused."""
-    parts: dict[str, dict[str, object]] = {str(file): _read_values(file) for file in files}
-    for each in set_files or []:
-        key, equals, file_name = each.partition("=")
-        if not equals:
-            raise ConfigRefused(f"--set-file {each!r} is not KEY=FILE")
-        try:
-            value: object = _read_text(Path(file_name))
-        except (OSError, ValueError) as failed:
-            raise ConfigRefused(f"--set-file {each!r}: {reason_of(failed)}") from failed
-        *steps, last = key.split(".")
-        part: dict[str, object] = {last: value}
-        for step in reversed(steps):
-            part = {step: part}
-        parts[f"--set-file {each}"] = part
-    if end is not None:
-        parts["--to"] = {"data": {"end": end}}
-    given: dict[str, object] = {}
-    for part in parts.values():
-        given = _merged(given, part)
-    tracking, local = given.get("tracking"), given.get("local")
-    if isinstance(tracking, dict) and tracking.get("enabled") is True and isinstance(local or {}, dict):
-        # The chart has its own MLflow server; a run on this machine uses the user's, at its default port.
-        given = _merged({"local": {"trackingUrl": _MLFLOW_URL}}, given)
-    return settings(Values, given, " + ".join(map(str, files)), parts)
 
 
 def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: str | None) -> RunPlaces:

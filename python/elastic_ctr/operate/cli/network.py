@@ -8,11 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
-from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
+from elastic_ctr.operate.cli.given_values import SetFile, ValuesFile, values_of
 from elastic_ctr.operate.fitted_text import output_console
 from elastic_ctr.operate.local.network_check import CheckRefused, Trial, try_network
 from elastic_ctr.training.model.networks.own import FILE
@@ -67,10 +66,7 @@ def check(
 def _values(files: list[Path], set_file: list[str] | None, file: Path | None) -> Values:
     if file is not None:
         set_file = [*(set_file or []), f"model.network.source={file}"]
-    try:
-        given = load_values(files, set_file)
-    except ConfigRefused as wrong:
-        refuse(str(wrong))
+    given = values_of(files, set_file)
     if given.model.network.name != OWN:
         refuse(
             f"model.network is {given.model.network.name}, which is built in; name the FILE of a network of your own, or set "

@@ -20,9 +20,9 @@ from elastic_ctr.jobs.scoring.version import LATEST, LIVE, VersionUnusable
 from elastic_ctr.jobs.scoring.worker import Place
 from elastic_ctr.operate.cli.cluster import Target, target_of, tokens_of
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
+from elastic_ctr.operate.cli.given_values import values_of
 from elastic_ctr.operate.cli.kubectl import KubectlFailed, ending_in_order
 from elastic_ctr.operate.cli.kubernetes_job import score_in_cluster
-from elastic_ctr.operate.cli.local import load_values
 from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.shared_options import TRANSFER, StoreTokenFile, TransferAddress, Where
 from elastic_ctr.operate.local.endpoints import release_document
@@ -145,10 +145,7 @@ def score(order: Order, options: ScoringOptions, where: Where) -> dict[str, Any]
 
 
 def _score_here(order: Order, options: ScoringOptions, where: Where) -> dict[str, Any]:
-    try:
-        values = load_values(options.values or [], options.set_file)
-    except ConfigRefused as wrong:
-        refuse(str(wrong))
+    values = values_of(options.values or [], options.set_file)
     own = values.scoring.config.processes if "processes" in values.scoring.config.model_fields_set else None
     target = target_of(where, {"--transfer": options.transfer}) if order.version == LIVE else None
     shown = _Shown(order.version)

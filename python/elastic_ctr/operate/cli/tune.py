@@ -23,7 +23,7 @@ from elastic_ctr.jobs.tune.search_folder import OtherSearch, Scratch
 from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, is_kept, usable_networks
 from elastic_ctr.jobs.tune.trial import TrialSpec
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
-from elastic_ctr.operate.cli.local import SetFile, ValuesFile, load_values
+from elastic_ctr.operate.cli.given_values import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.next_step import print_next, values_options
 from elastic_ctr.operate.cli.progress import progress_of
 from elastic_ctr.operate.cli.shared_options import grouped

@@ -10,7 +10,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
 from elastic_ctr.jobs.tune.space import Candidate
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 from jobs.tune.test_space import OTHERS, Drawn, space_of
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")

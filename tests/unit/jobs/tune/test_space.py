@@ -8,7 +8,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, usable_networks
-from elastic_ctr.operate.cli.local import _merged
+from elastic_ctr.operate.cli.given_values import merged
 
 PRESENT = Candidate(Model(), TrainerSettings())
 OTHERS: list[dict[str, Any]] = [
@@ -148,5 +148,5 @@ def test_presets_are_within_what_is_searched(networks: tuple[str, ...]) -> None:
 
 
 def test_a_null_of_a_later_file_takes_a_value_away() -> None:
-    assert _merged({"a": {"b": 1, "c": 2}}, {"a": {"b": None, "d": 3}}) == {"a": {"c": 2, "d": 3}}
-    assert _merged({}, {"a": None}) == {"a": None}
+    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": None, "d": 3}}) == {"a": {"c": 2, "d": 3}}
+    assert merged({}, {"a": None}) == {"a": None}

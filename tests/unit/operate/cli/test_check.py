@@ -107,8 +107,27 @@ def test_values_that_contradict_each_other_are_refused_with_a_sentence_for_each_
     right.write_text('data: {source: {url: "hdfs://namenode:9000"}, start: 20200401/00, slots: ["1"]}\n')
     wrong.write_text(right.read_text() + "trainer: {minReplicas: 3}\nmodel: {table: {embedxThreshold: 1}}\n")
 
-    assert (call("values", right).exit_code, call("values", wrong).exit_code) == (0, 2)
-    assert [sentence.split(": ")[1] for sentence in call("values", wrong).stderr.splitlines()] == [
+    assert (call("values", "-f", right).exit_code, call("values", "-f", wrong).exit_code) == (0, 2)
+    assert [sentence.split(": ")[1] for sentence in call("values", "-f", wrong).stderr.splitlines()] == [
         "model.table",
         "trainer",
     ]
+
+
+VALUES = "data: {source: {url: 'hdfs://namenode:9000'}, start: 20200401/00}\ncube: {config: {shards: 99}}\n"
+
+
+def test_values_are_checked_as_helm_is_given_them(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(VALUES)
+    (tmp_path / "site.yaml").write_text("cube: {config: {shards: 3}}\n")
+    (tmp_path / "slot.conf").write_text("0\n1\n")
+    alone = ("values", "-f", tmp_path / "values.yaml", "--set-file", f"data.slots={tmp_path / 'slot.conf'}")
+
+    refused, taken = call(*alone), call(*alone, "-f", tmp_path / "site.yaml")
+
+    assert refused.exit_code == 2
+    assert "cube.config.shards 99 is above model.partitions 60" in refused.stderr
+    assert (taken.exit_code, taken.stderr) == (0, "")
+    assert taken.stdout == (
+        f"{tmp_path / 'values.yaml'} + {tmp_path / 'site.yaml'}: every setting of the program is right\n"
+    )

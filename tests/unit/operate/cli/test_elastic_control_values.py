@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.operate.cli.local import _merged
+from elastic_ctr.operate.cli.given_values import merged
 from elastic_ctr.operate.cli.values import File, Sizes, ValuesRefused, text_of, translate
 from operate.cli.source_files import ALL, DATA_CONFIG, SLOT_CONF, values_of
 
@@ -61,7 +61,7 @@ def test_the_file_is_what_the_chart_takes() -> None:
     if not schema.exists():
         pytest.skip(f"{schema} is not there")
     # As Helm does: what is validated are the chart's own values with the user's laid over them.
-    whole = _merged(yaml.safe_load((CHART / "values.yaml").read_text()), values_of())
+    whole = merged(yaml.safe_load((CHART / "values.yaml").read_text()), values_of())
 
     Draft202012Validator(json.loads(schema.read_text())).validate(whole)
 

@@ -11,7 +11,8 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from elastic_ctr.config.load import ConfigRefused
-from elastic_ctr.operate.cli.local import check_columns, load_values
+from elastic_ctr.operate.cli.given_values import load_values
+from elastic_ctr.operate.cli.local import check_columns
 from elastic_ctr.operate.cli.main import build
 
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.formats.hours import HourTree
+from elastic_ctr.operate.cli.given_values import load_values
 from elastic_ctr.operate.cli.import_data import app
-from elastic_ctr.operate.cli.local import load_values
 
 
 def call(*arguments: str | Path) -> Result:

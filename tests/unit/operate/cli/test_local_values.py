@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.config.load import ConfigRefused
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 STREAM = "data:\n  source: {url: %r}\n  start: earliest\n  slots: ['0']\n"
 

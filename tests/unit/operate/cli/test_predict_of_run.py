@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from answering import saying
 from elastic_ctr.config.data import split_end
 from elastic_ctr.config.load import dump
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 from elastic_ctr.operate.cli.main import build
 from elastic_ctr.operate.local.plan import RunPlaces, roles
 from elastic_ctr.operate.local.run_folder import RunFolder, RunInfo

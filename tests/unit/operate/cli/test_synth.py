@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.formats.line import parse_line
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 from elastic_ctr.operate.cli.synth import synth
 
 app = typer.Typer()

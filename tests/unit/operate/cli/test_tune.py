@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from elastic_ctr.jobs.tune.space import Candidate, with_values
 from elastic_ctr.operate.cli import tune as module
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 
 HOURS = ["20200401/00", "20200401/01", "20200401/02"]
 

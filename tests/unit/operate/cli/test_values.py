@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from elastic_ctr.operate.cli.local import load_values
+from elastic_ctr.operate.cli.given_values import load_values
 from elastic_ctr.operate.cli.main import build
 from operate.cli.source_files import DATA_CONFIG, SLOT_CONF, values_of
 
