@@ -12,8 +12,8 @@ Saying = Callable[[str, str, Any], Said]
 
 
 @contextmanager
-def saying(answer: Saying) -> Iterator[str]:
-    """HOST:PORT of a server whose answers are answer(method, path, body) -> (status, document)."""
+def saying(answer: Saying, credentials: list[str | None] | None = None) -> Iterator[str]:
+    """HOST:PORT of a server whose answers are answer(method, path, body) -> (status, document). `credentials` gets those of each request."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -23,6 +23,8 @@ def saying(answer: Saying) -> Iterator[str]:
             self._say(json.loads(self.rfile.read(int(self.headers["content-length"]))))
 
         def _say(self, body: Any) -> None:
+            if credentials is not None:
+                credentials.append(self.headers["authorization"])
             status, said = answer(self.command, self.path, body)
             data = said if isinstance(said, bytes) else json.dumps(said).encode()
             self.send_response(status)

@@ -16,14 +16,15 @@ def call(*words: object) -> Result:
 
 def test_a_stopped_pass_is_retried_in_a_release_and_in_a_run(kubectl: FakeKubectl, tmp_path: Path) -> None:
     told: list[Any] = []
-    (tmp_path / "token").write_text("ann s3cret")
+    credentials: list[str | None] = []
+    (tmp_path / "token").write_text("ann her-own")
     kubectl.say(secrets={"ctr-auth": {"operate": base64.b64encode(b"ann s3cret").decode()}})
 
     def master(method: str, path: str, body: Any) -> Said:
         told.append((method, path, body))
         return (200, body) if body == {"pass": "20251103/12"} else (409, {"error": "pass 20251103/13 is not stopped"})
 
-    with saying(master) as address:
+    with saying(master, credentials) as address:
         kubectl.say(forward={"ctr-master-0:8701": int(address.partition(":")[2])})
         in_release = call("retry", "20251103/12", "-n", "ns")
         in_run = call("retry", "20251103/12", "--address", address, "--token-file", tmp_path / "token")
@@ -31,6 +32,7 @@ def test_a_stopped_pass_is_retried_in_a_release_and_in_a_run(kubectl: FakeKubect
 
     assert [each.exit_code for each in (in_release, in_run, refused)] == [0, 0, 2]
     assert told[:2] == [("POST", "/retry", {"pass": "20251103/12"})] * 2
+    assert credentials == ["Bearer s3cret", "Bearer her-own", None]
     assert in_run.stdout.startswith("pass 20251103/12 is looked at again")
     assert "pass 20251103/13 is not stopped" in refused.stderr
 

@@ -19,7 +19,13 @@ def call(*words: object) -> Result:
 
 
 @pytest.fixture
-def orders(kubectl: FakeKubectl) -> Iterator[list[Any]]:
+def credentials() -> list[str | None]:
+    """What transfer is shown with each order."""
+    return []
+
+
+@pytest.fixture
+def orders(kubectl: FakeKubectl, credentials: list[str | None]) -> Iterator[list[Any]]:
     """What transfer, reached through kubectl, is told."""
     told: list[Any] = []
 
@@ -27,12 +33,14 @@ def orders(kubectl: FakeKubectl) -> Iterator[list[Any]]:
         told.append((method, path, body))
         return (200, STATE) if body != {"version": 9} else (409, {"error": "version 9 was never live"})
 
-    with saying(transfer) as address:
+    with saying(transfer, credentials) as address:
         kubectl.say(forward={"ctr-cube-transfer-0:8300": int(address.partition(":")[2])})
         yield told
 
 
-def test_a_release_is_rolled_back_with_the_token_of_its_secret(orders: list[Any], kubectl: FakeKubectl) -> None:
+def test_a_release_is_rolled_back_with_the_token_of_its_secret(
+    orders: list[Any], credentials: list[str | None], kubectl: FakeKubectl
+) -> None:
     kubectl.say(secrets={"ctr-auth": {"operate": base64.b64encode(b"ann s3cret").decode()}})
 
     done = call(7, "-n", "ns")
@@ -42,6 +50,7 @@ def test_a_release_is_rolled_back_with_the_token_of_its_secret(orders: list[Any]
     assert done.stdout.startswith("version 7 is live; nothing newer goes live until")
     assert json.loads(as_json.stdout) == STATE
     assert orders == [("POST", "/rollback", {"version": 7}), ("POST", "/rollback", {"resume": True})]
+    assert credentials == ["Bearer s3cret"] * 2
     assert "s3cret" not in done.output
 
 
