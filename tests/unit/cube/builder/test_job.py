@@ -2,6 +2,7 @@ import hashlib
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.formats.value_kind import ValueKind
-from elastic_ctr.store.backends import FileStore, NotInStore
+from elastic_ctr.store.backends import AlreadyPublished, FileStore, NotInStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import DictionaryManifest, FileEntry, digest_of
 from elastic_ctr.store.versions.published_files import read_dictionary, read_full, read_version
@@ -349,7 +350,7 @@ def test_another_number_of_records_than_the_manifest_says_refuses_the_version(st
     [outcome, *_] = every("full", store, 10, fresh_scratch(tmp_path / "scratch", 10))
 
     assert outcome.final
-    assert "100" in str(outcome.failed)
+    assert "it holds 100 records, 101 were expected" in str(outcome.failed)
 
 
 def test_a_store_that_does_not_answer_refuses_nothing(store: FileStore, tmp_path: Path) -> None:
@@ -391,12 +392,72 @@ def test_a_manifest_that_names_too_few_files_refuses_the_version(store: FileStor
     assert "names no file" in str(outcome.failed)
 
 
-def test_a_delta_of_another_dim_is_refused_before_anything_is_built(store: FileStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"dim": 7}, r"version 11 has dim 7 .* version 10 that it stands on has dim 2"),
+        ({"partitions": 4}, r"version 11 has dim 2 over 4 partitions, version 10 that it stands on has dim 2 over 3"),
+    ],
+)
+@pytest.mark.parametrize("built", [False, True])
+def test_a_delta_of_another_dim_or_other_partitions_is_refused_before_anything_is_built(
+    store: FileStore, tmp_path: Path, other: dict[str, Any], words: str, built: bool
+) -> None:
     publish_version(store, tmp_path / "work", 10, MANY)
-    publish_version(store, tmp_path / "work", 11, MANY[:3], parent=10, base=10, dim=7)
+    if built:
+        build(store, tmp_path / "scratch", 10)
+    publish_version(store, tmp_path / "work", 11, MANY[:3], parent=10, base=10, **other)
 
-    with pytest.raises(BuildFailed, match=r"version 11 has dim 7 .* version 10 that it stands on has dim 2"):
+    with pytest.raises(BuildFailed, match=words):
         plan_build(11, store)
+
+
+def test_a_damaged_overlay_of_an_earlier_version_refuses_those_over_it(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    publish_version(store, tmp_path / "work", 11, keys_of(3, 6), parent=10, base=10)
+    publish_version(store, tmp_path / "work", 12, keys_of(9), parent=11, base=10)
+    for version in (10, 11):
+        build(store, tmp_path / "scratch", version, share=1)
+    path = store.root / read_dictionary(store, 11).part(0).path
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+    damaged, *others = every("overlay", store, 12, fresh_scratch(tmp_path / "scratch", 12))
+
+    assert damaged.final
+    assert path.name in str(damaged.failed)
+    assert {each.failed for each in others} == {None}
+
+
+def test_a_dictionary_is_published_once_and_another_one_of_its_version_never(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    built = build(store, tmp_path / "scratch", 10)
+    path = layout.dictionary_manifest(10)
+
+    assert publish_dictionary(store, built, path) == built
+    with pytest.raises(AlreadyPublished):
+        publish_dictionary(store, built.model_copy(update={"keys": 1}), path)
+    assert read_dictionary(store, 10) == built
+
+
+def test_an_overlay_over_another_is_not_merged_into_full_parts_and_large_inputs_are_not_small(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "_LARGE_OVERLAY", 20)
+    monkeypatch.setattr(job, "_LEAST_TO_MERGE", 1)
+    publish_version(store, tmp_path / "work", 10, MANY)
+    for version in (11, 12):
+        publish_version(store, tmp_path / "work", version, MANY[:30], parent=version - 1, base=10, in_one_file=True)
+    for version in (10, 11):
+        build(store, tmp_path / "scratch", version, share=1)
+    whole, above = plan_build(11, store), plan_build(12, store)
+
+    assert (whole.below, above.below is None) == (None, False)
+    assert [past_share(plan, 30, store, 0.02) for plan in (whole, above)] == [True, False]
+    assert above.is_small
+    monkeypatch.setattr(job, "_SMALL_BYTES", 100)
+    assert not above.is_small
 
 
 def test_a_delta_that_is_its_own_parent_is_refused(store: FileStore, tmp_path: Path) -> None:
