@@ -170,7 +170,11 @@ async def test_a_round_that_cube_does_not_hold_is_repeated_at_most_once_and_then
 
         outcome = (await asyncio.gather(it.ask([[5], []]), return_exceptions=True))[0]
 
-    assert isinstance(outcome, VersionNotHeld if live else RequestError)
+    if live:
+        assert isinstance(outcome, VersionNotHeld)
+    else:
+        assert isinstance(outcome, RequestError)
+        assert (outcome.status, "is not checked here yet; ask again" in outcome.sentence) == (503, True)
     assert len(it.table.asked) == (2 if live else 1)
 
 
@@ -408,8 +412,10 @@ async def test_before_the_first_version_a_refusal_has_the_stage() -> None:
     async with running() as it:
         it.batcher.stage = "training hour 1 of 4"
 
-        with pytest.raises(RequestError, match="no version is live yet: training hour 1 of 4"):
+        with pytest.raises(RequestError, match="no version is live yet: training hour 1 of 4") as refused:
             it.batcher.current()
+
+    assert refused.value.status == 503
 
 
 async def test_a_request_refused_before_its_lookup_failed_is_answered_once() -> None:

@@ -93,8 +93,9 @@ async def test_more_than_can_wait_is_refused_at_once() -> None:
         await until(lambda: len(it.table.asked) == 1)
         rest = it.ask_until_refused()
 
-        with pytest.raises(RequestError, match="64 instances are waiting already"):
+        with pytest.raises(RequestError, match="64 instances are waiting already") as refused:
             it.ask([[5], []])
+        assert refused.value.status == 503
         it.table.gate.set()
         answers = await asyncio.gather(first, *rest)
 
