@@ -3,14 +3,19 @@ from __future__ import annotations
 import gzip
 import math
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from elastic_ctr.formats.blocks import lines_in_range
 from elastic_ctr.formats.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.training.export import table_text
 from elastic_ctr.training.export.table_text import (
     RowLayout,
     RowsDamaged,
@@ -302,13 +307,26 @@ def test_a_partition_becomes_a_sequence_file_sorted_by_key(tmp_path: Path, name:
     assert written == 1000
 
 
-def test_a_partition_beyond_memory_gives_the_same_bytes_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_partition_beyond_memory_gives_the_same_bytes_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_rows(tmp_path / "part", 5000)
+    monkeypatch.setattr(table_text, "lines_in_range", partial(lines_in_range, chunk=4096))
+    held: list[int] = []
 
+    class Watched(SequenceFileWriter):
+        def write(self, keys: Any, values: Any) -> None:
+            held.append(len(keys))
+            super().write(keys, values)
+
+    monkeypatch.setattr(table_text, "SequenceFileWriter", Watched)
     whole = partition_to_sequence_file(tmp_path / "part", tmp_path / "whole.seq", ADAGRAD, b"s")
-    pieces = partition_to_sequence_file(tmp_path / "part", tmp_path / "pieces.seq", ADAGRAD, b"s", memory_rows=100)
+    assert held == [5000]
+    held.clear()
+    pieces = partition_to_sequence_file(tmp_path / "part", tmp_path / "pieces.seq", ADAGRAD, b"s", memory_rows=500)
 
-    assert pieces == whole == 5000
+    assert max(held) < 2 * 500
+    assert pieces == whole == sum(held) == 5000
     assert (tmp_path / "pieces.seq").read_bytes() == (tmp_path / "whole.seq").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["part", "pieces.seq", "whole.seq"]
 
@@ -359,12 +377,20 @@ def test_a_damaged_partition_is_refused_by_name_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_file_larger_than_a_block_is_read_by_blocks(tmp_path: Path) -> None:
+def test_a_file_larger_than_a_block_is_read_by_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks: list[int] = []
+
+    def watched(text: bytes, layout: RowLayout) -> table_text.Rows:
+        blocks.append(len(text))
+        return parse_rows(text, layout)
+
+    monkeypatch.setattr(table_text, "parse_rows", watched)
     (tmp_path / "part").write_bytes(b"".join(row(key, ADAGRAD, ["1", "2", "3"]) for key in range(150_000, 0, -1)))
 
     written = partition_to_sequence_file(tmp_path / "part", tmp_path / "out.seq", ADAGRAD, "s", memory_rows=40_000)
 
-    assert (tmp_path / "part").stat().st_size > 4 << 20
+    assert len(blocks) > 1
+    assert (tmp_path / "part").stat().st_size == sum(blocks) > 4 << 20
     with SequenceFileReader(tmp_path / "out.seq") as reader:
         assert [key for keys, _ in reader for key in keys.tolist()] == list(range(1, 150_001))
     assert written == 150_000
