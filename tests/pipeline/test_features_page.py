@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from elastic_ctr.operate.cli.local import check_columns, load_values
+from elastic_ctr.operate.cli.given_values import load_values
+from elastic_ctr.operate.cli.local import check_columns
 from pipeline.running import values_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
