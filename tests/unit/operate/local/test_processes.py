@@ -201,7 +201,7 @@ def test_a_role_that_refuses_what_it_was_given_is_named_and_started_again_after_
 def test_a_role_whose_log_cannot_be_opened_is_named_with_the_file_and_tried_again(
     supervised: Made, clock: Clock, tmp_path: Path
 ) -> None:
-    log = tmp_path / "logs" / "ctr-role-0.part.log"
+    log = tmp_path / "logs" / "ctr-role-0.log"
     one = supervised(
         f"import os, pathlib, sys\nos.remove({str(log)!r})\npathlib.Path({str(log)!r}).mkdir()\nsys.exit(2)"
     )
@@ -211,9 +211,9 @@ def test_a_role_whose_log_cannot_be_opened_is_named_with_the_file_and_tried_agai
     clock.now += 61
     one.watch()
 
-    assert unreadable == [f"ctr-role-0.part cannot run: {log} cannot be read: Is a directory"]
+    assert unreadable == [f"ctr-role-0 cannot run: {log} cannot be read: Is a directory"]
     [unwritable] = one.problems()
-    assert unwritable.startswith("ctr-role-0.part cannot be started: ")
+    assert unwritable.startswith("ctr-role-0 cannot be started: ")
     assert "Is a directory" in unwritable
     assert str(log) in unwritable
 
