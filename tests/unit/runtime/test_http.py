@@ -2,7 +2,7 @@ import asyncio
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from credentials import access, tokens
+from elastic_ctr.runtime import http_connection
 from elastic_ctr.runtime.auth import Right, bearer
 from elastic_ctr.runtime.http import (
     HttpServer,
@@ -22,10 +23,13 @@ from elastic_ctr.runtime.http import (
     read_record,
     serving,
 )
-from elastic_ctr.runtime.http_connection import ConnectionLimits, HttpConnection
+from elastic_ctr.runtime.http_connection import HttpConnection
+from elastic_ctr.runtime.http_reader import ConnectionLimits
 from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store.versions.manifest import Record
+
+LARGE = 20 << 20
 
 
 class Order(Record):
@@ -241,6 +245,61 @@ def test_a_request_that_is_refused_before_its_end_gets_one_answer_whatever_follo
             answer += piece
 
     assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == [b"401"]
+
+
+@pytest.fixture
+async def large() -> AsyncIterator[HttpServer]:
+    """A role whose answer is more than a kernel keeps for a client."""
+
+    async def answer(_: Request) -> Response:
+        return Response(bytes(LARGE))
+
+    async with serving(application([Route("/large", answer)]), "127.0.0.1", 0) as server:
+        yield server
+
+
+async def test_a_client_that_takes_a_last_answer_slowly_gets_all_of_it(
+    large: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "_STALL_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", large.port)) as peer:
+        peer.setblocking(False)
+        peer.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        loop, came = asyncio.get_running_loop(), 0
+        while piece := await loop.sock_recv(peer, 65536):
+            came += len(piece)
+            # Slow enough that the kernel lets the role write no more within the limit, for its first megabytes.
+            await asyncio.sleep(0.02 if came < LARGE // 4 else 0)
+
+    assert came > LARGE
+
+
+async def test_a_client_that_takes_nothing_of_an_answer_is_let_go(
+    large: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "_STALL_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", large.port)) as peer:
+        peer.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not large.server_state.connections:
+            await asyncio.sleep(0.01)
+        while large.server_state.connections:
+            await asyncio.sleep(0.01)
+
+
+async def test_clients_that_closed_their_half_leave_no_error_behind(large: HttpServer) -> None:
+    errors: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    with socket.create_connection(("127.0.0.1", large.port)) as peer:
+        peer.setblocking(False)
+        peer.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        peer.shutdown(socket.SHUT_WR)
+        came = 0
+        while piece := await loop.sock_recv(peer, 1 << 20):
+            came += len(piece)
+
+    assert came > LARGE
+    assert errors == []
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])

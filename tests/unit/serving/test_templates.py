@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.runtime.http_connection import read_head
+from elastic_ctr.runtime.http_reader import read_head
 from elastic_ctr.serving.frontends.fallback_http import Limits, RequestHead, request_head
 from elastic_ctr.serving.frontends.templates import (
     END,

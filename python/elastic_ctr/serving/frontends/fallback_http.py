@@ -20,7 +20,8 @@ import orjson
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from elastic_ctr.runtime.http_connection import JSON_TYPE, ConnectionLimits, HttpConnection, date_line
+from elastic_ctr.runtime.http_connection import JSON_TYPE, HttpConnection, date_line
+from elastic_ctr.runtime.http_reader import ConnectionLimits
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Request(NamedTuple):
 
 
 def request_head(method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> RequestHead:
-    """Read what is particular to predictions in a head that `runtime.http_connection` has read. Raises RequestError."""
+    """Read what is particular to predictions in a head that `runtime.http_reader` has read. Raises RequestError."""
     values: dict[bytes, list[bytes]] = {}
     for name, value in headers:
         values.setdefault(name, []).append(value)

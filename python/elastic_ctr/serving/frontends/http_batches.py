@@ -1,6 +1,6 @@
 """The batches of the native HTTP frontend: one call recognizes and reads everyday requests, another one answers them.
 
-HTTP is not parsed here. A head must match one that `runtime.http_connection` has read before (`templates`), and `elasticctr_json.scan` or
+HTTP is not parsed here. A head must match one that `runtime.http_reader` has read before (`templates`), and `elasticctr_json.scan` or
 `json_scan` must be able to read the body; otherwise the connection moves to the fallback frontend with all unread input. Input is used
 only after its length was checked.
 """

@@ -26,7 +26,8 @@ from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.json_scan import columns_of
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
-from elastic_ctr.runtime.http_connection import JSON_TYPE, read_head, response
+from elastic_ctr.runtime.http_connection import JSON_TYPE, response
+from elastic_ctr.runtime.http_reader import read_head
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving.batching.batcher import Batcher
@@ -433,9 +434,8 @@ class NativeHttpFrontend:
 
     def _learn(self, descriptor: int, known: Templates, text: bytes) -> None:
         row = self._buffers.sockets.connections[descriptor]
-        learned = known.learn(text)
         # A template that was evicted from the table before does not count as new.
-        row[connections.NEW_TEMPLATES] += learned == LearnResult.NEW
+        row[connections.NEW_TEMPLATES] += (learned := known.learn(text)) == LearnResult.NEW
         if learned == LearnResult.NOT or row[connections.NEW_TEMPLATES] > _MOST_NEW_TEMPLATES:
             self._handover.begin(self._buffers, descriptor)
 

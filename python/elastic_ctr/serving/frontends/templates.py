@@ -1,4 +1,4 @@
-"""Templates of request heads: a head that `runtime.http_connection` has read once is recognized later with other lengths and other values.
+"""Templates of request heads: a head that `runtime.http_reader` has read once is recognized later with other lengths and other values.
 
 A program sends the same headers repeatedly. Only the number in `content-length` changes, and the values that proxies and tracers
 write: traces, addresses, dates. So a template keeps the pieces of an everyday head, with holes between them: one for the length, one
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_u64
-from elastic_ctr.runtime.http_connection import read_head
+from elastic_ctr.runtime.http_reader import read_head
 from elastic_ctr.serving.frontends.fallback_http import Limits, request_head
 from elastic_ctr.serving.protocols.json_fields import json_object
 from elastic_ctr.serving.request_error import RequestError
