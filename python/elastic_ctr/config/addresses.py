@@ -19,7 +19,7 @@ def is_stream(url: str) -> bool:
 
 # Logs, status and ConfigMaps show addresses, so these have no user, query or fragment.
 _STORE = r"^(file:///|(https?|(web)?hdfs)://[^/?#@]+(/[^?#]*)?$)"
-_WEB = r"^https?://[^/?#@\s]+(/[^?#@\s]*)?$"
+_WEB = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
 
 
 def _address(pattern: str, forms: str, way_out: str) -> Callable[[str], str]:

@@ -100,7 +100,7 @@ def values(values: ValuesFile, set_file: SetFile = None) -> None:
 
     Exit codes: 0 yes; 2 no, with one sentence for each error.
     """
-    values_of(values, set_file)
+    values_of(values, set_file, for_helm=True)
     typer.echo(f"{' + '.join(map(str, values))}: every setting of the program is right")
 
 

@@ -57,9 +57,12 @@ def _read_values(file: Path) -> dict[str, object]:
     return values
 
 
-def load_values(files: list[Path], set_files: list[str] | None, end: str | None = None) -> Values:
-    """Load values files; `end` replaces data.end. Raises ConfigRefused."""
-    parts: dict[str, dict[str, object]] = {str(file): _read_values(file) for file in files}
+def load_values(
+    files: list[Path], set_files: list[str] | None, end: str | None = None, *, for_helm: bool = False
+) -> Values:
+    """Load values files; `end` replaces data.end. With `for_helm`, what only this machine can read is refused. Raises ConfigRefused."""
+    read = read_yaml if for_helm else _read_values
+    parts: dict[str, dict[str, object]] = {str(file): read(file) for file in files}
     for each in set_files or []:
         key, equals, file_name = each.partition("=")
         if not equals:
@@ -88,9 +91,9 @@ def load_values(files: list[Path], set_files: list[str] | None, end: str | None 
     return settings(Values, given, " + ".join(map(str, files)), parts)
 
 
-def values_of(files: list[Path], set_files: list[str] | None) -> Values:
+def values_of(files: list[Path], set_files: list[str] | None, *, for_helm: bool = False) -> Values:
     """Load values files. Ends the command with a sentence for each error."""
     try:
-        return load_values(files, set_files)
+        return load_values(files, set_files, for_helm=for_helm)
     except ConfigRefused as wrong:
         refuse(str(wrong))

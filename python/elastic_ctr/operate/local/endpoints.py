@@ -99,7 +99,7 @@ def role_status(kind: type[S], address: str) -> S:
     except ValidationError as wrong:
         errors = wrong.errors(include_url=False, include_input=False)
         # The fields without a default are those that no other role has.
-        if any(each["type"] in ("missing", "model_attributes_type") and len(each["loc"]) < 2 for each in errors):
+        if any((each["type"], len(each["loc"])) in (("missing", 1), ("model_attributes_type", 0)) for each in errors):
             role = next(name for name, each in ROLES.items() if each is kind)
             reason = f"is not {role}'s; give the address of its status endpoint"
         else:

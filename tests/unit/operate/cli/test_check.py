@@ -131,3 +131,17 @@ def test_values_are_checked_as_helm_is_given_them(tmp_path: Path) -> None:
     assert taken.stdout == (
         f"{tmp_path / 'values.yaml'} + {tmp_path / 'site.yaml'}: every setting of the program is right\n"
     )
+
+
+def test_values_that_only_this_machine_can_read_are_no_values_of_a_release(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def network(inputs): ...\n")
+    (tmp_path / "hours.yaml").write_text('data: {source: {url: "file:logs"}, start: 20200401/00, slots: ["1"]}\n')
+    (tmp_path / "net.yaml").write_text(
+        'data: {source: {url: "hdfs://n:9000"}, start: 20200401/00, slots: ["1"]}\nmodel: {network: {file: net.py}}\n'
+    )
+
+    refused = [call("values", "-f", tmp_path / name) for name in ("hours.yaml", "net.yaml")]
+
+    assert [each.exit_code for each in refused] == [2, 2]
+    assert "data.source.url" in refused[0].stderr
+    assert "model.network" in refused[1].stderr
