@@ -172,6 +172,13 @@ def test_names_and_values_of_features_arrive_as_they_are(render: Renderer) -> No
     assert local.features.model_dump()["numbers"]["vocabulary"] == ("1000000", "02134", "1e3", "y", "10:30", "-1")
 
 
+@pytest.mark.parametrize(("all_of_it", "grace"), [(600, 590), (5, 0)])
+def test_the_drain_of_cube_ends_before_its_pod_is_killed(all_of_it: int, grace: int, render: Renderer) -> None:
+    rendered = render(cube={"terminationGracePeriodSeconds": all_of_it})
+
+    assert files(rendered)["cube-server"].model_dump()["grace_seconds"] == grace
+
+
 @pytest.mark.parametrize(("sleep", "all_of_it", "grace"), [(15, 60, 35), (15, 30, 5), (15, 20, 0), (0, 0, 0)])
 def test_the_grace_seconds_of_serving_end_before_its_pod_is_killed(
     sleep: int, all_of_it: int, grace: int, render: Renderer

@@ -174,8 +174,10 @@ class World:
             "drain_seconds": 0.5, "report_seconds": 0.2, "drain_idle_seconds": 0.5, **options,
         }  # fmt: skip
         transfer = f"{HOST}:{self.port('transfer')}"
-        config = self.role_file("CubeServerFile", model={}, cube=settings, transfer_address=transfer)
-        arguments = {"config": config, "pod": pod, "address": self.address(pod), "grace_seconds": 20.0}
+        config = self.role_file(
+            "CubeServerFile", model={}, cube=settings, transfer_address=transfer, grace_seconds=20.0
+        )
+        arguments = {"config": config, "pod": pod, "address": self.address(pod)}
         self.start(pod, "server.cube_server", "run_cube_server", arguments)
 
     def start_all(self) -> None:

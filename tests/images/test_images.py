@@ -1,5 +1,7 @@
 """What is in the images, and that every role starts in its own as a pod starts it."""
 
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -181,6 +183,21 @@ def test_a_cube_server_answers_soon_after_its_start(
     assert hello == b"ECTR"
     assert "slower" not in server.log()
     assert server.stop() == 0
+
+
+def test_a_role_that_is_told_to_end_while_it_starts_ends(images: Images, start: Start, tmp_path: Path) -> None:
+    # The role waits for the text of its settings, before it has handlers of its own.
+    os.mkfifo(tmp_path / "config.yaml")
+    tmp_path.chmod(0o755)
+    role = start(
+        images("cube"),
+        "cube-server",
+        mounts={tmp_path: "/etc/elastic-ctr/config"},
+        options=["--env", f"ELASTIC_CTR_CONFIG={CONFIG}"],
+    )
+    role.until("Python opens its settings", lambda: "fifo" in role.exec("cat", "/proc/1/wchan").out)
+
+    assert role.stop() == 128 + signal.SIGTERM
 
 
 def _answer(url: str) -> int | None:

@@ -194,6 +194,7 @@ store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
 transferAddress: {{ include "elastic-ctr.transferAddress" . | quote }}
 podDomain: {{ include "elastic-ctr.podDomain" (dict "root" . "service" (include "elastic-ctr.cube.fullname" .)) }}
+graceSeconds: {{ max 0 (sub (int .Values.cube.terminationGracePeriodSeconds) 10) }}
 {{- end }}
 
 {{- define "elastic-ctr.config.cube-transfer" -}}

@@ -144,6 +144,9 @@ class PserverFile(MasterMember):
 
 
 class CubeServerFile(RoleFile):
+    grace_seconds: float = Field(
+        default=86_400, ge=0, description="The longest drain; the process may live for 10 more."
+    )
     model: Model
     store: StoreConfig
     cube: CubePodConfig

@@ -15,7 +15,7 @@ from typing import Any
 from elastic_ctr.config.role_files import CubeServerFile
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
 from elastic_ctr.cube.agent.handoff import HandoffTimers
-from elastic_ctr.cube.agent.lookup_parts import LoadedParts, LookupParts, PartsRefused
+from elastic_ctr.cube.agent.lookup_parts import LoadedParts, LookupParts, NothingServes, PartsRefused
 from elastic_ctr.cube.dictionary.table import Paths
 from elastic_ctr.cube.placement import assigned_partitions, served_without, shard_of_pod, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
@@ -28,8 +28,6 @@ from elastic_ctr.store.versions.manifest import DictionaryManifest, ManifestDama
 
 log = logging.getLogger(__name__)
 
-# In a cluster the pod's terminationGracePeriodSeconds ends the drain sooner.
-LONGEST_DRAIN_SECONDS = 86_400.0
 # Parts that had to be fetched are loaded in batches of this size.
 _BATCH = 8
 _LONGEST_BACK_OFF = 30.0
@@ -56,7 +54,6 @@ class CubeAgent:
         pod: str,
         address: str,
         tokens: Tokens | None = None,
-        grace_seconds: float = LONGEST_DRAIN_SECONDS,
     ) -> None:
         self.pod = pod
         self.shard = shard_of_pod(pod)
@@ -67,7 +64,7 @@ class CubeAgent:
         self.drained = asyncio.Event()
         self.refused: dict[int, str] = {}
         self._config = config.cube
-        self._grace_seconds = grace_seconds
+        self._grace_seconds = config.grace_seconds
         self._lookups = lookups
         self._last_seen: dict[int, frozenset[int]] = {}
         self._handoff = HandoffTimers(config.cube.drain_seconds)
@@ -224,6 +221,10 @@ class CubeAgent:
                 self._failed(version, str(failed), damaged=absent or isinstance(failed, ManifestDamaged))
             except OSError as failed:
                 self._failed(version, f"version {version} cannot be kept on this disk: {failed.strerror or failed}")
+            except Exception as failed:
+                # All pods load this version: an error of it that ended them would end every lookup of the others.
+                log.exception("version %d cannot be loaded", version)
+                self._failed(version, f"version {version} cannot be loaded: {type(failed).__name__}: {failed}")
             else:
                 self._failures.pop(version, None)
                 self._damaged.pop(version, None)
@@ -310,6 +311,8 @@ class CubeAgent:
         if parts:
             try:
                 await self._lookups.load(manifest.version, manifest.dim, manifest.partitions, parts)
+            except NothingServes:
+                raise
             except PartsRefused as refused:
                 self.cache.invalidate(manifest.version, parts)
                 return refused
@@ -425,8 +428,8 @@ class CubeAgent:
         while True:
             try:
                 await self._lookups.drain(draining=True)
-            except PartsRefused as refused:  # noqa: PERF203 (the workers' answers take longer)
-                self._set_error("drain", str(refused))
+            except Exception as refused:  # noqa: BLE001, PERF203 (nothing awaits this task)
+                self._set_error("drain", str(refused) or repr(refused))
                 await asyncio.sleep(pause)
             else:
                 self._errors.pop("drain", None)

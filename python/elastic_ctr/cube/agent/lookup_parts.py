@@ -11,6 +11,10 @@ class PartsRefused(RuntimeError):
     """An order was not carried out, and nothing has changed. The text has the reason."""
 
 
+class NothingServes(PartsRefused):
+    """No worker answers lookups, whatever the parts are."""
+
+
 @dataclass(frozen=True)
 class LoadedParts:
     """The loaded partitions by version, and the seconds since their last lookups (None: never).

@@ -1,6 +1,6 @@
 """Folds of a stream: a large overlay is merged into full parts in the background, so that no build waits for the merge.
 
-Versions that are built meanwhile lie over the former full parts. So do the next few, whose manifests announce the fold: cube-agents
+Versions that are built meanwhile lie over the former full parts. So do the next few, whose manifests announce the fold: cube pods
 fetch it then, and the first version over the fold waits for none of its parts.
 """
 
@@ -32,7 +32,7 @@ from elastic_ctr.store.versions.manifest import DictionaryManifest, FileEntry
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 30.0
-# Seconds between announcing a fold and using it; at least the time that the fold took, in which cube-agents fetch it.
+# Seconds between announcing a fold and using it; at least the time that the fold took, in which cube pods fetch it.
 _AHEAD_SECONDS, _AHEAD_SHARE = 10.0, 1.0
 _MEMORY_BYTES = MEMORY_BYTES // 2
 

@@ -8,6 +8,9 @@ The admin API is HTTP:
 
 import asyncio
 import logging
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from elastic_ctr.config.role_files import CubeServerFile
-from elastic_ctr.cube.agent.agent import LONGEST_DRAIN_SECONDS, CubeAgent
+from elastic_ctr.cube.agent.agent import CubeAgent
 from elastic_ctr.cube.server.lookup_server import LookupServer
 from elastic_ctr.runtime.access import Access
 from elastic_ctr.runtime.audit import AuditLog
@@ -28,6 +31,8 @@ from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store.backends import open_store
 
 _log = logging.getLogger(__name__)
+
+_NICENESS = 5
 
 
 def cube_app(server: LookupServer, agent: CubeAgent, stop: asyncio.Event, access: Access) -> Starlette:
@@ -57,9 +62,12 @@ def cube_app(server: LookupServer, agent: CubeAgent, stop: asyncio.Event, access
     )
 
 
-def run_cube_server(
-    config: CubeServerFile, *, pod: str, address: str, grace_seconds: float = LONGEST_DRAIN_SECONDS
-) -> None:
+def _give_way() -> None:
+    """Lower the priority of this thread: fetches and digests share the cores of the workers that answer lookups."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+
+
+def run_cube_server(config: CubeServerFile, *, pod: str, address: str) -> None:
     """Answer lookups until SIGTERM or SIGINT, then drain. `address` is where readers reach this pod.
 
     An error of the agent ends the process: a pod without it would answer old versions for ever.
@@ -67,13 +75,12 @@ def run_cube_server(
     """
 
     async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=_give_way))
         tokens, folder = config.auth.internal(), Path(config.cube.cache_dir)
         store = open_store(config.store.url, user=config.store.user, tokens=tokens)
         access = Access(config.auth.rights(), AuditLog("cube-server", folder))
         with closing(LookupServer(config.cube, config.host)) as server, stop_on_signal_async() as stop:
-            agent = CubeAgent(
-                config, store, server, pod=pod, address=address, tokens=tokens, grace_seconds=grace_seconds
-            )
+            agent = CubeAgent(config, store, server, pod=pod, address=address, tokens=tokens)
             async with serving(cube_app(server, agent, stop, access), config.host, config.cube.admin_port):
                 _log.info("pod %s, shard %d: lookups at %s, parts from %s", pod, agent.shard, address, folder)
                 try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.agent.lookup_parts import LoadedParts, PartsRefused
+from elastic_ctr.cube.agent.lookup_parts import LoadedParts, NothingServes, PartsRefused
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit, Paths, check_fit
 from elastic_ctr.cube.server import lookup_counters as counters
@@ -194,7 +194,9 @@ class LookupServer:
 def _refusing() -> Iterator[None]:
     try:
         yield
-    except (DoesNotFit, NoWorker, WorkerRefused, DictionaryDamaged, PartsDoNotFit, OSError) as refused:
+    except NoWorker as refused:
+        raise NothingServes(str(refused)) from refused
+    except (DoesNotFit, WorkerRefused, DictionaryDamaged, PartsDoNotFit, OSError) as refused:
         raise PartsRefused(str(refused)) from refused
 
 

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 # Bounds a load that is stuck: in an hour a slow disk (100 MB/s) reads 360 GB, more than a pod has.
 _ORDER_SECONDS = 3600.0
-# A load waits this long for a worker that serves. Compiling takes a minute; an agent waits ten minutes for the load.
+# A load waits this long for a worker that serves. Compiling takes a minute.
 _NO_WORKER_SECONDS = 300.0
 # Parts are unloaded after a worker has failed this many times in a row to start with them.
 _REFUSED_TIMES = 3

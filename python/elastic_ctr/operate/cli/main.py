@@ -3,6 +3,8 @@
 Only the modules of the given command are imported, because a machine may start a dozen roles at once.
 """
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -115,5 +117,8 @@ def build(only: str | None = None) -> typer.Typer:
 
 
 def main() -> None:
+    if os.getpid() == 1:
+        # The kernel drops a signal without a handler to the first process of a container. A role sets its own handler later.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     asked = sys.argv[1] if len(sys.argv) > 1 else None
     build(asked if asked in COMMANDS else None)()

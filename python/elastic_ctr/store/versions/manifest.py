@@ -233,7 +233,7 @@ class DictionaryManifest(Record):
     fold_ahead: VersionId | None = Field(
         default=None,
         exclude_if=lambda version: version is None,
-        description="The version with a fold.json that later versions will lie over: cube-agents fetch its full parts beforehand.",
+        description="The version with a fold.json that later versions will lie over: cube pods fetch its full parts beforehand.",
     )
 
     @property

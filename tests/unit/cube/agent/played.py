@@ -43,6 +43,8 @@ class Played:
         self.asked: dict[int, float | None] = {}
         self.draining = False
         self.refuses: set[tuple[int, int]] = set()
+        # Raised for each load of a version.
+        self.breaks: dict[int, Exception] = {}
         self.lookup: float | None = None
         self.slow = False  # to be told to drain, as while one of its workers hangs
         self.drain_refused = False
@@ -64,6 +66,8 @@ class Played:
     async def load(self, version: int, dim: int, partitions: int, parts: Mapping[int, Paths]) -> None:
         assert (dim, partitions) == (2, PARTITIONS)
         self.loads.append((version, list(parts)))
+        if version in self.breaks:
+            raise self.breaks[version]
         for partition, paths in parts.items():
             assert paths.full.exists()
             if (version, partition) in self.refuses:
@@ -179,6 +183,7 @@ async def pod(
             store=StoreConfig(url=store.url),
             cube=CubePodConfig(**settings),
             transfer_address=f"127.0.0.1:{to.port}",
+            grace_seconds=grace_seconds,
         )
         agent = CubeAgent(
             config,
@@ -187,7 +192,6 @@ async def pod(
             pod="c-s0-0",
             address=ADDRESS,
             tokens=tokens("secret"),
-            grace_seconds=grace_seconds,
         )
         stop = asyncio.Event()
         running = asyncio.create_task(agent.run(stop))

@@ -18,6 +18,7 @@ from cube.peers import Peer
 from cube.published import RemoteStore
 from elastic_ctr.config.roles import CubePodConfig
 from elastic_ctr.cube.agent.cache import Cache
+from elastic_ctr.cube.agent.lookup_parts import NothingServes
 from elastic_ctr.cube.release import Holder, Placement
 from elastic_ctr.cube.server.lookup_server import LookupServer
 from elastic_ctr.store.backends import FileStore, StoreError
@@ -238,6 +239,38 @@ async def test_a_damaged_part_of_the_candidate_is_reported_and_refused_and_the_r
         assert report.loaded[5] == MINE
         played.say(5, 7)
         await it.until(lambda: played.held.get(7) == set(MINE) and not played.reports[-1].refused)
+
+
+async def test_a_version_whose_load_has_an_error_of_the_program_ends_no_lookup_of_another(
+    tmp_path: Path, played: Played
+) -> None:
+    played.say(5)
+    played.breaks = {6: ValueError("mmap length is greater than file size")}
+    async with pod(tmp_path, played) as it:
+        await it.holds(v5=MINE)
+        played.say(5, 6)
+        await it.until(lambda: any("version 6 cannot be loaded: ValueError" in each for each in it.agent.errors))
+        kept = dict(played.held)
+        played.breaks = {}
+        await it.holds(v5=MINE, v6=MINE)
+
+    assert kept == {5: set(MINE)}
+    assert not it.agent.errors
+
+
+async def test_parts_are_neither_tried_alone_nor_fetched_again_while_no_worker_serves(
+    tmp_path: Path, played: Played
+) -> None:
+    played.say(5)
+    played.breaks = {5: NothingServes("no worker has come to answer lookups")}
+    async with pod(tmp_path, played) as it:
+        await it.until(lambda: len(played.loads) > 1)
+        fetched = it.agent.cache.fetched_bytes
+        played.breaks = {}
+        await it.holds(v5=MINE)
+
+        assert it.agent.cache.fetched_bytes == fetched
+    assert {len(parts) for _, parts in played.loads} == {len(MINE)}
 
 
 async def test_a_manifest_of_a_newer_release_is_refused_by_the_name_of_its_key_and_the_rest_is_answered(
