@@ -204,6 +204,8 @@ FIGURES = (
 
 def main() -> int:
     root = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
+    if not (root / "python" / "elastic_ctr").is_dir():
+        sys.exit(f"{root} has no python/elastic_ctr; give the root of a checkout")
     found = Repository(root)
     above = []
     for figure in FIGURES:
