@@ -187,7 +187,8 @@ def test_a_cube_server_answers_soon_after_its_start(
 
 def test_a_role_that_is_told_to_end_while_it_starts_ends(images: Images, start: Start, tmp_path: Path) -> None:
     # The role waits for the text of its settings, before it has handlers of its own.
-    os.mkfifo(tmp_path / "config.yaml")
+    os.mkfifo(settings := tmp_path / "config.yaml")
+    settings.chmod(0o644)
     tmp_path.chmod(0o755)
     role = start(
         images("cube"),
@@ -195,9 +196,19 @@ def test_a_role_that_is_told_to_end_while_it_starts_ends(images: Images, start: 
         mounts={tmp_path: "/etc/elastic-ctr/config"},
         options=["--env", f"ELASTIC_CTR_CONFIG={CONFIG}"],
     )
-    role.until("Python opens its settings", lambda: "fifo" in role.exec("cat", "/proc/1/wchan").out)
+    writer = role.until("the role reads its settings", lambda: _opened(settings))
+    try:
+        assert role.stop() == 128 + signal.SIGTERM
+    finally:
+        os.close(writer)
 
-    assert role.stop() == 128 + signal.SIGTERM
+
+def _opened(fifo: Path) -> int | None:
+    """Return a descriptor to write to the fifo, or None while nobody reads it."""
+    try:
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
 
 
 def _answer(url: str) -> int | None:
