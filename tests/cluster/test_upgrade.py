@@ -1,6 +1,7 @@
 """From the chart before to this one, from one pod template to another, back again: answers go on."""
 
 import os
+import shutil
 import subprocess
 import tarfile
 import time
@@ -45,6 +46,8 @@ def chart_before() -> Path:
         ["git", "-C", str(ROOT), "archive", commit, "charts/elastic-ctr"], capture_output=True, check=True
     ).stdout
     folder = BUILD / "before"
+    # A template of an earlier extraction would be one of this chart.
+    shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(fileobj=BytesIO(packed)) as tar:
         tar.extractall(folder, filter="data")
     return folder / "charts" / "elastic-ctr"
