@@ -23,6 +23,10 @@ _CREDENTIALS = {
     "intake": "name a mounted file by tokenFile",
     **dict.fromkeys(("hdfs", "webhdfs"), "give the user by user"),
 }
+_QUERIES = {
+    "kafka": ", which no broker is told; leave it out, and give TLS and SASL by source.kafka",
+    **dict.fromkeys(("hdfs", "webhdfs"), "; leave it out, and give the user by user"),
+}
 # A word for a missing value must not match this: a request would send it as a number.
 _NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
 _OF_STREAMS = ("clicks", "csv", "tsv", "jsonl")
@@ -88,11 +92,9 @@ class DataSource(Section):
         # Status and logs show the address, so it may not have credentials; the error message does not quote it either.
         if "@" in url and scheme in _CREDENTIALS:
             raise ValueError(f"the address has credentials in it; leave them out, and {_CREDENTIALS[scheme]}")
-        if scheme == "kafka" and ("?" in url or "#" in url):
-            raise ValueError(
-                "the address has a query, which no broker is told; leave it out, and give TLS and SASL by source.kafka"
-            )
-        shown = "the address" if re.search("[@?]", url) else repr(url)
+        if scheme in _QUERIES and re.search("[?#]", url):
+            raise ValueError(f"the address has a query{_QUERIES[scheme]}")
+        shown = "the address" if re.search("[@?#]", url) else repr(url)
         raise ValueError(
             f"{shown} is none of file:///some/dir, hdfs://namenode:9000, kafka://broker:9092/topic, intake://, intake://host:port "
             "and file:///some/dir?follow"

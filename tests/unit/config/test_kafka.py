@@ -79,6 +79,8 @@ def test_kafka_is_for_brokers_alone() -> None:
         ("intake://alice:hunter2@host:8310", "url: the address has credentials in it; leave them out"),
         ("kafka://broker/clicks?sasl.password=hunter2", "url: the address has a query, which no broker is told"),
         ("kafka://broker/clicks#hunter2", "url: the address has a query, which no broker is told"),
+        ("webhdfs://host:9870/logs?user.name=hunter2", "url: the address has a query; leave it out, and give the user"),
+        ("hdfs://host:9000/logs#hunter2", "url: the address has a query; leave it out, and give the user by user"),
         ("kafk://alice:hunter2@broker:9092/clicks", "url: the address is none of file:///some/dir, hdfs://"),
         ("intake://host:8310?token=hunter2", "url: the address is none of file:///some/dir, hdfs://"),
         ("alice:hunter2@broker", "url: the address is none of file:///some/dir, hdfs://"),

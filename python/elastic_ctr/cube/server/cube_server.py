@@ -32,8 +32,6 @@ from elastic_ctr.store.backends import open_store
 
 _log = logging.getLogger(__name__)
 
-_NICENESS = 5
-
 
 def cube_app(server: LookupServer, agent: CubeAgent, stop: asyncio.Event, access: Access) -> Starlette:
     async def drain(request: Request) -> Response:
@@ -64,7 +62,7 @@ def cube_app(server: LookupServer, agent: CubeAgent, stop: asyncio.Event, access
 
 def _give_way() -> None:
     """Lower the priority of this thread: fetches and digests share the cores of the workers that answer lookups."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
 
 
 def run_cube_server(config: CubeServerFile, *, pod: str, address: str) -> None:

@@ -88,7 +88,7 @@ def _print_files(
     if since is not None:
         refuse("--since needs --namespace: on this machine say --tail")
     pattern = "*" if role is None else "ctr-cube-s*" if role in ("cube", "cube-server") else f"ctr-{role}-*"
-    files = sorted(run.logs.glob(f"{pattern}.log"))
+    files = sorted(each for each in run.logs.glob(f"{pattern}.log") if "." not in each.stem)  # as older releases have
     if not files:
         refuse(f"{run.logs} has no log of {role or 'a run'}; --dir names another run")
     with ExitStack() as stack, suppress(KeyboardInterrupt):

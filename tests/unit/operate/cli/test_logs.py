@@ -105,6 +105,8 @@ def test_the_logs_of_a_run_on_this_machine_are_its_files(tmp_path: Path) -> None
     run.write(RunInfo("m:1", "t:2", "s:3", ["p:4"], "ctr"))
     for name in ("ctr-cube-s0-0", "ctr-cube-s1-0", "ctr-cube-transfer-0", "ctr-cube-builder-0", "local"):
         (run.logs / f"{name}.log").write_text(f"first of {name}\nlast of {name}\n")
+    # Of a release whose cube pods were two processes.
+    (run.logs / "ctr-cube-s0-0.agent.log").write_text("of long ago\n")
 
     server = call("--dir", tmp_path, "cube-server", "--tail", 1)
     cube = call("--dir", tmp_path, "cube", "--tail", 1)
