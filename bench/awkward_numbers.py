@@ -62,7 +62,7 @@ class Watched:
     def __init__(self, folder: Path, log: FolderLog) -> None:
         self.log = log
         self.session = Session(at_free_ports(folder / "run", values(log.url)))
-        self.store = open_store(self.session.places.store_url)
+        self.store = open_store(self.session.places.store)
         self.learned: list[tuple[float, int]] = []
         self.appended: list[tuple[float, int]] = []
 

@@ -204,7 +204,7 @@ def swapped_halves_are_the_same(folder: Path, count: int) -> bool:
 def build_one_partition(store_url: str, scratch: Path) -> tuple[BuildOutcome, int, float, float]:
     """In a process of its own: its memory is what the build took. Wall and CPU seconds last."""
     began, cpu = time.perf_counter(), time.process_time()
-    plan = plan_build(BASE, open_store(store_url))
+    plan = plan_build(BASE, open_store(StoreConfig(url=store_url)))
     outcome = run_task(Task(StoreConfig(url=store_url), plan, "full", 0, fresh_scratch(scratch, BASE)))
     return outcome, high_water(), time.perf_counter() - began, time.process_time() - cpu
 

@@ -218,7 +218,7 @@ class Days:
             "model": {"partitions": 4, "network": {"name": "slot-dnn", "layers": [8]}, "embeddingDim": 9, "table": TABLE},
         }  # fmt: skip
         self.session = Session(RunPlaces(folder / "run", settings(Values, given, "days")))
-        self.store = open_store(self.session.places.store_url)
+        self.store = open_store(self.session.places.store)
         self.formula = Formula(self.session.places.values.model.table)
         self._saved_keys: set[int] = set()
         self._memory = 0

@@ -106,7 +106,7 @@ def sample_of(manifest: VersionManifest, folder: Path, held: list[Line]) -> Samp
 
 def measure_auc(name: str, session: Session, held: list[Line], results: Results) -> None:
     """Of the last version of a session; it must be a base, which holds every key."""
-    store = open_store(session.places.store_url)
+    store = open_store(session.places.store)
     manifest = read_version(store, published_versions(store)[-1])
     assert manifest.kind == "base"
     with tempfile.TemporaryDirectory() as folder:

@@ -112,7 +112,7 @@ class Stream:
             "model": model or {},
         }  # fmt: skip
         self.session = Session(at_free_ports(folder / "run", given))
-        self.store = open_store(self.session.places.store_url)
+        self.store = open_store(self.session.places.store)
 
     def fill(self, truth: Truth) -> int:
         """Each key once; how many lines that is."""

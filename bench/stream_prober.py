@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 
 import httpx
 
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import NotInStore, open_store
 from elastic_ctr.store.versions import layout
 
@@ -37,7 +38,7 @@ class Asker:
 
     def __init__(self, serving: str, store_url: str, lines: list[str]) -> None:
         self._url = f"http://{serving}/v2/models/ctr/infer"
-        self._store = open_store(store_url)
+        self._store = open_store(StoreConfig(url=store_url))
         self._lines = lines
         self._expected: dict[str, float] = {}
         self._of = 0

@@ -31,7 +31,7 @@ exports, store, values = serving_world.exports, serving_world.store, scoring_wor
 def served(values: Path, file_server: FileServer, exports: dict[int, Exported], tmp_path: Path) -> Iterator[Store]:
     """A store with one version behind a file-server, whose token is in the file `internal`."""
     (tmp_path / "internal").write_text(f"test {TOKEN}\n")
-    with closing(open_store(file_server.url, tokens=tokens(TOKEN))) as opened:
+    with closing(open_store(StoreConfig(url=file_server.url), tokens=tokens(TOKEN))) as opened:
         put_trained_version(opened, tmp_path / "work", exports[FIRST])
         yield opened
 

@@ -18,13 +18,15 @@ import pytest
 from contract.file_server_world import TOKEN, FileServer
 from contract.hadoop_world import Hadoop
 from credentials import tokens
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import AlreadyPublished, FileStore, NotInStore, Store, StoreError, open_store
 
 _DIES = """
 import importlib, os, sys
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import open_store
 from elastic_ctr.runtime.auth import Token, Tokens
-store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
+store = open_store(StoreConfig.model_validate_json(sys.argv[1]), tokens=Tokens([Token("test", sys.argv[2])]))
 module, _, place = sys.argv[3].partition(":")
 *above, name = place.split(".")
 holder = importlib.import_module(module)
@@ -40,20 +42,22 @@ _DIES_SENDING = """
 import os, sys
 from pathlib import Path
 from contract.sending import Sending
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import open_store
 from elastic_ctr.runtime.auth import Token, Tokens
-store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
+store = open_store(StoreConfig.model_validate_json(sys.argv[1]), tokens=Tokens([Token("test", sys.argv[2])]))
 store.put(Sending.of(Path(sys.argv[3]), 10_000_000, lambda: os.kill(os.getpid(), 9)), "output/versions/7.json")
 """
 
 _FULL = """
 import resource, signal, sys
 from pathlib import Path
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import StoreError, open_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 from elastic_ctr.runtime.auth import Token, Tokens
-store = open_store(sys.argv[1], tokens=Tokens([Token("test", sys.argv[2])]))
+store = open_store(StoreConfig.model_validate_json(sys.argv[1]), tokens=Tokens([Token("test", sys.argv[2])]))
 try:
     store.get("big", Path(sys.argv[3]))
 except StoreError as refused:
@@ -66,14 +70,18 @@ class World:
     """A store, and a look behind it: the paths of every file there is, temporary ones included."""
 
     kind: str
-    url: str
+    at: StoreConfig
     store: Store
     files: Callable[[], list[str]]
 
+    @property
+    def url(self) -> str:
+        return self.at.url
 
-def _world(kind: str, url: str, files: Callable[[], list[str]]) -> Iterator[World]:
-    store = open_store(url, tokens=tokens(TOKEN))
-    yield World(kind, url, store, files)
+
+def _world(kind: str, at: StoreConfig, files: Callable[[], list[str]]) -> Iterator[World]:
+    store = open_store(at, tokens=tokens(TOKEN))
+    yield World(kind, at, store, files)
     store.close()
 
 
@@ -82,18 +90,18 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     kind = request.param
     if kind == "http":
         server: FileServer = request.getfixturevalue("file_server")
-        yield from _world(kind, server.url, server.files)
+        yield from _world(kind, StoreConfig(url=server.url), server.files)
     elif kind == "hdfs":
         hadoop: Hadoop = request.getfixturevalue("hadoop")
         folder = f"/{uuid.uuid4().hex}"
         hadoop.ask("PUT", folder, "MKDIRS")
-        url = f"webhdfs://{hadoop.door}{folder}"
-        yield from _world(kind, url, lambda: [each.removeprefix(f"{folder}/") for each in hadoop.files(folder)])
+        at = StoreConfig(url=f"webhdfs://{hadoop.door}{folder}")
+        yield from _world(kind, at, lambda: [each.removeprefix(f"{folder}/") for each in hadoop.files(folder)])
     else:
         root = tmp_path / "store"
         yield from _world(
             kind,
-            FileStore(root).url,
+            StoreConfig(url=FileStore(root).url),
             lambda: sorted(str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()),
         )
 
@@ -117,7 +125,7 @@ _LAST_STEPS = {
 
 def test_a_put_that_is_killed_before_its_last_steps_shows_nothing_and_may_be_done_again(world: World) -> None:
     for step in _LAST_STEPS[world.kind]:
-        killed = run(_DIES, world.url, TOKEN, step)
+        killed = run(_DIES, world.at.model_dump_json(), TOKEN, step)
 
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert world.store.list("output/versions") == list(world.store.walk("output")) == []
@@ -131,7 +139,7 @@ def test_a_put_that_is_killed_while_it_sends_shows_nothing_and_may_be_done_again
     source = tmp_path / "source"
     source.write_bytes(os.urandom(20_000_000))
 
-    killed = run(_DIES_SENDING, world.url, TOKEN, str(source))
+    killed = run(_DIES_SENDING, world.at.model_dump_json(), TOKEN, str(source))
 
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert world.store.list("output/versions") == list(world.store.walk("output")) == []
@@ -139,8 +147,8 @@ def test_a_put_that_is_killed_while_it_sends_shows_nothing_and_may_be_done_again
     assert world.store.get_bytes("output/versions/7.json") == source.read_bytes()
 
 
-def put_at_once(url: str, barrier: Barrier, number: int) -> bool:
-    store = open_store(url, tokens=tokens(TOKEN))
+def put_at_once(at: StoreConfig, barrier: Barrier, number: int) -> bool:
+    store = open_store(at, tokens=tokens(TOKEN))
     barrier.wait()
     try:
         store.put_bytes(bytes([number]) * 100_000, "a/b")
@@ -155,7 +163,7 @@ def test_of_puts_at_the_same_time_one_wins_and_its_bytes_stand(world: World) -> 
     barrier = threading.Barrier(8)
 
     with ThreadPoolExecutor(8) as threads:
-        won = list(threads.map(lambda n: put_at_once(world.url, barrier, n), range(8)))  # type: ignore[arg-type]
+        won = list(threads.map(lambda n: put_at_once(world.at, barrier, n), range(8)))  # type: ignore[arg-type]
 
     assert sum(won) == 1
     assert world.store.get_bytes("a/b") == bytes([won.index(True)]) * 100_000
@@ -167,7 +175,7 @@ def test_of_processes_at_the_same_time_one_wins(world: World) -> None:
     with context.Manager() as manager:
         barrier = manager.Barrier(2)
         with context.Pool(2) as pool:
-            won = pool.starmap(put_at_once, [(world.url, barrier, n) for n in range(2)])
+            won = pool.starmap(put_at_once, [(world.at, barrier, n) for n in range(2)])
 
     assert sorted(won) == [False, True]
 
@@ -198,10 +206,17 @@ def test_a_published_file_is_never_changed(world: World, tmp_path: Path) -> None
 
     with pytest.raises(AlreadyPublished, match=f"x/a is already published in {world.url}"):
         world.store.put(tmp_path / "second", "x/a")
+
+    assert world.store.get_bytes("x/a") == b"first"
+    assert world.files() == ["x/a"]
+
+
+def test_a_file_does_not_take_the_name_of_a_folder(world: World) -> None:
+    world.store.put_bytes(b"first", "x/a")
+
     with pytest.raises(AlreadyPublished):
         world.store.put_bytes(b"second", "x")
 
-    assert world.store.get_bytes("x/a") == b"first"
     assert world.files() == ["x/a"]
 
 
@@ -302,7 +317,7 @@ def test_a_fetch_onto_a_full_disk_is_a_sentence_and_leaves_nothing(world: World,
     world.store.put_bytes(b"x" * 5_000_000, "big")
     target = tmp_path / "cache" / "big"
 
-    told = run(_FULL, world.url, TOKEN, str(target))
+    told = run(_FULL, world.at.model_dump_json(), TOKEN, str(target))
 
     assert "big cannot be fetched" in told.stdout, told.stderr
     assert list(target.parent.iterdir()) == []
@@ -338,11 +353,12 @@ def test_a_fetch_replaces_what_was_there_and_a_missing_file_does_not(world: Worl
 
 _FULL_FILE_STORE = """
 import resource, signal, sys
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import StoreError, open_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 try:
-    open_store(sys.argv[1]).put_bytes(b"x" * 5_000_000, "a/b")
+    open_store(StoreConfig.model_validate_json(sys.argv[1])).put_bytes(b"x" * 5_000_000, "a/b")
 except StoreError as refused:
     print(refused)
 """
@@ -351,7 +367,7 @@ except StoreError as refused:
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "store")
 
-    told = run(_FULL_FILE_STORE, store.url)
+    told = run(_FULL_FILE_STORE, StoreConfig(url=store.url).model_dump_json())
 
     assert "a/b cannot be written to" in told.stdout, told.stderr
     assert [each for each in store.root.rglob("*") if each.is_file()] == []

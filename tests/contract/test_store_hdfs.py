@@ -13,6 +13,8 @@ import pytest
 from contract.bad_line import Fault, bad_line
 from contract.hadoop_world import Hadoop
 from contract.sending import Sending
+from elastic_ctr.config.data import DataSource
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
 from elastic_ctr.store.backends import RetryPolicy, Store, StoreError, StoreUnavailable, open_source, open_store
 from elastic_ctr.store.backends.source import Source
@@ -30,11 +32,13 @@ class Folder:
         hadoop.ask("PUT", self.path, "MKDIRS")
 
     def store(self, user: str = "root", retry: RetryPolicy = PATIENT, door: str | None = None) -> Store:
-        self.opened.append(open_store(f"webhdfs://{door or self.hadoop.door}{self.path}", user=user, retry=retry))
+        self.opened.append(
+            open_store(StoreConfig(url=f"webhdfs://{door or self.hadoop.door}{self.path}", user=user), retry=retry)
+        )
         return self.opened[-1]  # type: ignore[return-value]
 
     def source(self, user: str = "root", retry: RetryPolicy = PATIENT) -> Source:
-        self.opened.append(open_source(f"webhdfs://{self.hadoop.door}{self.path}", user, retry))
+        self.opened.append(open_source(DataSource(url=f"webhdfs://{self.hadoop.door}{self.path}", user=user), retry))
         return self.opened[-1]  # type: ignore[return-value]
 
     def files(self) -> list[str]:
@@ -113,7 +117,7 @@ def test_a_namenode_that_is_started_again_is_waited_for(folder: Folder, store: S
 
 
 def test_a_namenode_that_stays_away_is_a_sentence() -> None:
-    store = open_store("webhdfs://127.0.0.1:1/x", retry=RetryPolicy(0.2))
+    store = open_store(StoreConfig(url="webhdfs://127.0.0.1:1/x"), retry=RetryPolicy(0.2))
 
     with pytest.raises(
         StoreUnavailable, match=r"a cannot be listed in .*: http://127\.0\.0\.1:1 refuses the connection; is it running"

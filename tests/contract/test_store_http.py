@@ -11,6 +11,7 @@ from contract.bad_line import BadLine, Fault, bad_line
 from contract.file_server_world import TOKEN, FileServer, file_server_world
 from contract.sending import Sending
 from credentials import tokens
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import NotInStore, RetryPolicy, Store, StoreError, StoreUnavailable, open_store
 
 PATIENT = RetryPolicy(60)
@@ -18,7 +19,7 @@ PATIENT = RetryPolicy(60)
 
 @pytest.fixture
 def store(file_server: FileServer) -> Iterator[Store]:
-    made = open_store(file_server.url, tokens=tokens(TOKEN), retry=PATIENT)
+    made = open_store(StoreConfig(url=file_server.url), tokens=tokens(TOKEN), retry=PATIENT)
     yield made
     made.close()
 
@@ -32,7 +33,7 @@ def line(file_server: FileServer) -> Iterator[BadLine]:
 @pytest.fixture
 def far(line: BadLine) -> Iterator[Store]:
     """The store at the other end of the bad line."""
-    made = open_store(f"http://127.0.0.1:{line.port}", tokens=tokens(TOKEN), retry=PATIENT)
+    made = open_store(StoreConfig(url=f"http://127.0.0.1:{line.port}"), tokens=tokens(TOKEN), retry=PATIENT)
     yield made
     made.close()
 
@@ -58,7 +59,7 @@ def test_a_server_killed_in_the_middle_of_a_put_and_started_again_has_the_file_o
 
 
 def test_a_server_killed_in_the_middle_of_a_put_for_good_is_a_sentence(file_server: FileServer, big: Path) -> None:
-    store = open_store(file_server.url, tokens=tokens(TOKEN), retry=RetryPolicy(0.5))
+    store = open_store(StoreConfig(url=file_server.url), tokens=tokens(TOKEN), retry=RetryPolicy(0.5))
 
     with pytest.raises(StoreUnavailable, match=r"x/big cannot be written to .*: it does not answer .* is it running"):
         store.put(Sending.of(big, 20_000_000, file_server.kill), "x/big")
@@ -123,7 +124,7 @@ def test_downloads_that_are_cut_go_on_where_they_were(
 
 def test_a_full_disk_is_a_sentence_and_leaves_nothing() -> None:
     with file_server_world(largest_file=1 << 20) as server:
-        store = open_store(server.url, tokens=tokens(TOKEN), retry=RetryPolicy(0.2))
+        store = open_store(StoreConfig(url=server.url), tokens=tokens(TOKEN), retry=RetryPolicy(0.2))
 
         with pytest.raises(
             StoreError, match=r"a/b cannot be written to .*: it answers 500 .*; its disk may be full or read-only"
@@ -138,7 +139,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing() -> None:
 
 
 def test_a_token_comes_and_goes_while_the_server_runs(file_server: FileServer) -> None:
-    store = open_store(file_server.url, tokens=tokens("next-token"), retry=PATIENT)
+    store = open_store(StoreConfig(url=file_server.url), tokens=tokens("next-token"), retry=PATIENT)
     try:
         file_server.accept(TOKEN, "next-token")
         store.put_bytes(b"1", "x/with-the-next")
@@ -165,7 +166,7 @@ def test_the_file_server_refuses_an_invalid_token_even_one_that_is_a_path(file_s
 def test_a_wrong_token_is_one_sentence_also_before_a_large_body(
     file_server: FileServer, big: Path, token: str | None, says: str
 ) -> None:
-    store = open_store(file_server.url, tokens=None if token is None else tokens(token), retry=PATIENT)
+    store = open_store(StoreConfig(url=file_server.url), tokens=None if token is None else tokens(token), retry=PATIENT)
 
     with pytest.raises(StoreError, match=rf"x cannot be written to .*: {says} \(401 .*\); let auth\.internalFile"):
         store.put(big, "x")
@@ -242,7 +243,7 @@ def test_a_body_without_an_end_leaves_nothing(file_server: FileServer) -> None:
     with httpx.Client(base_url=file_server.url, trust_env=False) as client, pytest.raises(RuntimeError):
         client.put("/x/a", content=half(), headers={"authorization": f"Bearer {TOKEN}", "content-length": "8"})
 
-    store = open_store(file_server.url)
+    store = open_store(StoreConfig(url=file_server.url))
     with pytest.raises(NotInStore):
         store.get_bytes("x/a")
     store.close()

@@ -15,6 +15,7 @@ import yaml
 from contract.file_server_world import FileServer, file_server_world
 from contract.release_world import HOST, TOKEN, World, eventually, values_of, world
 from credentials import tokens
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import RetryPolicy, open_store
 from ports import free_port
 
@@ -34,7 +35,7 @@ def cube(tmp_path: Path) -> Iterator[World]:
 
 
 def keep_in(cube: World, url: str) -> None:
-    cube.store = open_store(url, tokens=tokens(TOKEN), retry=RetryPolicy(60))  # type: ignore[assignment]
+    cube.store = open_store(StoreConfig(url=url), tokens=tokens(TOKEN), retry=RetryPolicy(60))  # type: ignore[assignment]
 
 
 def problems(cube: World) -> str:

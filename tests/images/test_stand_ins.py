@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from credentials import tokens
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.store.backends import AlreadyPublished, StoreError, open_store
@@ -54,8 +55,8 @@ def test_the_file_server_is_a_store(stand_in: StandIn, start: Start, conf: Path)
     server.until("it is healthy", lambda: answer(f"{url}/healthz"))
 
     with (
-        closing(open_store(url, tokens=tokens(TOKEN))) as store,
-        closing(open_store(url, tokens=tokens("another-word"))) as stranger,
+        closing(open_store(StoreConfig(url=url), tokens=tokens(TOKEN))) as store,
+        closing(open_store(StoreConfig(url=url), tokens=tokens("another-word"))) as stranger,
     ):
         store.put_bytes(b"seven", "output/versions/7.json")
 
@@ -159,7 +160,10 @@ def test_hdfs_keeps_what_is_put_there(stand_in: StandIn, start: Start) -> None:
         "the DataNode lives", lambda: (got := answer(state)) and '"NumLiveDataNodes" : 1' in got.text, seconds=120
     )
     place = f"hdfs://{pod.ip}:9000/store"
-    with closing(open_store(place, user="hdfs")) as store, closing(open_store(place, user="alice")) as alice:
+    with (
+        closing(open_store(StoreConfig(url=place, user="hdfs"))) as store,
+        closing(open_store(StoreConfig(url=place, user="alice"))) as alice,
+    ):
         store.put_bytes(b"seven", "output/versions/7.json")
 
         assert store.get_bytes("output/versions/7.json") == b"seven"

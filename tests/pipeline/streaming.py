@@ -67,7 +67,7 @@ def answers_are_those_of_the_version(run: Run) -> None:
 
 def checkpoints(run: Run) -> list[CheckpointManifest]:
     """Oldest first."""
-    store = open_store(run.places.store_url)
+    store = open_store(run.places.store)
     names = [path.split("/")[1] for path in map(str, store.walk("checkpoints")) if path.endswith("manifest.json")]
     return sorted((read_checkpoint(store, name) for name in names), key=lambda each: each.pass_ordinal)
 
@@ -78,7 +78,7 @@ def newest_save(run: Run) -> CheckpointManifest:
 
 def table_of(run: Run, saved: CheckpointManifest) -> list[bytes]:
     """The rows of the table by partition, as Paddle saved them."""
-    store = open_store(run.places.store_url)
+    store = open_store(run.places.store)
     return [gzip.decompress(store.get_bytes(entry.path)) for entry in saved.files if "/000/" in entry.path]
 
 
@@ -86,7 +86,7 @@ def table_and_answers(run: Run) -> tuple[Vectors, Vectors]:
     """The rows of the newest save, which is of the pass of the live version, as Paddle saved them and as cube answers."""
     assert run.session.live is not None
     manifest, model = newest_save(run), run.places.values.model
-    assert manifest.pass_id == read_version(open_store(run.places.store_url), run.session.live).pass_id
+    assert manifest.pass_id == read_version(open_store(run.places.store), run.session.live).pass_id
     [server] = [role.file for role in run.session.supervisor.roles if role.command == "cube-server"]
     saved, answered = [], []
     with BlockingCubeClient([f"127.0.0.1:{server.cube.port}"]) as client:  # type: ignore[attr-defined]

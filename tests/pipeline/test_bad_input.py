@@ -144,7 +144,7 @@ def test_trainers_and_pservers_without_room_on_their_own_disks_say_so_and_go_on_
             master={"config": {"maxFailures": 1, "leaseSeconds": 15}},
         )
     )  # fmt: skip
-    store = open_store(run.places.store_url)
+    store = open_store(run.places.store)
     names = ("ctr-trainer-0", "ctr-trainer-1")
 
     def complaints() -> list[str]:

@@ -47,7 +47,7 @@ def test_the_second_version_answers_the_same_share_until_its_minutes_are_over(
         return None
 
     run.until(canary, 180, "a candidate that answers a share")
-    first, second = published_versions(open_store(run.places.store_url))
+    first, second = published_versions(open_store(run.places.store))
     # Where the machine is busy and a candidate late, the live version answers.
     found = [set[int]() for _ in users]
     while canary() == second and not all(

@@ -67,7 +67,7 @@ def test_a_full_disk_costs_no_answer_and_room_is_all_it_takes(tmp_path: Path, st
     line = (hours / "00" / "part-00000").read_text().splitlines()[0].split(maxsplit=2)[2]
 
     def serves_all(run: Run, versions: int) -> bool:
-        published = published_versions(open_store(run.places.store_url))
+        published = published_versions(open_store(run.places.store))
         return len(published) == versions and run.session.live == published[-1]
 
     def answers_and_says(run: Run, name: str, hour: int) -> bool:

@@ -137,7 +137,7 @@ def test_each_hour_of_a_click_log_becomes_a_version_and_no_record_is_lost(
     each_hour_is_a_version(report, counted)
 
     # Keys are taken modulo sparseDim by training and by serving alike.
-    store = open_store(run.places.store_url)
+    store = open_store(run.places.store)
     keys: set[int] = set()
     for version in published_versions(store):
         for entry in read_version(store, version).cube_files:

@@ -44,7 +44,7 @@ def test_of_1197_keys_the_59_that_reach_the_online_trainers_base_threshold_are_p
     run = start(values)
     report = run.finish()
 
-    store = open_store(run.places.store_url)
+    store = open_store(run.places.store)
     [version] = published_versions(store)
     keys: dict[int, bool] = {}
     for entry in read_version(store, version).cube_files:

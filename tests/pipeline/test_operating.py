@@ -59,7 +59,7 @@ class Standing:
         self.places = RunPlaces(folder / "run", settings(Values, given, "values.yaml"))
         self.up = command("local", "up", "-f", self.values, "--dir", self.places.folder)
         assert self.up.returncode == 0, self.up.stderr
-        self.store = open_store(self.places.store_url)
+        self.store = open_store(self.places.store)
         self.scratch = folder
         self.base = published_versions(self.store)[0]
 

@@ -120,7 +120,7 @@ def test_after_a_pservers_loss_the_table_is_the_checkpoints_and_a_sleeping_train
     report = run.finish(150)
 
     adds_up(report, 60_000)
-    store = open_store(run.places.store_url)
+    store = open_store(run.places.store)
     log = (run.places.folder / "logs" / "ctr-master-0.log").read_text()
     [loaded] = [line for line in log.splitlines() if "is loaded:" in line]
     name = loaded.split("checkpoint ")[1].split(" ")[0]

@@ -73,7 +73,7 @@ def test_a_bad_hour_is_retried_and_a_damaged_checkpoint_is_passed_by(tmp_path: P
 
 def damage_the_newest_checkpoint(run: Run) -> str:
     """One byte of its table becomes another, as on a disk that fails."""
-    store = open_store(run.places.store_url)
+    store = open_store(run.places.store)
     names = [name.rstrip("/") for name in store.list(layout.CHECKPOINTS)]
     newest = max(names, key=lambda name: read_checkpoint(store, name).created_at)
     entry = next(each for each in read_checkpoint(store, newest).files if each.bytes > 100)

@@ -140,7 +140,7 @@ def test_a_compacted_log_is_the_base_of_later_versions_and_what_a_recovery_loads
     run = start(values)
     run.until(trained(run, len(sent)), 120, "the first version")
     before = len(sent)
-    store = open_store(run.places.store_url)
+    store = open_store(run.places.store)
 
     def compacted_base() -> int | None:
         """The base of the live version, if that is a compacted one."""

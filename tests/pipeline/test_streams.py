@@ -123,7 +123,7 @@ def test_lines_that_are_appended_to_a_followed_folder_are_in_the_next_versions_t
     assert [each.kind for each in run.status.versions][:2] == ["base", "delta"]
     answers_are_those_of_the_version(run)
     assert run.session.live is not None
-    version = read_version(open_store(run.places.store_url), run.session.live)
+    version = read_version(open_store(run.places.store), run.session.live)
     # What the version knows is no older than what was appended last.
     assert version.event_time_max >= int(began)
     # The keys that were trained, and no table, are in the delta.

@@ -47,7 +47,7 @@ def test_the_sources_own_lines_train_publish_and_predict_with_every_key_exact(
     report = run.finish()
 
     tokens = {word.partition(":")[0] for line in raw.decode().splitlines() for word in line.split()[2:]}
-    store = open_store(run.places.store_url)
+    store = open_store(run.places.store)
     [version] = published_versions(store)
     keys: set[int] = set()
     for entry in read_version(store, version).cube_files:
@@ -155,7 +155,7 @@ def the_quality_is_that_of_served_predictions(run: Run, report: dict[str, Any], 
         [each.observed_ctr for each in exact.deciles], abs=0.01
     )
     assert curves["roc"] == pytest.approx(exact.roc, abs=0.01)
-    manifest = read_version(open_store(run.places.store_url), report["live"])
+    manifest = read_version(open_store(run.places.store), report["live"])
     assert manifest.quality is not None
     assert manifest.quality.after is not None
     assert manifest.quality.after.auc == after["auc"]

@@ -6,6 +6,9 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
+from typing_extensions import Self
+
+from elastic_ctr.config.section import Section
 
 OWN_INTAKE = "intake://"
 """The release's own intake: chart and local runner put its address in."""
@@ -15,6 +18,16 @@ def is_stream(url: str) -> bool:
     """True if the address is of a stream, not of folders of hours."""
     parts = urlsplit(url)
     return parts.scheme in {"kafka", "intake"} or (parts.scheme == "file" and parts.query == "follow")
+
+
+class Addressed(Section):
+    """An address, and how it is reached."""
+
+    url: str
+
+    def moved(self, url: str) -> Self:
+        """Return the same at another address, unchecked."""
+        return self.model_copy(update={"url": url})
 
 
 # Logs, status and ConfigMaps show addresses, so these have no user, query or fragment.

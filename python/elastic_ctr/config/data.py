@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from elastic_ctr.config.addresses import is_stream
+from elastic_ctr.config.addresses import Addressed, is_stream
 from elastic_ctr.config.kafka import Kafka
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share, SlotName, text_of
 from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
@@ -65,7 +65,7 @@ _FORMAT_SCHEMA: JsonDict = {
 _DIVIDES_A_DAY: list[JsonValue] = [minutes for minutes in range(1, _MINUTES_A_DAY + 1) if _MINUTES_A_DAY % minutes == 0]
 
 
-class DataSource(Section):
+class DataSource(Addressed):
     """Where the click logs are."""
 
     url: str = Field(

@@ -4,7 +4,7 @@ file, with folders and times that no operator needs to choose: `elastic-ctr loca
 
 from pydantic import Field
 
-from elastic_ctr.config.addresses import StoreUrl
+from elastic_ctr.config.addresses import Addressed, StoreUrl
 from elastic_ctr.config.section import (
     EXACT,
     AutoCount,
@@ -22,7 +22,7 @@ MAX_ABS_DIFF = 1e-5
 """Above the rounding differences between machines for the same sample."""
 
 
-class StoreConfig(Section):
+class StoreConfig(Addressed):
     """Where model versions live."""
 
     url: StoreUrl = Field(

@@ -69,7 +69,7 @@ class CubeBuilder:
         self._config = config
         self._tokens = tokens
         self._settings = config.cube_transfer
-        self._store = open_store(config.store.url, user=config.store.user, tokens=tokens)
+        self._store = open_store(config.store, tokens=tokens)
         self._scratch = Path(self._settings.scratch_dir)
         self._progress = BuildProgress()
         # Notified when a build is over.

@@ -256,7 +256,7 @@ def run_task(task: Task) -> BuildOutcome:
     outcome = BuildOutcome(task.partition)
     try:
         patience = RetryPolicy(_PATIENCE_SECONDS)
-        opened = open_store(task.store.url, user=task.store.user, tokens=task.store_tokens, retry=patience)
+        opened = open_store(task.store, tokens=task.store_tokens, retry=patience)
         with closing(opened) as store:
             outcome.entry = _done(task, store, outcome.seconds)
     except (ManifestDamaged, SequenceFileDamaged, DictionaryDamaged, BuildFailed) as damaged:

@@ -75,7 +75,7 @@ def run_cube_server(config: CubeServerFile, *, pod: str, address: str) -> None:
     async def main() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=_give_way))
         tokens, folder = config.auth.internal(), Path(config.cube.cache_dir)
-        store = open_store(config.store.url, user=config.store.user, tokens=tokens)
+        store = open_store(config.store, tokens=tokens)
         access = Access(config.auth.rights(), AuditLog("cube-server", folder))
         with closing(LookupServer(config.cube, config.host)) as server, stop_on_signal_async() as stop:
             agent = CubeAgent(config, store, server, pod=pod, address=address, tokens=tokens)

@@ -98,7 +98,7 @@ def run_cube_transfer(config: CubeTransferFile) -> None:
 
     async def main() -> None:
         tokens = config.auth.internal()
-        store = open_store(config.store.url, user=config.store.user, tokens=tokens)
+        store = open_store(config.store, tokens=tokens)
         transfer = CubeTransfer(config, store, tokens)
         access = Access(config.auth.rights(), AuditLog("cube-transfer", Path(config.cube_transfer.state_dir)))
         with stop_on_signal_async() as stop:

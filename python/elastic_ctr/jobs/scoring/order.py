@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from elastic_ctr.config.data import Data
+from elastic_ctr.config.data import Data, DataSource
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.jobs.scoring.dumps import Dump
 from elastic_ctr.jobs.scoring.listing import Listing, complete_hours, given_files, with_span
 from elastic_ctr.jobs.scoring.run import Given, how_read
@@ -52,10 +53,10 @@ class Order(Record):
         Raises ConfigRefused, OutputRefused, NothingToRead, OSError, ValueError.
         """
         data = with_span(data, self.first, self.last, "--from, --to")
-        url = self._output_at(models, scratch)
-        self._refuse_input(url, data)
+        output = models.at.moved(self._output_at(models, scratch))
+        self._refuse_input(output, data)
         listed = given_files([Path(file) for file in self.files]) if self.files else None
-        source = Place("file:///") if self.files else Place(data.source.url, data.source.user)
+        source = DataSource(url="file:///") if self.files else data.source
         return Given(
             options=Options(
                 deed=self.deed,
@@ -71,9 +72,7 @@ class Order(Record):
             ),
             data=data,
             models=models,
-            folder=models._replace(
-                url=url, tokens=models.tokens if tokens_given else tokens_for(url, models.url, models.tokens)
-            ),
+            folder=Place(output, models.tokens if tokens_given else tokens_for(output, models.at, models.tokens)),
             source=source,
             listing=lambda: listed or self._hours(data, told),
             live=live,
@@ -84,29 +83,29 @@ class Order(Record):
     def _output_at(self, models: Place, scratch: Path) -> str:
         if self.output is None:
             return (scratch / "job").as_uri()
-        return self.output if "://" in self.output else f"{models.url.rstrip('/')}/{self.output.strip('/')}"
+        return self.output if "://" in self.output else f"{models.at.url.rstrip('/')}/{self.output.strip('/')}"
 
-    def _refuse_input(self, url: str, data: Data) -> None:
+    def _refuse_input(self, output: StoreConfig, data: Data) -> None:
         """Raises OutputRefused if the output overlaps the input."""
         # An evaluation writes counts and no rows to the store of the versions, which may share a file system with the hours.
         if self.output is None or (self.deed == "evaluate" and "://" not in self.output):
             return
-        hours = f"{data.source.url.rstrip('/')}/{quote(data.path.strip('/'))}"
-        if lies_in(url, hours) or lies_in(hours, url):
+        hours = data.source.moved(f"{data.source.url.rstrip('/')}/{quote(data.path.strip('/'))}")
+        if lies_in(output, hours) or lies_in(hours, output):
             raise OutputRefused(
-                f"--output {url} overlaps {hours}, where the hours are: a training would read the output as its input; give a "
+                f"--output {output.url} overlaps {hours.url}, where the hours are: a training would read the output as its input; give a "
                 "folder that neither holds the hours nor lies among them"
             )
         for file in self.files:
             # An output below the folder of a file, such as one in the working directory, contains no input.
             folder = Path(file).resolve().parent
-            if lies_in(folder.as_uri(), url):
+            if lies_in(output.moved(folder.as_uri()), output):
                 raise OutputRefused(
-                    f"--output {url} is a folder with input in it: {file}; give one that is not above the files"
+                    f"--output {output.url} is a folder with input in it: {file}; give one that is not above the files"
                 )
 
     def _hours(self, data: Data, told: Callable[[str], None]) -> Listing:
-        source = open_source(data.source.url, data.source.user)
+        source = open_source(data.source)
         # Named hours are looked up one by one, which needs a last hour.
         found = complete_hours(source, data, chosen=self.first is not None and data.end is not None)
         for split in found.waiting:

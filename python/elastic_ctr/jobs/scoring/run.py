@@ -11,7 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.jobs.scoring.listing import Listing
 from elastic_ctr.jobs.scoring.quality import ScoringReport, total
 from elastic_ctr.jobs.scoring.records import reader_of
@@ -21,6 +20,7 @@ from elastic_ctr.jobs.scoring.worker import NoWorker, Place, Work, begin, score_
 from elastic_ctr.runtime.child_process import children_without_interrupts, end_pool
 from elastic_ctr.serving.batching.schema import schema_of
 from elastic_ctr.store.backends import NotInStore, Store
+from elastic_ctr.store.backends.address import Location
 from elastic_ctr.store.versions.manifest import VersionManifest
 from elastic_ctr.store.versions.published_files import read_version
 from elastic_ctr.training.master.calendar.schedule import ranges
@@ -48,7 +48,7 @@ class Given:
     data: Data
     models: Place
     folder: Place
-    source: Place
+    source: Location
     listing: Callable[[], Listing]
     live: Callable[[], int | None]
     processes: int
@@ -87,8 +87,8 @@ def run_job(given: Given, progress: Progress) -> ScoringReport:
         if left := len(job.tasks) - len(done):
             # The version is read only for open tasks, because retention may have deleted it since.
             manifest = manifest or _version_of(job, folder, models, left)
-            config = StoreConfig(url=given.models.url, user=given.models.user)
-            files = fetch_version(models, manifest, given.scratch, config, given.models.tokens, given.processes)
+            at, tokens = given.models
+            files = fetch_version(models, manifest, given.scratch, at, tokens, given.processes)
             # An error is raised once here, not by every process.
             schema = schema_of(manifest, files.folder)
             options = job.options

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elastic_ctr.config.data import Data
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.jobs.scoring.dumps import dump_names
@@ -23,6 +24,7 @@ from elastic_ctr.runtime.child_process import die_with_parent
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.predictor import NetworkUnusable
 from elastic_ctr.store.backends import AlreadyPublished, RetryPolicy, Store, StoreError, open_source, open_store
+from elastic_ctr.store.backends.address import Location
 from elastic_ctr.store.versions.manifest import digest_of
 
 _STORE_PATIENCE_SECONDS = 60.0
@@ -30,16 +32,15 @@ _EXAMPLE_CHARACTERS = 200
 
 
 class Place(NamedTuple):
-    """The address of a store, with the user and tokens to write there."""
+    """The location of a store, with the tokens to write there."""
 
-    url: str
-    user: str = "root"
+    at: StoreConfig
     tokens: Tokens | None = None
 
     def open(self) -> Store:
         """Open the store. Raises StoreError."""
         patience = RetryPolicy(_STORE_PATIENCE_SECONDS)
-        return open_store(self.url, user=self.user, tokens=self.tokens, retry=patience)
+        return open_store(self.at, tokens=self.tokens, retry=patience)
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Work:
 
     job: Job
     folder: Place
-    source: Place
+    source: Location
     data: Data
     files: VersionFiles
     scratch: Path
@@ -96,7 +97,7 @@ class Worker:
     def __init__(self, work: Work) -> None:
         self._job = work.job
         self._folder = JobFolder(work.folder.open())
-        self._source = open_source(work.source.url, work.source.user)
+        self._source = open_source(work.source)
         self._scratch = work.scratch / f"process-{os.getpid()}"
         self._scratch.mkdir(parents=True, exist_ok=True)
         # Paddle writes files to the working directory.

@@ -111,7 +111,7 @@ def analyze(
     if given.features is None:
         refuse("there are no features: `data.format: clicks` holds feasigns, whose columns are not known")
     try:
-        source = open_source(data.source.url, data.source.user)
+        source = open_source(data.source)
         listing = complete_hours(source, data, chosen=hours is not None)
         for split in listing.waiting:
             typer.echo(f"{split} has no {data.donefile} yet and is left out", err=True)
@@ -190,7 +190,7 @@ class PartReader:
     def __init__(self, values: Values) -> None:
         if values.features is None:
             raise AssertionError("there is nothing to read")
-        self._source = open_source(values.data.source.url, values.data.source.user)
+        self._source = open_source(values.data.source)
         self._reader = reader_of(values.data, values.features)
 
     def read(self, part: Part) -> bytes | str:

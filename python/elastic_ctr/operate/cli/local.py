@@ -362,7 +362,7 @@ def _header(values: Values) -> tuple[str, tuple[str, ...]] | None:
     data = values.data
     if values.features is None or data.is_stream or not data.source.url.startswith("file:///"):
         return None
-    with closing(open_source(data.source.url, data.source.user)) as source:
+    with closing(open_source(data.source)) as source:
         for path in complete_hours(source, data, chosen=False).files:
             with source.open(path) as stream:
                 if (names := names_of(stream, path, format_of(data), data.max_line_bytes)) is not None:

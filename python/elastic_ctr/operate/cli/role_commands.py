@@ -61,9 +61,9 @@ def master(config: ConfigFile) -> None:
         source = (
             open_stream(given.url, given.kafka.properties, given.tokens(), own=own)
             if settings.data.is_stream
-            else open_source(given.url, given.user)
+            else open_source(given)
         )
-        store = open_store(settings.store.url, user=settings.store.user, tokens=settings.auth.internal())
+        store = open_store(settings.store, tokens=settings.auth.internal())
         with naming_damage(Path(settings.master.state_dir) / LEDGER):
             return Master(settings, source=source, store=store).run(stop)
 
@@ -117,7 +117,7 @@ def pserver(config: ConfigFile) -> None:
             settings,
             host=_advertised_host(settings),
             client=MasterClient(settings.master_address, tokens),
-            store=open_store(settings.store.url, user=settings.store.user, tokens=tokens),
+            store=open_store(settings.store, tokens=tokens),
         )
         with _health_server("pserver", supervisor.status, settings.host, settings.pserver.admin_port):
             return supervisor.run(stop)
@@ -178,7 +178,7 @@ def serving(config: ConfigFile) -> None:
     settings = _settings_of(ServingFile, config, "serving")
     tokens = checked(settings.auth).internal()
     try:
-        store = open_store(settings.store.url, user=settings.store.user, tokens=tokens)
+        store = open_store(settings.store, tokens=tokens)
         run_serving(settings, store, _pod_name("serving-0"), tokens)
     except (StoreError, OSError) as failed:
         refuse(reason_of(failed))
@@ -211,7 +211,7 @@ def scoring(
             "this pod has no --order; `elastic-ctr evaluate --pods N` and `elastic-ctr predict --output DIR --pods N` create Jobs "
             "that have one"
         )
-    models = Place(settings.store.url, settings.store.user, checked(settings.auth).internal())
+    models = Place(settings.store, checked(settings.auth).internal())
     try:
         wanted = read_document(Order, order)
     except DocumentDamaged as wrong:

@@ -175,7 +175,7 @@ def _models(options: ScoringOptions, values: Values, where: Where) -> Place:
     """Return the store with the versions, with the token that a file-server needs for every change."""
     folder = (where.folder or DEFAULT_FOLDER).resolve()
     url = _url(options.store) or RunPlaces(folder, values).store_url
-    return Place(url, values.store.config.user, None if options.token_file is None else tokens_of(options.token_file))
+    return Place(values.store.config.moved(url), None if options.token_file is None else tokens_of(options.token_file))
 
 
 def _url(where: str | None) -> str | None:

@@ -144,7 +144,7 @@ def tune(
         given = load_values(values, set_file)
         _check_set_files(set_file or (), search.kept)
         networks = _networks(given, search.networks)
-        source = open_source(given.data.source.url, given.data.source.user)
+        source = open_source(given.data.source)
         hours = _hours_of(source, given, search)
         with StateLock(trial.scratch):
             folder = Scratch(trial.scratch)

@@ -118,7 +118,7 @@ class RunPlaces:
 
     @property
     def store(self) -> role_settings.StoreConfig:
-        return role_settings.StoreConfig(url=self.store_url, user=self.values.store.config.user)
+        return self.values.store.config.moved(self.store_url)
 
     def auth(self, kind: type[RoleFile]) -> Auth:
         """Return the token files that a role needs."""

@@ -62,7 +62,7 @@ class RunData:
     def learned_until(self, version: int) -> int | None:
         """Return the end of the newest split that a version has learned, in unix seconds; None if the store does not have it."""
         try:
-            return read_version(open_store(self.store.url, user=self.store.user), version).event_time_max
+            return read_version(open_store(self.store), version).event_time_max
         except (StoreError, ManifestDamaged, OSError):
             return None
 

@@ -137,7 +137,7 @@ class Session:
         self.run_folder = RunFolder(places.folder)
         self._info = places.info
         self.end_reason = "told to end"
-        self._store = open_store(places.store_url, user=places.store.user)
+        self._store = open_store(places.store)
 
     @contextmanager
     def running(self) -> Iterator["Session"]:

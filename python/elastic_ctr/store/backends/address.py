@@ -2,7 +2,7 @@
 
 import posixpath
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from elastic_ctr.store.backends.backend import Credentials, StoreError
@@ -15,38 +15,47 @@ C = TypeVar("C", bound=Credentials)
 _PORTS = {"http": 80, "https": 443}
 
 
-def lies_in(url: str, tree: str) -> bool:
-    """True if `url` is the folder `tree` or lies below it. Two names of one host are different. Raises ValueError for an invalid port."""
-    host, path = _split(url)
+class Location(Protocol):
+    """Where a store or source is, and what its kind of address needs. `user` is for HDFS."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def user(self) -> str: ...
+
+
+def lies_in(place: Location, tree: Location) -> bool:
+    """True if `place` is the folder `tree` or lies below it. Two names of one host are different. Raises ValueError for an invalid port."""
+    host, path = _split(place)
     tree_host, tree_path = _split(tree)
     return host == tree_host and path.is_relative_to(tree_path)
 
 
-def tokens_for(url: str, store: str, tokens: C | None) -> C | None:
-    """Return `tokens` if `url` lies in the release's own `store`, else None: no other server receives them."""
-    return tokens if lies_in(url, store) else None
+def tokens_for(place: Location, store: Location, tokens: C | None) -> C | None:
+    """Return `tokens` if `place` lies in the release's own `store`, else None: no other server receives them."""
+    return tokens if lies_in(place, store) else None
 
 
-def _split(url: str) -> tuple[tuple[str, str | None, int | None], PurePosixPath]:
-    parts = urlsplit(url)
+def _split(place: Location) -> tuple[tuple[str | None, ...], PurePosixPath]:
+    parts = urlsplit(place.url)
     path = unquote(parts.path)
     if parts.scheme == "file":
-        return ("file", None, None), PurePosixPath(Path(path).resolve())
+        return ("file",), PurePosixPath(Path(path).resolve())
     # hdfs:// and webhdfs:// have different ports for the same file system.
     if parts.scheme in {"hdfs", "webhdfs"}:
-        host: tuple[str, str | None, int | None] = ("hdfs", parts.hostname, None)
+        host: tuple[str | None, ...] = ("hdfs", parts.hostname)
     else:
-        host = (parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme))
+        host = (parts.scheme, parts.hostname, str(parts.port or _PORTS.get(parts.scheme)))
     return host, PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
 
 
-def open_store(
-    url: str, *, tokens: Credentials | None = None, user: str = "root", retry: RetryPolicy | None = None
-) -> Store:
-    """Return the store at an address. The tokens are for http, the user for HDFS.
+def open_store(at: Location, *, tokens: Credentials | None = None, retry: RetryPolicy | None = None) -> Store:
+    """Return the store at a location. The tokens are for http.
 
     Raises StoreError for an address of another form.
     """
+    url, user = at.url, at.user
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FileStore(Path(unquote(parts.path)))
@@ -64,11 +73,12 @@ def open_store(
     )
 
 
-def open_source(url: str, user: str, retry: RetryPolicy | None = None) -> Source:
-    """Return the source at an address. The user is for HDFS.
+def open_source(at: Location, retry: RetryPolicy | None = None) -> Source:
+    """Return the source at a location.
 
     Raises StoreError for an address of another form.
     """
+    url, user = at.url, at.user
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/") and not parts.query:
         return FileSource(Path(unquote(parts.path)))

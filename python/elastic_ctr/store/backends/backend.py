@@ -1,12 +1,18 @@
 """The errors of every store, and the calls that each backend implements."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from elastic_ctr.store.backends.retry import RetryPolicy
 
 E = TypeVar("E", bound=BaseException)
+
+Content = Callable[[], AbstractContextManager[bytes | BinaryIO]]
+"""The bytes of a file, from their beginning, as often as they have to be sent."""
 
 
 class StoreError(OSError):
@@ -69,20 +75,20 @@ class Backend(Protocol):
     def stat(self, path: str, deed: str = "looked up in") -> Stat:
         """Return the Stat of a file or folder. An error's message is "PATH cannot be `deed` STORE". Raises NotInStore."""
 
+    def walk(self, folder: str) -> list[tuple[str, Stat]]:
+        """Return the (path, Stat) of each file below a folder, in any order, [] if it is absent."""
+
     def list(self, folder: str) -> list[tuple[str, Stat]]:
         """Return the (name, Stat) of each entry, in any order. Raises NotInStore if the folder is absent or a file."""
 
     def read(self, path: str, start: int) -> AbstractContextManager[Body]:
         """Return the bytes from `start` on; a Body may begin earlier. Past the end there are no bytes. Raises NotInStore."""
 
-    def put(self, content: bytes | BinaryIO, path: str, target: str) -> None:
-        """Write a file that will be moved to `target`, and create its folders. If this raises, a partial file may remain."""
+    def create(self, content: Content, path: str, retry: "RetryPolicy") -> None:
+        """Publish a file, and create its folders. It appears whole, once, or not at all. Raises AlreadyPublished."""
 
-    def move(self, source: str, target: str, *, overwrite: bool) -> None:
-        """Rename in one step. Raises NotInStore without a source, AlreadyPublished for a target unless overwriting.
-
-        After StoreUnavailable the rename may have happened.
-        """
+    def replace(self, content: Content, path: str, retry: "RetryPolicy") -> None:
+        """Publish a file in the place of one that may be there. Readers see the old or the new one."""
 
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with its content. An absent path is no error."""

@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 from elastic_ctr.store.backends.backend import (
     AlreadyPublished,
-    Backend,
     Body,
     NotInStore,
     Stat,
     StoreError,
     StoreUnavailable,
 )
+from elastic_ctr.store.backends.renaming import RenamingBackend
 from elastic_ctr.store.backends.retry import RetryPolicy
 from elastic_ctr.store.backends.store import Store
 
@@ -48,7 +48,7 @@ class FileStore(Store):
         return self.root / self._at(path)
 
 
-class LocalFiles(Backend):
+class LocalFiles(RenamingBackend):
     """The backend for a local folder."""
 
     def __init__(self, root: Path) -> None:

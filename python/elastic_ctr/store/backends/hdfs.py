@@ -19,7 +19,6 @@ from hdfs import HdfsError, InsecureClient
 
 from elastic_ctr.store.backends.backend import (
     AlreadyPublished,
-    Backend,
     Body,
     NotInStore,
     Stat,
@@ -28,6 +27,7 @@ from elastic_ctr.store.backends.backend import (
     cause_of,
     checked_name,
 )
+from elastic_ctr.store.backends.renaming import RenamingBackend
 
 # Bytes of one block of an answer; a retry requests an incomplete block again.
 _BLOCK = 1 << 16
@@ -95,7 +95,7 @@ class _Client(InsecureClient):  # type: ignore[misc]
         return answer
 
 
-class WebHdfs(Backend):
+class WebHdfs(RenamingBackend):
     """HDFS as one user. `setting` is the section of the settings with the address and the user, for messages."""
 
     def __init__(self, url: str, user: str, setting: str) -> None:

@@ -1,14 +1,13 @@
 """The store over any backend. Whatever fails on the way, a put takes effect once and whole, or not at all."""
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from elastic_ctr.store.backends.backend import (
-    AlreadyPublished,
     Backend,
+    Content,
     FileTooLarge,
     NotInStore,
     Stat,
@@ -17,10 +16,7 @@ from elastic_ctr.store.backends.backend import (
     relative,
 )
 from elastic_ctr.store.backends.retry import RetryPolicy, resumed
-from elastic_ctr.store.backends.temporary import appearing, is_temporary, temporary_beside
-
-Content = Callable[[], AbstractContextManager[bytes | BinaryIO]]
-"""The bytes of a file, from their beginning, as often as they have to be sent."""
+from elastic_ctr.store.backends.temporary import appearing, is_temporary
 
 SMALL_FILE_LIMIT = 256 << 20
 _READ_AGAIN = 4
@@ -76,8 +72,7 @@ class Tree:
 class Store(Tree):
     """Published files are immutable: a put does not replace a file unless `overwrite` is set, as for donefiles.
 
-    A put is atomic: it writes a temporary file, then renames it. A path is relative, with slashes, and never leads out of
-    the store.
+    A put is atomic. A path is relative, with slashes, and never leads out of the store.
     """
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -91,72 +86,8 @@ class Store(Tree):
         self._publish(lambda: nullcontext(data), path, overwrite=overwrite)
 
     def _publish(self, content: Content, path: str, *, overwrite: bool) -> None:
-        target = self._at(path)
-        if not overwrite:
-            with suppress(NotInStore):
-                self._stat(path, "written to")
-                raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
-        left: list[str] = []
-        try:
-            for attempt in self._retry.attempts():
-                with attempt:
-                    # A new name for each attempt: a write that timed out may still take effect much later.
-                    temporary = temporary_beside(target)
-                    left.append(temporary)
-                    arrived = self._upload(content, temporary, target)
-                    self._move(temporary, target, arrived, overwrite=overwrite)
-                    left.remove(temporary)
-        except Exception:
-            self._sweep(left)
-            raise
-        self._sweep(left)
-
-    def _upload(self, content: Content, temporary: str, target: str) -> Stat:
-        with content() as stream:
-            self._backend.put(stream, temporary, target)
-            sent = len(stream) if isinstance(stream, bytes) else os.fstat(stream.fileno()).st_size
-        try:
-            arrived = self._stat(temporary)
-        except NotInStore as gone:
-            raise self._lost(target) from gone
-        if arrived.size != sent:
-            raise StoreUnavailable(
-                f"{target} cannot be written to {self.url}: {arrived.size} of {sent} bytes arrived; try again"
-            )
-        return arrived
-
-    def _lost(self, target: str) -> StoreUnavailable:
-        return StoreUnavailable(f"{target} cannot be written to {self.url}: the upload was lost there; try again")
-
-    def _move(self, temporary: str, target: str, arrived: Stat, *, overwrite: bool) -> None:
-        """Raises AlreadyPublished, StoreUnavailable, StoreError.
-
-        A refusal may answer a second try, here or in a library, after a first one that succeeded but whose answer was lost.
-        """
-        try:
-            self._retry.call(lambda: self._backend.move(temporary, target, overwrite=overwrite))
-        except (AlreadyPublished, NotInStore) as refused:
-            if self._has_become(temporary, target, arrived):
-                return
-            if isinstance(refused, AlreadyPublished):
-                raise
-            raise self._lost(target) from refused
-
-    def _has_become(self, temporary: str, target: str, arrived: Stat) -> bool:
-        """True if the temporary file was moved to the target: it is gone, and the target has its size and identity."""
-        if self.exists(temporary):
-            return False
-        try:
-            found = self._stat(target)
-        except NotInStore:
-            return False
-        return (found.size, found.identity) == (arrived.size, arrived.identity)
-
-    def _sweep(self, left: list[str]) -> None:
-        """Delete temporary files, with one try: a leftover disturbs no reader, and is deleted with its folder."""
-        with suppress(StoreError):
-            for temporary in left:
-                self._backend.delete(temporary)
+        publish = self._backend.replace if overwrite else self._backend.create
+        publish(content, self._at(path), self._retry)
 
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with its content. An absent path is no error."""
@@ -217,14 +148,20 @@ class Store(Tree):
         found = self._found(folder)
         return sorted(f"{name}/" if stat.folder else name for name, stat in found if not is_temporary(name))
 
-    def walk(self, folder: str) -> Iterator[str]:
-        """Yield the paths of all files below a folder, relative to the store, sorted."""
-        for name in self.list(folder):
-            path = f"{folder.rstrip('/')}/{name}"
-            if name.endswith("/"):
-                yield from self.walk(path)
-            else:
-                yield path
+    def walk(self, folder: str) -> dict[str, Stat]:
+        """Return the files below a folder by their paths in the store, sorted, {} if it is absent. Raises StoreError."""
+        at = self._at(folder)
+        found = self._retry.call(lambda: self._backend.walk(at))
+        return {path: stat for path, stat in sorted(found) if not is_temporary(path.rpartition("/")[2])}
+
+    def newest(self, folder: str) -> float:
+        """Return the Unix seconds of the newest change below a folder, 0 if it is absent. A put under way counts. Raises StoreError."""
+        at = self._at(folder)
+        if found := self._retry.call(lambda: self._backend.walk(at)):
+            return max(stat.modified_at for _, stat in found)
+        with suppress(NotInStore):
+            return self.modified_at(folder)
+        return 0.0
 
     def modified_at(self, path: str) -> float:
         """Return the Unix seconds of a file's or folder's last change. Raises NotInStore."""

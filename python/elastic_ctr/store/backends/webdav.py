@@ -16,7 +16,6 @@ import httpx
 
 from elastic_ctr.store.backends.backend import (
     AlreadyPublished,
-    Backend,
     Body,
     Credentials,
     NotInStore,
@@ -26,6 +25,7 @@ from elastic_ctr.store.backends.backend import (
     cause_of,
     checked_name,
 )
+from elastic_ctr.store.backends.renaming import RenamingBackend
 
 _SENT_AT_ONCE = 1 << 20
 # The read timeout covers the deletion of a folder with many files and the flush of a body to a slow disk, not a whole transfer.
@@ -35,7 +35,7 @@ _PASSING = {408, 425, 429, *range(500, 600)} - {501, 505}
 _CHANGES = {"PUT", "MOVE", "DELETE"}
 
 
-class WebDav(Backend):
+class WebDav(RenamingBackend):
     """The client of nginx's ngx_http_dav_module and autoindex. Thread-safe.
 
     The first token is sent only with requests that change something.

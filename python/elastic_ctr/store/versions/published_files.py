@@ -1,6 +1,5 @@
 """Published files and manifests in a store: publishing, fetching and checking them."""
 
-import contextlib
 from pathlib import Path
 from typing import TypeVar
 
@@ -113,16 +112,7 @@ def versions_in(store: Store, folder: str, ending: str) -> list[int]:
 
 def is_orphan(store: Store, folder: str, now: float) -> bool:
     """True if a folder without a manifest was abandoned: nothing in it has changed for a day. Raises StoreError."""
-    return now - newest_change(store, folder) > ORPHAN_SECONDS
-
-
-def newest_change(store: Store, folder: str) -> float:
-    """Return the newest change in a folder in Unix seconds; its own time does not reflect deeper files. Raises StoreError."""
-    newest = 0.0
-    for path in (folder, *store.walk(folder)):
-        with contextlib.suppress(NotInStore):
-            newest = max(newest, store.modified_at(path))
-    return newest
+    return now - store.newest(folder) > ORPHAN_SECONDS
 
 
 def _parsed(kind: type[R], store: Store, path: str) -> R:

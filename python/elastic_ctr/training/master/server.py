@@ -214,8 +214,9 @@ class Master:
         wanted = self._settings.model.start_from
         if url is None or url.rstrip("/") == self._store.url.rstrip("/"):
             return self._store
-        tokens = tokens_for(url, self._store.url, self._settings.auth.internal())
-        return open_store(url, user="root" if wanted is None else wanted.user, tokens=tokens)
+        own = self._settings.store
+        other = own.model_copy(update={"url": url, "user": "root" if wanted is None else wanted.user})
+        return open_store(other, tokens=tokens_for(other, own, self._settings.auth.internal()))
 
     def _copy_start(self, stop: threading.Event) -> bool:
         """Copy the checkpoint that the model starts from, if that is not done. Return False if `stop` was set before the end."""

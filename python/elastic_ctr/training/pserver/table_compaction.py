@@ -75,9 +75,8 @@ class Compactor:
 
 def _compacted(index: int, settings: PserverFile, root: Path, job: bytes) -> bytes:
     """Run `compact` in the process. Its errors become RuntimeError with the same message, because not all can be pickled."""
-    store = settings.store
     retry = RetryPolicy(_RETRY_SECONDS)
-    with closing(open_store(store.url, user=store.user, tokens=settings.auth.internal(), retry=retry)) as opened:
+    with closing(open_store(settings.store, tokens=settings.auth.internal(), retry=retry)) as opened:
         folders = Folders(root, opened, settings.model, index, settings.pservers)
         try:
             return compact(folders, opened, control.Job.FromString(job)).SerializeToString()

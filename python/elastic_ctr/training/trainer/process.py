@@ -69,9 +69,7 @@ class TrainerProcess:
         retry = RetryPolicy(_RETRY_SECONDS, give_up=self._may_go)
         given, stream = settings.data.source, settings.data.is_stream
         self._source = (
-            open_stream(given.url, given.kafka.properties, given.tokens())
-            if stream
-            else open_source(given.url, given.user, retry)
+            open_stream(given.url, given.kafka.properties, given.tokens()) if stream else open_source(given, retry)
         )
         self._store = self._open_store(retry)
         self._conversions = Conversions(settings, self._store)
@@ -152,8 +150,7 @@ class TrainerProcess:
         return True
 
     def _open_store(self, retry: RetryPolicy) -> Store:
-        store = self._settings.store
-        return open_store(store.url, user=store.user, tokens=self._settings.auth.internal(), retry=retry)
+        return open_store(self._settings.store, tokens=self._settings.auth.internal(), retry=retry)
 
     def _leave(self, reason: str = "") -> bool:
         """Leave the training, with retries. Return True if the master needs this trainer for a handover."""

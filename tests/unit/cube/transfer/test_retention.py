@@ -14,7 +14,7 @@ from elastic_ctr.cube.transfer.catalog import (
 from elastic_ctr.store.backends import FileStore, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest
-from elastic_ctr.store.versions.published_files import ORPHAN_SECONDS, newest_change, published_versions
+from elastic_ctr.store.versions.published_files import ORPHAN_SECONDS, published_versions
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_folder_without_a_manifest_goes_after_a_day_without_change(store: File
     for version in (8, 9, 10, 11):
         store.put_bytes(b"", layout.cube_file(version, "base", 0, 1))
     store.put_bytes(b"", f"{layout.CUBE}/notes/readme")
-    now = newest_change(store, layout.CUBE) + ORPHAN_SECONDS + 10
+    now = store.newest(layout.CUBE) + ORPHAN_SECONDS + 10
     fresh = store.root / layout.cube_file(9, "base", 0, 1)
     os.utime(fresh, (now, now))
 

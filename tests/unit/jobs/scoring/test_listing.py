@@ -28,7 +28,7 @@ def test_hours_are_those_that_are_complete(tmp_path: Path) -> None:
     hour(tmp_path, "20200401/00", "a", "b", "_hidden")
     hour(tmp_path, "20200401/01", "a", done=False)
     hour(tmp_path, "20200401/03")
-    source = open_source(tmp_path.as_uri(), "root")
+    source = open_source(DataSource(url=tmp_path.as_uri()))
 
     found = complete_hours(source, data_of(tmp_path), chosen=False)
     chosen = complete_hours(source, data_of(tmp_path, end="20200401/03"), chosen=True)

@@ -6,6 +6,7 @@ import pytest
 
 from credentials import tokens
 from elastic_ctr.config.data import Data
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.jobs.scoring.order import Order
 from elastic_ctr.jobs.scoring.run import Given
 from elastic_ctr.jobs.scoring.scoring_job import OutputRefused
@@ -18,7 +19,7 @@ def given(order: Order, source: str, models: str = STORE, *, tokens_given: bool 
     data = Data.model_validate({"source": {"url": source}, "path": "/logs", "start": "20200401/00", "slots": ["0"]})
     return order.given(
         data,
-        Place(models, tokens=tokens("secret")),
+        Place(StoreConfig(url=models), tokens=tokens("secret")),
         tokens_given=tokens_given,
         live=lambda: None,
         told=lambda _: None,
@@ -55,7 +56,7 @@ def test_an_output_in_a_store_among_the_hours_is_refused_for_predictions_alone()
         given(Order(deed="predict", output="scores"), "hdfs://namenode:9000", store)
     found = given(Order(deed="evaluate", output="scores/job"), "hdfs://namenode:9000", store)
 
-    assert found.folder.url == f"{store}/scores/job"
+    assert found.folder.at.url == f"{store}/scores/job"
 
 
 def test_an_output_beside_or_above_a_given_file_is_refused_and_one_below_its_folder_is_not(tmp_path: Path) -> None:
@@ -69,8 +70,8 @@ def test_an_output_beside_or_above_a_given_file_is_refused_and_one_below_its_fol
     for output in (tmp_path / "a", tmp_path):
         with pytest.raises(OutputRefused, match=r"is a folder with input in it: .*/a/lines\.txt; give one"):
             given(order(output), "hdfs://namenode:9000")
-    assert given(order(tmp_path / "a/scores"), "hdfs://namenode:9000").folder.url.endswith("/a/scores")
+    assert given(order(tmp_path / "a/scores"), "hdfs://namenode:9000").folder.at.url.endswith("/a/scores")
 
 
 def test_an_order_without_an_output_works_in_the_scratch_folder() -> None:
-    assert given(Order(deed="evaluate"), "file:///").folder.url == "file:///scratch/job"
+    assert given(Order(deed="evaluate"), "file:///").folder.at.url == "file:///scratch/job"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.config.role_files import ScoringFile
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.jobs.scoring import pod
 from elastic_ctr.jobs.scoring.order import Order
 from elastic_ctr.jobs.scoring.quality import ScoringReport, total
@@ -37,7 +38,9 @@ def score(scratch: Path, pods: int) -> None:
             "store": {"url": STORE}, "transferAddress": "transfer:8300", "scoring": {"scratchDir": str(scratch)},
         }
     )  # fmt: skip
-    pod.run_order(Order(deed="evaluate", output="scores", pods=pods), settings, Place(STORE), lambda: None)
+    pod.run_order(
+        Order(deed="evaluate", output="scores", pods=pods), settings, Place(StoreConfig(url=STORE)), lambda: None
+    )
 
 
 def test_each_pod_of_an_indexed_job_begins_with_tasks_of_its_own(

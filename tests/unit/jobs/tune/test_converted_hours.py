@@ -56,7 +56,7 @@ def values_of(folder: Path, **data: Any) -> Values:
 
 
 def read(folder: Path, values: Values, trained: list[str], validated: list[str], records: int = 10**6) -> Hours:
-    source = open_source(values.data.source.url, "")
+    source = open_source(values.data.source)
     listing = complete_hours(source, values.data, chosen=False)
     reader = HoursReader(values, source, listing, folder / "scratch", lambda *_: None)
     return reader.read(trained, validated, records)

@@ -5,13 +5,14 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from elastic_ctr.store.backends import AlreadyPublished, NotInStore, StoreUnavailable
-from elastic_ctr.store.backends.backend import Backend, Body, Stat
+from elastic_ctr.store.backends.backend import Body, Stat
+from elastic_ctr.store.backends.renaming import RenamingBackend
 
 Fault = Callable[[str], str | None]
 """Asked before each call, with its name: None, "refused" (nothing was done) or "unheard" (done, but nobody heard)."""
 
 
-class MemoryRemote(Backend):
+class MemoryRemote(RenamingBackend):
     def __init__(self, fault: Fault = lambda _: None) -> None:
         self.url = "memory://"
         self.fault = fault

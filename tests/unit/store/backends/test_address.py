@@ -5,10 +5,15 @@ from pathlib import Path
 import pytest
 
 from credentials import tokens
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends.address import lies_in, tokens_for
 
 SECRET = tokens("secret")
 STORE = "http://file-server:8080/models"
+
+
+def at(url: str) -> StoreConfig:
+    return StoreConfig().moved(url)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +30,7 @@ STORE = "http://file-server:8080/models"
     ],
 )
 def test_an_address_lies_in_a_tree(url: str, tree: str) -> None:
-    assert lies_in(url, tree)
+    assert lies_in(at(url), at(tree))
 
 
 @pytest.mark.parametrize(
@@ -39,14 +44,14 @@ def test_an_address_lies_in_a_tree(url: str, tree: str) -> None:
     ],
 )
 def test_an_address_lies_elsewhere(url: str, tree: str) -> None:
-    assert not lies_in(url, tree)
+    assert not lies_in(at(url), at(tree))
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "data")
 
-    assert lies_in((tmp_path / "link/out").as_uri(), (tmp_path / "data").as_uri())
+    assert lies_in(at((tmp_path / "link/out").as_uri()), at((tmp_path / "data").as_uri()))
 
 
 @pytest.mark.parametrize(
@@ -64,4 +69,4 @@ def test_links_are_followed(tmp_path: Path) -> None:
     ],
 )
 def test_a_token_is_sent_to_its_own_store_alone(url: str, sent: bool) -> None:
-    assert tokens_for(url, STORE, SECRET) == (SECRET if sent else None)
+    assert tokens_for(at(url), at(STORE), SECRET) == (SECRET if sent else None)

@@ -210,3 +210,22 @@ def test_a_link_that_leads_nowhere_hides_nothing_beside_it(store: FileStore, tar
     (store.root / "folder/link").symlink_to(target)
 
     assert store.list("folder") == ["file"]
+
+
+def test_the_newest_change_is_that_of_the_newest_file_at_any_depth_and_a_put_under_way_counts(store: FileStore) -> None:
+    for second, path in ((1_000, "x/a"), (3_000, "x/c/d"), (2_000, "x/e")):
+        store.put_bytes(b"", path)
+        os.utime(store.root / path, (second, second))
+
+    assert store.newest("x") == 3_000
+    (store.root / "x" / ".part-unfinished").touch()
+    os.utime(store.root / "x" / ".part-unfinished", (4_000, 4_000))
+    assert store.newest("x") == 4_000
+    assert store.newest("nowhere") == 0
+
+
+def test_an_empty_folder_is_as_old_as_itself(store: FileStore) -> None:
+    (store.root / "x").mkdir(parents=True)
+    os.utime(store.root / "x", (5_000, 5_000))
+
+    assert store.newest("x") == 5_000

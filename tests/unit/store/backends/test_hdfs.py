@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import requests
 
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import (
     AlreadyPublished,
     NotInStore,
@@ -59,7 +60,7 @@ def file(**changes: object) -> Answer:
 @contextmanager
 def store_at(*servers: Server, user: str = "alice", seconds: float = 0.0) -> Iterator[Store]:
     doors = ",".join(server.address for server in servers)
-    store = open_store(f"webhdfs://{doors}/root", user=user, retry=RetryPolicy(seconds))
+    store = open_store(StoreConfig(url=f"webhdfs://{doors}/root", user=user), retry=RetryPolicy(seconds))
     try:
         yield store
     finally:
@@ -222,7 +223,7 @@ def test_a_datanode_that_is_not_known_here_is_named_with_the_way_out(saying: Say
 
 
 def test_an_unknown_host_is_one_sentence_at_once() -> None:
-    store = open_store("hdfs://nn.invalid:9000", retry=RetryPolicy(30))
+    store = open_store(StoreConfig(url="hdfs://nn.invalid:9000"), retry=RetryPolicy(30))
 
     with pytest.raises(StoreError, match=r"no host nn\.invalid is known here; is store\.config\.url right"):
         store.list("a")

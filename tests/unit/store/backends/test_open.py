@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from credentials import tokens
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import FileStore, Store, StoreError, open_store
 from elastic_ctr.store.backends.hdfs import WebHdfs
 from elastic_ctr.store.backends.webdav import WebDav
@@ -11,7 +12,7 @@ from elastic_ctr.store.backends.webdav import WebDav
 def test_a_folder_is_a_store(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
 
-    store = open_store(f"file://{tmp_path}/with%20space")
+    store = open_store(StoreConfig(url=f"file://{tmp_path}/with%20space"))
 
     assert isinstance(store, FileStore)
     assert isinstance(store, Store)
@@ -21,7 +22,7 @@ def test_a_folder_is_a_store(tmp_path: Path) -> None:
 def test_a_store_is_found_again_by_its_own_address(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "100% sure")
 
-    again = open_store(store.url)
+    again = open_store(StoreConfig(url=store.url))
 
     assert isinstance(again, FileStore)
     assert again.root == store.root
@@ -38,7 +39,7 @@ def test_a_store_is_found_again_by_its_own_address(tmp_path: Path) -> None:
     ],
 )
 def test_a_distant_store_is_opened_without_asking_it_anything(url: str, kind: type) -> None:
-    store = open_store(url, tokens=tokens("secret"), user="alice")
+    store = open_store(StoreConfig(url=url, user="alice"), tokens=tokens("secret"))
 
     assert isinstance(store._backend, kind)
     assert isinstance(store, Store)
@@ -52,4 +53,4 @@ def test_a_distant_store_is_opened_without_asking_it_anything(url: str, kind: ty
 )
 def test_an_address_that_is_no_store_is_refused_with_the_way_out(url: str) -> None:
     with pytest.raises(StoreError, match="is not understood; give file:///a/folder"):
-        open_store(url)
+        open_store(StoreConfig().moved(url))

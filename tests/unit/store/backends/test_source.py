@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_ctr.config.data import DataSource
 from elastic_ctr.store.backends import NotInStore, StoreError, open_source
 from elastic_ctr.store.backends.hdfs import WebHdfs
 from elastic_ctr.store.backends.source import FileSource, Source
@@ -67,13 +68,13 @@ def test_an_address_of_a_folder_gives_a_source(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "x").touch()
 
-    found: Source = open_source(f"file://{str(folder).replace(' ', '%20')}", "root")
+    found: Source = open_source(DataSource(url=f"file://{str(folder).replace(' ', '%20')}"))
 
     assert found.list("/") == [("x", 0)]
 
 
 def test_an_address_of_hdfs_gives_a_source_without_asking_it_anything() -> None:
-    found = open_source("hdfs://namenode:9000", "alice")
+    found = open_source(DataSource(url="hdfs://namenode:9000", user="alice"))
 
     assert isinstance(found._backend, WebHdfs)
     found.close()
@@ -81,7 +82,7 @@ def test_an_address_of_hdfs_gives_a_source_without_asking_it_anything() -> None:
 
 def test_an_address_of_an_unknown_scheme_is_refused_with_the_way_out() -> None:
     with pytest.raises(StoreError, match=r"data\.source\.url 'ftp://x' is not understood; give file:///a/folder"):
-        open_source("ftp://x", "root")
+        open_source(DataSource(url="file:///").moved("ftp://x"))
 
 
 def test_a_fingerprint_differs_once_a_file_of_the_folder_was_changed(source: FileSource) -> None:

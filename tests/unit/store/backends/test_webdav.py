@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from credentials import tokens
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import NotInStore, RetryPolicy, StoreError, StoreUnavailable, open_store
 from store.backends.answering import Answer, Asked, answering
 
@@ -23,7 +24,9 @@ class World:
         self.asked = server.asked
         self.url = f"http://{server.address}"
         self.store = open_store(
-            self.url + folder, tokens=None if token is None else tokens(token), retry=RetryPolicy(seconds)
+            StoreConfig().moved(self.url + folder),
+            tokens=None if token is None else tokens(token),
+            retry=RetryPolicy(seconds),
         )
 
     def end(self) -> None:
@@ -214,7 +217,7 @@ def test_a_redirect_elsewhere_is_not_followed(world: Making, ask: str) -> None:
 
 
 def test_an_unknown_host_is_one_sentence_at_once() -> None:
-    store = open_store("http://file-server.invalid:8080", retry=RetryPolicy(30))
+    store = open_store(StoreConfig(url="http://file-server.invalid:8080"), retry=RetryPolicy(30))
 
     with pytest.raises(StoreError, match=r"no host file-server\.invalid is known here; is store\.config\.url right"):
         store.list("a")
@@ -224,7 +227,7 @@ def test_an_unknown_host_is_one_sentence_at_once() -> None:
 def test_a_server_that_is_away_is_named_with_what_the_system_says() -> None:
     with answering(lambda _: Answer(200)) as server:
         pass
-    store = open_store(f"http://{server.address}", retry=RetryPolicy(0))
+    store = open_store(StoreConfig(url=f"http://{server.address}"), retry=RetryPolicy(0))
 
     with pytest.raises(StoreUnavailable, match=r"does not answer \(.*Connection refused\)") as away:
         store.put_bytes(b"", "a/b")
@@ -236,7 +239,7 @@ def test_a_server_that_is_away_is_named_with_what_the_system_says() -> None:
 @pytest.mark.parametrize("url", ["http://user:pass@file-server", "http://file-server?x=1", "http://file-server#x"])
 def test_an_address_with_a_password_query_or_fragment_is_refused(url: str) -> None:
     with pytest.raises(StoreError, match=r"a token belongs into the file that auth\.internalFile") as refused:
-        open_store(url)
+        open_store(StoreConfig().moved(url))
 
     assert "pass" not in str(refused.value)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import Store, open_store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.safeguards import Hold, is_gone, is_resumed, newest_hold, write_hold, write_resumption
@@ -11,7 +12,7 @@ from elastic_ctr.store.versions.safeguards import Hold, is_gone, is_resumed, new
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return open_store(f"file://{tmp_path}")
+    return open_store(StoreConfig(url=f"file://{tmp_path}"))
 
 
 def hold(number: int, suspects: tuple[int, int] | None = (5, 7)) -> Hold:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from elastic_ctr.store.backends import NotInStore, Store, StoreError
+from elastic_ctr.store.backends.backend import Stat
 from elastic_ctr.store.versions.manifest import ManifestDamaged
 from elastic_ctr.store.versions.published_files import published_versions, read_checkpoint
 from elastic_ctr.store.versions.safeguards import read_refusals
@@ -93,6 +94,11 @@ class StoreQueries:
 def _is_whole(store: Store, checkpoint: str) -> bool:
     """True if all files exist with the right size; a pserver that fetches them verifies their digests."""
     try:
-        return all(store.size(each.path) == each.bytes for each in read_checkpoint(store, checkpoint).files)
+        wanted = {each.path: each.bytes for each in read_checkpoint(store, checkpoint).files}
     except (NotInStore, ManifestDamaged):
         return False
+    # One list of each folder: a checkpoint has as many files as partitions.
+    there: dict[str, Stat] = {}
+    for folder in {path.rpartition("/")[0] for path in wanted}:
+        there.update(store.walk(folder))
+    return all(path in there and there[path].size == size for path, size in wanted.items())
