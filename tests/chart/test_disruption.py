@@ -1,13 +1,14 @@
 """Evictions, autoscaling and upgrades: what a cluster may take away, and who says how many there are."""
 
 import base64
+import re
 from typing import Any
 
 import pytest
 
 from chart.api_server import install
 from chart.cases import CLICKS_BY_HTTP
-from chart.rendering import EXAMPLES, Refused, Renderer, on_top_of_smallest, read
+from chart.rendering import EXAMPLES, ROOT, Refused, Renderer, merged, on_top_of_smallest, read
 from elastic_ctr.runtime.auth import tokens_in
 
 AUTOSCALED = {"autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 6}}
@@ -169,13 +170,63 @@ def test_a_secret_with_the_one_token_of_an_earlier_release_is_refused_naming_its
     assert install(objects=[whole], auth={"existingSecret": "mine"}).all("Secret") == []
 
 
-def test_volumes_go_with_their_release_unless_the_values_keep_them(render: Renderer) -> None:
-    def retention(**values: Any) -> set[str]:
-        return {each["whenDeleted"] for each in policies(render, **values).values()}
+INTAKE_AND_TRACKING: dict[str, Any] = {**CLICKS_BY_HTTP, "tracking": {"enabled": True}}
 
-    keep = {name: {"persistence": {"keep": True}} for name in ("master", "cubeTransfer", "fileServer")}
-    assert retention() == {"Delete"}
-    assert retention(**keep) == {"Retain"}
+
+def test_claims_outlive_their_release_unless_the_values_say_otherwise(render: Renderer) -> None:
+    def retention(**values: Any) -> set[str]:
+        rendered = render(**merged(INTAKE_AND_TRACKING, values))
+        kept = rendered.one("PersistentVolumeClaim").annotations.get("helm.sh/resource-policy") == "keep"
+        own = {each["whenDeleted"] for each in policies(render, **merged(INTAKE_AND_TRACKING, values)).values()}
+        return own | {"Retain" if kept else "Delete"}
+
+    blocks = ("master", "cubeTransfer", "fileServer", "intake", "tracking")
+    assert retention() == {"Retain"}
+    assert retention(**{name: {"persistence": {"keep": False}} for name in blocks}) == {"Delete"}
+
+
+def test_the_notes_name_what_an_uninstall_deletes_and_a_pod_loses(render: Renderer) -> None:
+    def noted(**persistence: Any) -> list[str]:
+        values: dict[str, Any] = {name: {"persistence": persistence} for name in ("master", "fileServer")}
+        notes = render(**values).notes
+        return [each for each in notes.splitlines() if "persistence" in each]
+
+    assert noted() == []
+    assert noted(keep=False) == [
+        "NOTE: model versions are deleted with this release (`helm uninstall`): set fileServer.persistence.keep=true to keep them.",
+        "NOTE: the records of the ledger are deleted with this release (`helm uninstall`): set master.persistence.keep=true to keep them.",
+    ]
+    assert ["lost with the pod" in each for each in noted(enabled=False)] == [True, True]
+
+
+def test_a_reinstall_takes_up_the_secret_and_the_claim_that_an_uninstall_left() -> None:
+    secret = secret_in_cluster("ctr-auth", internal="release a", operate="release b", clicks="release c")
+    claim = found_in_cluster("v1", "PersistentVolumeClaim", "ctr-tracking")
+
+    again = install(objects=[secret, claim], tracking={"enabled": True})
+
+    assert again.one("Secret").annotations["helm.sh/resource-policy"] == "keep"
+    assert rights_of(again.one("Secret").raw)["clicks"] == [("release", "c")]
+    del claim["metadata"]["annotations"]
+    with pytest.raises(Refused, match="cannot be imported into the current release"):
+        install(objects=[claim], tracking={"enabled": True})
+
+
+def test_the_command_that_deletes_the_data_selects_all_that_an_uninstall_leaves() -> None:
+    page = (ROOT / "docs" / "operations" / "uninstall.md").read_text()
+    kinds, selector = re.findall(r"^kubectl delete (\S+) --selector (\S+) --namespace ctr$", page, re.MULTILINE)[0]
+    wanted = dict(each.split("=") for each in selector.split(","))
+    rendered = install(**INTAKE_AND_TRACKING)
+
+    left = [each.labels for kind in ("Secret", "PersistentVolumeClaim") for each in rendered.all(kind)]
+    left += [
+        claim["metadata"]["labels"]
+        for each in rendered.all("StatefulSet")
+        for claim in each.spec.get("volumeClaimTemplates", [])
+    ]
+    assert kinds == "pvc,secret"
+    assert len(left) == 6
+    assert [labels for labels in left if not wanted.items() <= labels.items()] == []
 
 
 def test_scaling_down_deletes_the_volume_of_a_replica_of_cube_and_retains_every_other(render: Renderer) -> None:

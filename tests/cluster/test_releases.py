@@ -46,7 +46,6 @@ def trained(kube: Kube, hadoop: Hadoop, laptop: Laptop, installed: Release, base
     changes = {
         "data": {key: laptop.data[key] for key in ("start", "end", "slots")},
         "serving": {"service": {"type": "ClusterIP", "nodePort": None}},
-        "fileServer": {"persistence": {"keep": True}},
     }
     kube.namespace(NAMESPACE, RESTRICTED)
     other = Release(kube, "ctr", NAMESPACE, BUILD / "values")
@@ -86,9 +85,31 @@ def test_a_second_release_trains_to_its_end_and_goes_without_a_trace_in_the_firs
 
     tell(passes=len(trained.status["passes"]), job=job, left=sorted(left))
     assert not mine[installed.namespace] & mine[other.namespace]
-    assert left == {("PersistentVolumeClaim", "data-ctr-file-server-0")}
+    claims = {"data-ctr-file-server-0", "state-ctr-cube-transfer-0", "state-ctr-master-0"}
+    assert left == {("Secret", "ctr-auth"), *(("PersistentVolumeClaim", name) for name in claims)}
     assert _pods(installed) == trained.before
     assert installed.document().live == trained.live
+
+
+@pytest.mark.timeout(600)
+def test_a_reinstall_answers_with_the_last_version_and_trains_no_hour_again(
+    trained: Trained, kube: Kube, tell: Callable[..., None]
+) -> None:
+    other = trained.release
+    newest = max(each["version"] for each in trained.status["passes"])
+    before = other.values
+    if other.status() is not None:
+        other.uninstall()
+    eventually("all but what is kept has gone", lambda: _left(kube), 180)
+
+    other.upgrade(before)
+    other.wait_live()
+    status, _ = other.wait_trained(HOURS[-1])
+
+    tell(live=other.document().live, passes=len(status["passes"]))
+    assert other.document().live == newest
+    assert [each["version"] for each in status["passes"]] == [each["version"] for each in trained.status["passes"]]
+    ledger_adds_up(status)
 
 
 def _completed(release: Release) -> str | None:

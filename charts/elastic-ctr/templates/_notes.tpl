@@ -2,10 +2,18 @@
 {{- define "elastic-ctr.notes.warnings" -}}
 {{- $values := .Values }}
 {{- include "elastic-ctr.notes.training" . }}
-{{- if and $values.fileServer.enabled (not (and $values.fileServer.persistence.enabled $values.fileServer.persistence.keep)) (not $values.fileServer.persistence.existingClaim) }}
+{{- range $name, $what := dict "fileServer" "model versions" "master" "the records of the ledger" }}
+{{- $block := get $values $name }}
+{{- $runs := ternary $block.enabled $values.training.enabled (eq $name "fileServer") }}
+{{- if and $runs (not $block.persistence.existingClaim) }}
+{{- if not $block.persistence.enabled }}
 
-NOTE: model versions are deleted with {{ $values.fileServer.persistence.enabled | ternary "this release (`helm uninstall`)" "the file-server's pod, which has no volume" }}. To keep them
-set fileServer.persistence.enabled=true and fileServer.persistence.keep=true.
+NOTE: {{ $what }} are lost with the pod, which has no volume: set {{ $name }}.persistence.enabled=true to keep them.
+{{- else if not $block.persistence.keep }}
+
+NOTE: {{ $what }} are deleted with this release (`helm uninstall`): set {{ $name }}.persistence.keep=true to keep them.
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if not $values.networkPolicy.enabled }}
 
