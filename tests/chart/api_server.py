@@ -39,6 +39,8 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     VOLCANO: {"Job": "jobs"},
     PROMETHEUS: {"ServiceMonitor": "servicemonitors", "PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
 }
+# In every namespace.
+ROOT_CA = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt", "namespace": "ads"}}
 _CLUSTER_WIDE = {"Namespace", "PriorityClass", "CustomResourceDefinition"}
 
 
@@ -133,6 +135,7 @@ def _serving(answers: Mapping[str, Any]) -> Iterator[str]:
 def install(
     *,
     objects: Iterable[Mapping[str, Any]] = (),
+    in_every_namespace: Iterable[Mapping[str, Any]] = (ROOT_CA,),
     without: Iterable[str] = (),
     version: str = "1.34.3",
     below: Values = SMALLEST,
@@ -142,7 +145,7 @@ def install(
     """What `helm install ctr --namespace ads` would send to a cluster that holds `objects`, and knows every group but
     `without`. Raises Refused."""
     groups = [each for each in KINDS if each not in without]
-    with _serving(_answers(groups, objects, version)) as address:
+    with _serving(_answers(groups, [*in_every_namespace, *objects], version)) as address:
         cluster = {
             "apiVersion": "v1",
             "kind": "Config",

@@ -25,6 +25,8 @@ SMALLEST: Values = {
         "slots": ["0", "1", "2", "3"],
     }
 }
+# What a rendering without a cluster needs, too.
+TOKENS: Values = {"auth": {"existingSecret": "ctr-auth"}}
 # The same in C, where PyYAML was built with it: most of the time goes into reading what was rendered.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -251,8 +253,8 @@ class Renderer:
         upgrade: bool = False,
         **values: Any,
     ) -> Rendered:
-        """`values` laid over `below`. Raises Refused."""
-        given = merged(below, values)
+        """`values` laid over `below`, and both over TOKENS. Raises Refused."""
+        given = merged(TOKENS, merged(below, values))
         key = json.dumps([given, release, namespace, upgrade])
         if key not in self._done:
             try:

@@ -2,6 +2,7 @@
 
 import base64
 import re
+import subprocess
 from typing import Any
 
 import pytest
@@ -138,6 +139,37 @@ def test_new_tokens_are_long_and_never_the_same() -> None:
     assert [each.keys() for each in made] == [{"clicks", "operate", "internal"}] * 2
     assert all(len(word) >= 32 for word in words)
     assert len(set(words)) == 6
+
+
+def test_a_rendering_without_a_cluster_is_refused_with_the_command_that_makes_the_tokens(render: Renderer) -> None:
+    refusal = render.refusal(auth={"existingSecret": ""})
+    command = re.findall(r" by (kubectl create secret .*)", refusal)[0]
+
+    # A shell takes the quotes away; openssl prints other digits each time.
+    stand_ins = "kubectl() { printf '%s\\0' \"$@\"; }; openssl() { echo $#abc; }"
+    made = subprocess.run(["bash", "-c", f"{stand_ins}; {command}"], capture_output=True, text=True, check=True)
+
+    assert "auth.existingSecret is empty, and Helm renders without looking into a cluster" in refusal
+    words, pairs = made.stdout.split("\0")[:-1], "--from-literal="
+    assert [each for each in words if not each.startswith(pairs)] == [
+        "create", "secret", "generic", "ctr-tokens", "--namespace", "ads",
+    ]  # fmt: skip
+    texts = dict(each.removeprefix(pairs).split("=", 1) for each in words if each.startswith(pairs))
+    assert {right: tokens_in(text.encode(), right) for right, text in texts.items()} == {
+        "clicks": (("web", "3abc"),), "operate": (("ops", "3abc"),), "internal": (("release", "3abc"),),
+    }  # fmt: skip
+
+
+def test_an_install_into_a_namespace_that_it_creates_makes_tokens() -> None:
+    default = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
+
+    assert install(in_every_namespace=[default]).one("Secret").name == "ctr-auth"
+
+
+def test_kinds_of_a_cluster_without_its_objects_make_no_tokens() -> None:
+    """Argo CD gives Helm the kinds of the cluster, and looks nothing up."""
+    with pytest.raises(Refused, match=r"auth\.existingSecret is empty"):
+        install(in_every_namespace=[])
 
 
 def test_the_one_token_of_an_earlier_release_goes_on_between_roles_and_for_clicks() -> None:

@@ -10,7 +10,7 @@ import helm_python
 import pytest
 import yaml
 
-from chart.rendering import CHART, EXAMPLES, SMALLEST, Renderer, on_top_of_smallest, read
+from chart.rendering import CHART, EXAMPLES, SMALLEST, TOKENS, Renderer, on_top_of_smallest, read
 from needs import needs
 
 FILES = [CHART / "values.yaml", *EXAMPLES]
@@ -30,7 +30,7 @@ def binary(major: int) -> str:
 
 
 def template(helm: str, values: Path, *more: str) -> str:
-    """The objects' texts, but for the Secret, whose token is new each time, and blank lines between them."""
+    """The objects' texts, without blank lines between them."""
     found = subprocess.run(
         [
             helm,
@@ -43,6 +43,8 @@ def template(helm: str, values: Path, *more: str) -> str:
             "1.34.3",
             "-f",
             str(values),
+            "--set",
+            "auth.existingSecret=ctr-auth",
             *more,
         ],
         capture_output=True,
@@ -50,8 +52,7 @@ def template(helm: str, values: Path, *more: str) -> str:
         check=False,
     )
     assert found.returncode == 0, found.stderr
-    objects = [part.strip() for part in f"\n{found.stdout}".split("\n---\n")]
-    return "\n---\n".join(part for part in objects if "\nkind: Secret\n" not in part)
+    return "\n---\n".join(part.strip() for part in f"\n{found.stdout}".split("\n---\n"))
 
 
 @pytest.mark.parametrize("example", [None, *EXAMPLES], ids=lambda file: file.stem if file else "default")
@@ -68,7 +69,7 @@ def test_the_program_renders_what_the_library_renders(tmp_path: Path, render: Re
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(SMALLEST))
     documents = [each for each in yaml.safe_load_all(template(binary(major), values)) if each]
-    own = [each.raw for each in render().objects if each.kind != "Secret"]
+    own = [each.raw for each in render().objects]
 
     def sorted_by_name(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return sorted(objects, key=lambda each: (each["kind"], each["metadata"]["name"]))
@@ -126,6 +127,18 @@ def test_both_helms_refuse_alike(tmp_path: Path, major: int) -> None:
         assert expected in found.stderr
 
 
+@pytest.mark.parametrize("major", [3, 4])
+def test_helm_template_needs_a_secret_by_name(tmp_path: Path, major: int) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(SMALLEST))
+
+    command = [binary(major), "template", "ctr", str(CHART), "-f", str(values), "--api-versions", "v1/Pod"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert found.returncode != 0
+    assert "auth.existingSecret is empty, and Helm renders without looking into a cluster" in found.stderr
+
+
 @pytest.mark.parametrize("example", [None, *EXAMPLES], ids=lambda file: file.stem if file else "default")
 def test_lint_has_nothing_to_say(example: Path | None) -> None:
     values = on_top_of_smallest(read(example) if example else {})
@@ -139,8 +152,8 @@ def test_lint_has_nothing_to_say(example: Path | None) -> None:
 def test_a_package_renders_as_the_folder_does(tmp_path: Path, render: Renderer) -> None:
     packed = Renderer(Path(helm_python.package(CHART, destination=tmp_path)))
     try:
-        own = [each.raw for each in render().objects if each.kind != "Secret"]
-        assert [each.raw for each in packed().objects if each.kind != "Secret"] == own
+        own = [each.raw for each in render().objects]
+        assert [each.raw for each in packed().objects] == own
     finally:
         packed.close()
 
@@ -177,7 +190,10 @@ def parent(tmp_path: Path) -> Path:
 
 
 def below_another_chart(parent: Path, **values: Any) -> dict[str, str]:
-    given = {"global": {"team": "shop", "imageRegistry": "mirror.example.org"}, "elastic-ctr": {**SMALLEST, **values}}
+    given = {
+        "global": {"team": "shop", "imageRegistry": "mirror.example.org"},
+        "elastic-ctr": {**SMALLEST, **TOKENS, **values},
+    }
     with helm_python.Chart.load(parent) as chart:
         return chart.render(given, name="shop", namespace="ads")
 

@@ -20,10 +20,6 @@ NOTE: {{ $what }} are deleted with this release (`helm uninstall`): set {{ $name
 NOTE: networkPolicy.enabled=false: every pod of the cluster can reach all ports of this release. Pservers take no byte before the peer has
 proved the release's secret; {{ if $values.training.tls.existingSecret }}their connections are encrypted{{ else }}who can read or change traffic between pods can still do so with theirs (training.tls){{ end }}.
 {{- end }}
-{{- if and (not (include "elastic-ctr.live" .)) (not $values.auth.existingSecret) }}
-
-NOTE: rendered without a cluster, so the tokens are new. Set auth.existingSecret if you apply rendered manifests.
-{{- end }}
 {{- end }}
 
 {{/* Warns when an upgrade begins another training; the master's ConfigMap in the cluster names the previous one */}}

@@ -62,6 +62,13 @@ auth.existingSecret {{ $name }} has no key {{ join " and no key " $absent }}: th
 {{- end }}
 {{- end }}
 
+{{/* New tokens in each rendering would be new pods' and no client's. */}}
+{{- define "elastic-ctr.validate.tokens" -}}
+{{- if not (or .Values.auth.existingSecret (include "elastic-ctr.looksUp" .)) -}}
+auth.existingSecret is empty, and Helm renders without looking into a cluster (helm template, Argo CD, --dry-run=client), so each rendering would have other tokens: use helm install or --dry-run=server, or set auth.existingSecret to ctr-tokens and make that Secret by kubectl create secret generic ctr-tokens --namespace {{ .Release.Namespace }} --from-literal=clicks="web $(openssl rand -hex 24)" --from-literal=operate="ops $(openssl rand -hex 24)" --from-literal=internal="release $(openssl rand -hex 24)"
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.network" -}}
 {{- $network := .Values.model.network }}
 {{- if and (kindIs "map" $network) (hasKey $network "file") -}}
