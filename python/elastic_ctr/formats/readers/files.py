@@ -9,6 +9,7 @@ from typing import BinaryIO
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
 from elastic_ctr.formats.line import MAX_LINE_BYTES
 from elastic_ctr.formats.readers.batches import Format, RowBatch, Wanted
+from elastic_ctr.formats.readers.partitions import partition_values, with_partitions
 
 _HEADER_CHUNK = 64 << 10
 
@@ -22,7 +23,7 @@ def rows_in_range(
     end: int | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Iterator[RowBatch]:
-    """Yield the rows of a file in [start, end), in batches of at most 2,048 rows.
+    """Yield the rows of a file in [start, end), in batches of at most 2,048 rows. Columns in its path come from there (`partitions`).
 
     For any cut points, every row is in exactly one range: a line in the range of its first byte, a row of a Parquet file in
     that of the first data byte of its row group. Memory is bounded by a few batches for files of any size.
@@ -41,25 +42,40 @@ def rows_in_range(
         DamagedFile: the file is cut off.
         ValueError: `start` is not 0 and the file is compressed.
     """
-    if format.kind == "parquet":
+
+    def read(rest: Wanted) -> Iterator[RowBatch]:
+        return _rows(stream, path, format, rest, start, end, max_line_bytes)
+
+    return with_partitions(path, wanted, read)
+
+
+def _rows(
+    stream: BinaryIO, path: str, form: Format, wanted: Wanted, start: int, end: int | None, max_line_bytes: int
+) -> Iterator[RowBatch]:
+    if form.kind == "parquet":
         from elastic_ctr.formats.readers.parquet import rows_of_parquet
 
         return rows_of_parquet(stream, path, wanted, start, end, max_line_bytes)
-    if format.kind == "reader":
+    if form.kind == "reader":
         from elastic_ctr.formats.readers.own_reader import rows_of_reader
 
-        return rows_of_reader(format.reader, stream, path, wanted, start, end, max_line_bytes)
-    if format.kind == "jsonl":
+        return rows_of_reader(form.reader, stream, path, wanted, start, end, max_line_bytes)
+    if form.kind == "jsonl":
         from elastic_ctr.formats.readers.jsonl import rows_of_json_lines
 
         return rows_of_json_lines(stream, path, wanted, start, end, max_line_bytes)
     from elastic_ctr.formats.readers.text import rows_of_text
 
-    return rows_of_text(stream, path, format, wanted, start, end, max_line_bytes)
+    return rows_of_text(stream, path, form, wanted, start, end, max_line_bytes)
 
 
 def names_of(stream: BinaryIO, path: str, form: Format, max_line_bytes: int) -> tuple[str, ...] | None:
-    """Return the columns' names; None for an empty file or a format without header. Raises ColumnsRefused, DamagedFile, ValueError."""
+    """Return the columns' names, with those in the path; None for an empty file or a format without header. Raises ColumnsRefused, DamagedFile, ValueError."""
+    names = _names(stream, path, form, max_line_bytes)
+    return None if names is None else tuple(dict.fromkeys([*names, *partition_values(path)]))
+
+
+def _names(stream: BinaryIO, path: str, form: Format, max_line_bytes: int) -> tuple[str, ...] | None:
     if form.columns is not None or form.kind not in {"csv", "tsv", "parquet"}:
         return form.columns
     if form.kind == "parquet":

@@ -4,14 +4,31 @@ import hashlib
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
-from elastic_ctr.store.backends.backend import NotInStore, StoreError, relative
+from elastic_ctr.store.backends.backend import NotInStore, Stat, StoreError, relative
 from elastic_ctr.store.backends.file import LocalFiles
 from elastic_ctr.store.backends.retry import RetryPolicy
 from elastic_ctr.store.backends.store import Reading, Tree
 
 _BUFFER = 1 << 20
+
+
+class FolderListing(NamedTuple):
+    """The files of a folder.
+
+    `files` are (path below the folder, bytes), sorted. `fingerprint` changes if a file is added, removed or written. `changed_at` is the
+    newest time of change of an entry, in Unix seconds; 0 without an entry.
+    """
+
+    files: list[tuple[str, int]]
+    fingerprint: str
+    changed_at: float
+
+
+def is_partition(name: str) -> bool:
+    """True if a folder's name is `key=value`, as those of Hive's partitions."""
+    return "=" in name[1:] and not name.startswith((".", "_"))
 
 
 class Source(Tree):
@@ -20,20 +37,40 @@ class Source(Tree):
     def _at(self, path: str) -> str:
         return relative(path.strip("/") or ".")
 
-    def _files(self, folder: str) -> list[tuple[str, int, float]]:
-        return sorted((name, stat.size, stat.modified_at) for name, stat in self._found(folder) if not stat.folder)
-
     def folders(self, folder: str) -> list[str]:
         """Return the sorted names of the folders directly in a folder, [] if it is absent. Raises StoreError."""
         return sorted(name for name, stat in self._found(folder) if stat.folder)
 
     def list(self, folder: str) -> list[tuple[str, int]]:
-        """Return (name, bytes) of the files directly in a folder, sorted by name, [] if it is absent. Raises StoreError."""
-        return [(name, size) for name, size, _ in self._files(folder)]
+        """Return the files of `listing`. Raises StoreError."""
+        return self.listing(folder).files
 
     def fingerprint(self, folder: str) -> str:
-        """Return a digest that changes if a file directly in a folder is added, removed or written. Raises StoreError."""
-        return hashlib.sha256(repr(self._files(folder)).encode()).hexdigest()
+        """Return the fingerprint of `listing`. Raises StoreError."""
+        return self.listing(folder).fingerprint
+
+    def listing(self, folder: str) -> FolderListing:
+        """List a folder and those below it that are partitions, `key=value`. An absent folder is empty. Raises StoreError."""
+        files: list[tuple[str, Stat]] = []
+        changed_at, folders = 0.0, [""]
+        while folders:
+            below = folders.pop()
+            for name, stat in self._found(f"{folder.strip('/')}/{below}".strip("/") or "."):
+                changed_at = max(changed_at, stat.modified_at)
+                if not stat.folder:
+                    files.append((f"{below}{name}", stat))
+                elif is_partition(name):
+                    folders.append(f"{below}{name}/")
+        found = sorted((name, stat.size, stat.modified_at) for name, stat in files)
+        digest = hashlib.sha256(repr(found).encode()).hexdigest()
+        return FolderListing([(name, size) for name, size, _ in found], digest, changed_at)
+
+    def changed_at(self, folder: str) -> float:
+        """Return the Unix seconds at which an entry of a folder was added or removed, 0 if it is absent. Raises StoreError."""
+        try:
+            return self._stat(folder).modified_at
+        except NotInStore:
+            return 0.0
 
     def open(self, path: str, start: int = 0) -> BinaryIO:
         """Return a stream from byte `start` on. Raises NotInStore, StoreError."""
