@@ -63,6 +63,13 @@ REFUSED: dict[str, Case] = {
     "two containers at one port": (SMALLEST, "cube: {config: {port: 8601}}"),
     "a folder of a pod": (SMALLEST, "trainer: {config: {scratchDir: /a}}"),
     "more replicas than there are": (SMALLEST, "cubeTransfer: {config: {minReadyReplicas: 2}}"),
+    "a path without the hour": (SMALLEST, "data: {path: '/dt={time:%Y-%m-%d}'}"),
+    "a path without the minute": (SMALLEST, "data: {path: '/{time:%Y%m%d%H}', splitInterval: 15}"),
+    "a path without the day": (SMALLEST, "data: {path: '/{time:%Y%m%H}'}"),
+    "a path without the year": (SMALLEST, "data: {path: '/%Y/{time:%j%H}'}"),
+    "a path with another code": (SMALLEST, "data: {path: '/{time:%Y%B%d}', splitInterval: 1440}"),
+    "a path with other braces": (SMALLEST, "data: {path: '/{time:%Y%m%d%H}/{country}'}"),
+    "a path with half a brace": (SMALLEST, "data: {path: '/{time:%Y%m%d%H'}"),
     "no end": (SMALLEST, "data: {sleepSeconds: .inf}"),
 }
 TAKEN: dict[str, Case] = {
@@ -71,6 +78,9 @@ TAKEN: dict[str, Case] = {
     "no block of the laptop's": (SMALLEST, "local:\n"),
     "minutes of an hour": (ROWS, "features: {user: {type: categorical, vocabulary: [10:30, 2020-01-01, '7']}}"),
     "a whole number with a point": (SMALLEST, "cube: {config: {shards: 2.0}}"),
+    "a path of days": (SMALLEST, "data: {path: '/dt={time:%Y-%m-%d}', splitInterval: 1440, end: null}"),
+    "a path of minutes": (SMALLEST, "data: {path: '/{time:%Y/%j}/{time:%H%M}', splitInterval: 15}"),
+    "braces without a time": (SMALLEST, "data: {path: '/a{b}%H'}"),
     "an exponent": (SMALLEST, "model: {sparseDim: 1e6}"),
     "text of one slot a line": (SMALLEST, 'data: {slots: "0101\\n07\\n"}'),
 }

@@ -3,6 +3,7 @@
 import gzip
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,15 @@ import pytest
 from contract.bad_line import Fault, bad_line
 from contract.hadoop_world import Hadoop
 from contract.sending import Sending
-from elastic_ctr.config.data import DataSource
+from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
+from elastic_ctr.formats.inputs import InputColumns, TextInput
+from elastic_ctr.formats.readers.batches import Format, Wanted
+from elastic_ctr.formats.readers.files import rows_in_range
 from elastic_ctr.store.backends import RetryPolicy, Store, StoreError, StoreUnavailable, open_source, open_store
 from elastic_ctr.store.backends.source import Source
+from elastic_ctr.training.master.calendar.split_files import SplitFiles, splits_there
 
 PATIENT = RetryPolicy(200)
 
@@ -217,3 +222,42 @@ def test_click_logs_are_listed_and_read_by_ranges_as_from_a_local_folder(folder:
     with source.open("20200401/00/part-1.gz") as stream:
         zipped = open_lines(stream, "part-1.gz")
         assert b"".join(block for _, block in lines_in_range(zipped)) == lines
+
+
+def test_a_partitioned_table_is_found_and_read_as_from_a_local_folder(folder: Folder, store: Store) -> None:
+    path = "/clicks/dt={time:%Y-%m-%d}/hr={time:%H}"
+    source = {"url": f"webhdfs://{folder.hadoop.door}{folder.path}"}
+    data = Data.model_validate(
+        {
+            "source": source,
+            "path": path,
+            "start": "20200401/00",
+            "format": "csv",
+            "label": "click",
+            "settleSeconds": 0.5,
+        }
+    )
+    countries = {"de": "de", "a%2Fb": "a/b", "größe x": "größe x", "__HIVE_DEFAULT_PARTITION__": ""}
+    for country in countries:
+        store.put_bytes(b"user,click\nann,1\n", f"clicks/dt=2020-04-01/hr=07/country={country}/part-0.csv")
+        store.put_bytes(b"no csv", f"clicks/dt=2020-04-01/hr=07/country={country}/_part-1.csv")
+    store.put_bytes(b"", "clicks/_SUCCESS")
+    hours = folder.source()
+    wanted = Wanted(InputColumns((TextInput("country", ""), TextInput("hr", ""), TextInput("user", "")), ()), "click")
+
+    assert splits_there(hours, data) == ["20200401/07"]
+    looks = SplitFiles(hours, data)
+    assert looks.look(["20200401/07"]).missing == "20200401/07"
+    store.put_bytes(b"user,click\nbob,1\n", "clicks/dt=2020-04-01/hr=07/country=de/part-2.csv")
+    while (found := looks.look(["20200401/07"])).missing:
+        time.sleep(0.05)
+
+    rows = []
+    for file in found.files:
+        with hours.open(file) as stream:
+            for batch in rows_in_range(stream, file, Format("csv"), wanted):
+                rows += [
+                    tuple(batch.cells.text(row, place).decode() for place in range(3))
+                    for row in range(len(batch.cells))
+                ]
+    assert sorted(rows) == sorted([*((country, "07", "ann") for country in countries.values()), ("de", "07", "bob")])

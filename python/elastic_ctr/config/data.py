@@ -11,6 +11,7 @@ from pydantic.config import JsonDict
 
 from elastic_ctr.config.addresses import Addressed, is_stream
 from elastic_ctr.config.kafka import Kafka
+from elastic_ctr.config.path_template import PATH_OF_INTERVAL, PATH_SCHEMA, PathTemplate, template_of
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share, SlotName, text_of
 from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
 from elastic_ctr.formats.slots import SlotList
@@ -32,7 +33,7 @@ _NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
 _OF_STREAMS = ("clicks", "csv", "tsv", "jsonl")
 Start = Literal["earliest", "latest"]
 _STARTS = get_args(Start)
-_MINUTES_A_DAY = 24 * 60
+_MINUTES_A_DAY, _HOUR_MINUTES = 24 * 60, 60
 
 
 def _slot_names(given: object) -> tuple[str, ...]:
@@ -61,6 +62,7 @@ _FORMAT_SCHEMA: JsonDict = {
     "if": {"properties": {"format": {"const": "clicks"}}},
     "then": {"required": ["slots"], "properties": {"slots": {"type": ["array", "string"]}}},
     "else": {"required": ["label"], "properties": {"label": {"type": "string"}}},
+    "allOf": PATH_OF_INTERVAL,
 }
 _DIVIDES_A_DAY: list[JsonValue] = [minutes for minutes in range(1, _MINUTES_A_DAY + 1) if _MINUTES_A_DAY % minutes == 0]
 
@@ -169,14 +171,19 @@ class MicroPass(Section):
 
 
 class Data(Section):
-    """Hours of click logs: `<path>/YYYYMMDD/HH[MM]/{files…, donefile}`, or a stream of them."""
+    """Hours of click logs, each a folder with a donefile, or a stream of them."""
 
     model_config = ConfigDict(json_schema_extra=_FORMAT_SCHEMA)
 
     source: DataSource
-    path: str = Field(default="/", description="Folder of the day folders inside the source.")
+    path: str = Field(
+        default="/",
+        description="Folder with folders `YYYYMMDD/HH[MM]` inside the source, or a template such as `/logs/dt={time:%Y-%m-%d}/hr={time:%H}`. A "
+        "template has %Y, %m, %d or %j, and %H and %M unless splits are longer.",
+        json_schema_extra=PATH_SCHEMA,
+    )
     start: str = Field(
-        description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM; included. Of a stream: `earliest`, all that it keeps, or `latest`, what "
+        description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM, whatever its folder is; included. Of a stream: `earliest`, all that it keeps, or `latest`, what "
         "comes from now on.",
         json_schema_extra=_START_SCHEMA,
     )
@@ -227,14 +234,21 @@ class Data(Section):
         default=60,
         ge=1,
         le=_MINUTES_A_DAY,
-        description="Minutes of log in one folder; must divide a day.",
+        description="Minutes of log in one folder; must divide a day. 1440: days.",
         json_schema_extra={"enum": _DIVIDES_A_DAY},
     )
     splits_per_pass: Count = Field(default=1, description="Folders that are trained as one pass.")
     donefile: str = Field(
-        default="donefile", pattern=r"^[^/\s]+$", description="The file whose presence says that a folder is complete."
+        default="donefile",
+        pattern=r"^[^/\s]+$",
+        description="The file whose presence says that a folder is complete, such as _SUCCESS.",
     )
-    sleep_seconds: Seconds = Field(default=10, description="Seconds between two looks for a donefile.")
+    settle_seconds: Seconds | None = Field(
+        default=None,
+        description="Seconds without a change, and since its time ended, after which a folder with files is complete without a donefile. More "
+        "than the longest pause of its writers.",
+    )
+    sleep_seconds: Seconds = Field(default=10, description="Seconds between two looks for complete folders.")
     time_zone: str = Field(
         default="UTC",
         json_schema_extra={"pattern": r"^[A-Za-z][A-Za-z0-9_+/-]*$"},
@@ -340,6 +354,32 @@ class Data(Section):
     def is_stream(self) -> bool:
         return is_stream(self.source.url)
 
+    @property
+    def template(self) -> PathTemplate:
+        """The template of the folders of splits."""
+        return template_of(self.path, self.split_interval)
+
+    def folder_of(self, split: str) -> str:
+        """Return the folder of a split, relative to the source."""
+        return self.template.folder(split_time(split))
+
+    def split_of(self, folder: str) -> str | None:
+        """Return the split with this folder, relative to the source; None if there is none."""
+        moment = self.template.moment(folder)
+        return None if moment is None else self.split_at(moment)
+
+    def split_at(self, moment: datetime) -> str | None:
+        """Return the split that begins at a wall-clock time; None if none begins then."""
+        on_grid = (moment.hour * _HOUR_MINUTES + moment.minute) % self.split_interval == 0
+        return split_name(moment, self.split_interval) if on_grid else None
+
+    @property
+    def why_incomplete(self) -> str:
+        """The end of a sentence on a split that is not complete."""
+        if self.settle_seconds is None:
+            return f"has no {self.donefile} yet"
+        return f"has no file yet, or changed in the last {self.settle_seconds:g} s"
+
     def of_intake(self, address: str, token_file: str) -> "Data":
         """Return the settings that readers of the release's own intake use; it listens at `address` (host:port)."""
         source = {"url": f"intake://{address}", "kafka": Kafka(), "token_file": token_file}
@@ -375,6 +415,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Data":
+        template_of(self.path, self.split_interval)
         if self.is_stream:
             self._check_stream()
             return self
@@ -410,7 +451,7 @@ def split_time(split: str) -> datetime:
 
 
 def split_name(moment: datetime, interval: int) -> str:
-    """Return the folder name of a split: `YYYYMMDD/HH` if `interval` is whole hours, else `YYYYMMDD/HHMM`."""
+    """Return the name of a split: `YYYYMMDD/HH` if `interval` is whole hours, else `YYYYMMDD/HHMM`."""
     return moment.strftime("%Y%m%d/%H" if interval % 60 == 0 else "%Y%m%d/%H%M")
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import settings
 from elastic_ctr.store.backends.source import Source
-from elastic_ctr.training.master.calendar.schedule import look, splits, splits_there
+from elastic_ctr.training.master.calendar.schedule import splits
+from elastic_ctr.training.master.calendar.split_files import SplitFiles, splits_there
 
 
 class NothingToRead(ValueError):
@@ -18,7 +19,7 @@ class NothingToRead(ValueError):
 class Listing(NamedTuple):
     """Files by their paths in the source: their bytes, their splits (or names), and their names in the tree of outputs.
 
-    `hours` are the complete splits, including those without files; splits in `waiting` have no donefile and are left out.
+    `hours` are the complete splits, including those without files; splits in `waiting` are not complete and are left out.
     """
 
     files: dict[str, int]
@@ -51,18 +52,21 @@ def complete_hours(source: Source, data: Data, *, chosen: bool) -> Listing:
     found: dict[str, str] = {}
     hours: list[str] = []
     waiting: list[str] = []
+    looks = SplitFiles(source, data, at_once=True)
     for split in splits(data) if chosen else splits_there(source, data):
-        there, missing = look(source, data, (split,))
-        (waiting if missing else hours).append(split)
-        files.update(there)
-        found.update(dict.fromkeys(there, split))
+        listed = looks.look((split,))
+        (waiting if listed.missing else hours).append(split)
+        files.update(listed.files)
+        found.update(dict.fromkeys(listed.files, split))
     if not hours:
         where = f"{source.url.rstrip('/')}/{data.path.strip('/')}".rstrip("/")
         until = "" if data.end is None else f" to {data.end}"
+        complete = f"with a {data.donefile}" if data.settle_seconds is None else "that has settled"
         raise NothingToRead(
-            f"{where} has no hour with a {data.donefile} from {data.start}{until}; is data.path right, and data.start?"
+            f"{where} has no hour {complete} from {data.start}{until}; is data.path right, and data.start?"
         )
-    names = {path: f"{split}/{path.rpartition('/')[2]}" for path, split in found.items()}
+    # Outputs are in folders by split, wherever the split lies, and below them in those of its partitions.
+    names = {path: f"{split}{path.removeprefix(data.folder_of(split))}" for path, split in found.items()}
     return Listing(files, found, names, tuple(hours), tuple(waiting))
 
 

@@ -90,7 +90,7 @@ class Order(Record):
         # An evaluation writes counts and no rows to the store of the versions, which may share a file system with the hours.
         if self.output is None or (self.deed == "evaluate" and "://" not in self.output):
             return
-        hours = data.source.moved(f"{data.source.url.rstrip('/')}/{quote(data.path.strip('/'))}")
+        hours = data.source.moved(f"{data.source.url.rstrip('/')}/{quote(data.template.root)}")
         if lies_in(output, hours) or lies_in(hours, output):
             raise OutputRefused(
                 f"--output {output.url} overlaps {hours.url}, where the hours are: a training would read the output as its input; give a "
@@ -109,5 +109,5 @@ class Order(Record):
         # Named hours are looked up one by one, which needs a last hour.
         found = complete_hours(source, data, chosen=self.first is not None and data.end is not None)
         for split in found.waiting:
-            told(f"{split} has no {data.donefile} yet and is left out")
+            told(f"{split} {data.why_incomplete} and is left out")
         return found

@@ -114,7 +114,7 @@ def analyze(
         source = open_source(data.source)
         listing = complete_hours(source, data, chosen=hours is not None)
         for split in listing.waiting:
-            typer.echo(f"{split} has no {data.donefile} yet and is left out", err=True)
+            typer.echo(f"{split} {data.why_incomplete} and is left out", err=True)
         found = _read(given, listing.files, processes or len(os.sched_getaffinity(0)))
         statistics = _checked(found, data)
         if output is not None:

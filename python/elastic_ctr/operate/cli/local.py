@@ -287,10 +287,11 @@ def _problems_of(run_folder: RunFolder, status: TrainingStatus | None, release: 
 def _print_next_of_up(places: RunPlaces) -> None:
     where = dir_option(places.folder)
     data = RunData(places.data, places.store)
-    if (newest := data.newest_split()) is not None:
-        held_back = places.data.end is not None and split_time(newest) > split_time(places.data.end)
+    if (newest := data.newest_folder()) is not None:
+        split, folder = newest
+        held_back = places.data.end is not None and split_time(split) > split_time(places.data.end)
         rows = "rows of an hour that was held back" if held_back else "rows that it was trained on"
-        print_next("predict", shown(Path(data.folder or "", newest)), *where, why=f"probabilities and AUC of {rows}")
+        print_next("predict", shown(folder), *where, why=f"probabilities and AUC of {rows}")
     print_next("status", "--watch", *where, why="passes, versions, freshness")
     print_next("local", "down", *where, why="end it; versions stay")
 

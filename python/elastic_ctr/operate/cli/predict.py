@@ -29,6 +29,7 @@ from elastic_ctr.operate.cli.scoring import ScoringOptions
 from elastic_ctr.operate.cli.shared_options import PREDICTIONS, ModelName, PredictionsAddress, Where, grouped
 from elastic_ctr.operate.local import endpoints
 from elastic_ctr.operate.local.run_data import RunData
+from elastic_ctr.store.backends.source import FileSource, is_partition
 from elastic_ctr.store.backends.temporary import appearing
 from elastic_ctr.training.model.evaluation import weighted_auc, weighted_logloss
 
@@ -192,12 +193,13 @@ def _files_of(given: list[str], run: RunData | None) -> list[str]:
             continue
         inside = sorted(path.iterdir())
         values = path / "values.yaml"
-        if not inside or any(each.is_dir() for each in inside):
+        if not inside or any(each.is_dir() and not is_partition(each.name) for each in inside):
             way = command("predict", "-f", values if values.exists() else "VALUES", "--output", "DIR")
             raise ValueError(
                 f"{name} is not the folder of one hour: name one, or a file; `{way}` scores all hours with a version in the store"
             )
-        found += [str(each) for each in inside if each.name != donefile and not each.name.startswith((".", "_"))]
+        listed = (path / each for each, _ in FileSource(path.resolve()).list(""))
+        found += [str(each) for each in listed if each.name != donefile and not each.name.startswith((".", "_"))]
     return found
 
 

@@ -196,6 +196,10 @@ def _training(master: TrainingStatus, transfer: ReleaseStatus | None) -> Iterato
     yield Sentence("training", stage(master, candidate))
     if master.waits_for:
         yield _more(f"waits for {master.waits_for}")
+    if master.late_files:
+        yield _more(
+            f"{master.late_files:,} files came after their pass was listed; the master's log names them", "yellow"
+        )
     if master.stream is not None:
         yield from _stream(master.stream, master.stream_gone)
     if (window := master.window) is not None:

@@ -235,9 +235,7 @@ def _hours_of(source: Source, values: Values, search: SearchOptions) -> SearchHo
             continue
         found = complete_hours(source, at_hours(data, told, option), chosen=True)
         if found.waiting:
-            raise NothingToRead(
-                f"{option} {told}: {found.waiting[0]} has no {data.donefile} yet; wait, or leave it out"
-            )
+            raise NothingToRead(f"{option} {told}: {found.waiting[0]} {data.why_incomplete}; wait, or leave it out")
         chosen[option] = list(found.hours)
         listing = found if listing is None else _joined(listing, found)
     assert listing is not None

@@ -1,5 +1,6 @@
 """The data of a run on this machine, for commands that use its serving: the source, and the part that a version has learned."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -10,8 +11,10 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.operate.local.run_folder import RunFolder
 from elastic_ctr.store.backends import StoreError, open_store
+from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.store.versions.manifest import ManifestDamaged
 from elastic_ctr.store.versions.published_files import read_version
+from elastic_ctr.training.master.calendar.split_files import SplitFiles, splits_there
 
 
 @dataclass(frozen=True)
@@ -31,33 +34,35 @@ class RunData:
         return cls(file.data, file.store)
 
     @property
-    def folder(self) -> Path | None:
-        """The folder with the day folders; None if the source is not on this machine."""
+    def source(self) -> Path | None:
+        """The folder of the source; None if it is not on this machine."""
         url = urlsplit(self.data.source.url)
-        return Path(unquote(url.path), self.data.path.strip("/")).resolve() if url.scheme == "file" else None
+        return Path(unquote(url.path)).resolve() if url.scheme == "file" else None
 
     def split_of(self, file: Path) -> str | None:
         """Return the split whose folder has a file, or None."""
-        folder, whole = self.folder, file.resolve()
-        if folder is None or not whole.is_relative_to(folder) or len(parts := whole.relative_to(folder).parts) != 3:
+        source, whole = self.source, file.resolve()
+        if source is None or not whole.is_relative_to(source):
             return None
-        try:
-            split_time(name := "/".join(parts[:2]))
-        except ValueError:
-            return None
-        return name
+        folders = whole.parent.relative_to(source).parts[: len(self.data.template.segments)]
+        return self.data.split_of("/".join(folders))
 
-    def newest_split(self) -> str | None:
-        """Return the newest complete split; None if the source is not on this machine."""
-        if self.folder is None or self.data.is_stream:
+    def newest_folder(self) -> tuple[str, Path] | None:
+        """Return the newest complete split and its folder; None if the source is not on this machine."""
+        if self.source is None or self.data.is_stream:
             return None
-        done = self.folder.glob(f"[0-9]*/[0-9]*/{self.data.donefile}")
-        return max(filter(None, map(self.split_of, done)), default=None)
+        source, data = FileSource(self.source), self.data.model_copy(update={"end": None})
+        looks = SplitFiles(source, data, at_once=True)
+        with suppress(StoreError):
+            for split in reversed(splits_there(source, data)):
+                if not looks.look((split,)).missing:
+                    return split, self.source / data.folder_of(split)
+        return None
 
     def follows(self, file: Path) -> bool:
         """True if the run follows a file, which it reads while the file grows."""
-        folder = self.folder
-        return folder is not None and self.data.is_stream and file.resolve().is_relative_to(folder)
+        source = self.source
+        return source is not None and self.data.is_stream and file.resolve().is_relative_to(source)
 
     def learned_until(self, version: int) -> int | None:
         """Return the end of the newest split that a version has learned, in unix seconds; None if the store does not have it."""

@@ -251,6 +251,10 @@ class TrainingStatus(StatusDocument):
     damaged_checkpoints: tuple[DamagedCheckpoint, ...] = Field((), description="Set aside, the oldest first.")
     recoveries: tuple[RecoveryStatus, ...] = Field((), description="The oldest first.")
     waits_for: str = Field("", description="The file or copy that training waits for.")
+    late_files: int = Field(
+        0,
+        description="Files that came or changed after their pass was listed, seen since the master started; they are not trained.",
+    )
     stream: StreamStatus | None = Field(None, description="Absent unless training reads a stream.")
     error: str = Field("", description="An error that is retried.")
 

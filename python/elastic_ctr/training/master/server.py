@@ -244,7 +244,11 @@ class Master:
         )
 
     def status(self) -> TrainingStatus:
-        now = {"waits_for": self._copy_waits_for or self._finder.waits_for, "error": self._error}
+        now = {
+            "waits_for": self._copy_waits_for or self._finder.waits_for,
+            "error": self._error,
+            "late_files": self._finder.late,
+        }
         stream = self._finder.status()
         of_stream = {} if stream is None else {"stream": stream}
         return status(self._coordinator, self._start_ignored).model_copy(update={**now, **of_stream})

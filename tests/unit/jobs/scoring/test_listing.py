@@ -1,5 +1,6 @@
 """The files of a job, and how their outputs are named."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,26 @@ def test_hours_are_those_that_are_complete(tmp_path: Path) -> None:
     assert chosen.waiting == ("20200401/01", "20200401/02")
     with pytest.raises(NothingToRead, match="has no hour with a donefile from 20200402/00 to 20200402/01"):
         complete_hours(source, data_of(tmp_path, start="20200402/00", end="20200402/01"), chosen=True)
+
+
+def test_outputs_of_partitions_are_in_their_folders_below_the_name_of_the_split(tmp_path: Path) -> None:
+    for country in ("de", "fr"):
+        file = tmp_path / f"logs/dt=2020-04-01/hr=07/country={country}/part-0"
+        file.parent.mkdir(parents=True)
+        file.write_text("x")
+    data = data_of(tmp_path, path="/logs/dt={time:%Y-%m-%d}/hr={time:%H}", settleSeconds=60)
+    source = open_source(tmp_path.as_uri(), "root")
+    with pytest.raises(
+        NothingToRead, match=r"hr=.* has no hour that has settled from 20200401/00; is data\.path right"
+    ):
+        complete_hours(source, data, chosen=False)
+    for each in (tmp_path / "logs").rglob("*"):
+        os.utime(each, (1e9, 1e9))
+
+    found = complete_hours(source, data, chosen=False)
+
+    assert sorted(found.names.values()) == ["20200401/07/country=de/part-0", "20200401/07/country=fr/part-0"]
+    assert found.hours == ("20200401/07",)
 
 
 def test_files_are_named_below_the_folder_that_all_are_in(tmp_path: Path) -> None:

@@ -186,6 +186,20 @@ def test_of_the_folder_of_an_hour_its_files_are_predicted(run: Run) -> None:
     ]  # fmt: skip
 
 
+def test_of_an_hour_with_partitions_their_files_are_predicted_and_folders_are_columns(run: Run) -> None:
+    run.publish("20200401/01")
+    folder = run.hours / "20200401" / "02"
+    (folder / "part-00000").unlink()
+    for price in (1, 50):
+        file = folder / f"price={price}" / "part-00000"
+        file.parent.mkdir()
+        file.write_text("click,user,age,tags\n1,u,1,\n")
+
+    done = run.predict(folder)
+
+    assert done.stdout == "0.01\n0.5\n"
+
+
 def test_a_folder_of_hours_names_the_command_that_scores_them_all(run: Run) -> None:
     done = run.predict(run.hours)
 

@@ -52,6 +52,14 @@ def test_the_freshness_of_a_streams_clicks_is_shown() -> None:
     assert "answered with after" not in shown(answers())
 
 
+def test_files_that_came_too_late_are_counted() -> None:
+    found = answers()
+    found["master"]["lateFiles"] = 3
+
+    assert "3 files came after their pass was listed; the master's log names them" in shown(found)
+    assert "came after" not in shown(answers())
+
+
 def test_how_far_a_stream_is_read_and_what_its_newest_windows_are_worth_is_shown() -> None:
     found = answers()
     stream = {"url": "kafka://broker:9092/clicks", "unit": "records", "lag": 1234, "partitions": {}}

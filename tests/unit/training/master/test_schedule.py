@@ -1,5 +1,4 @@
 from itertools import islice, pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,11 +7,9 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.data import DataSource, split_end
 from elastic_ctr.config.roles import MasterConfig
-from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.training.master.calendar.schedule import (
     SavePlan,
     cut,
-    look,
     order_of_records,
     order_of_tasks,
     passes,
@@ -20,7 +17,6 @@ from elastic_ctr.training.master.calendar.schedule import (
     ranges,
     save_plan,
     splits,
-    splits_there,
     tasks_of,
 )
 from elastic_ctr.training.master.ledger.rows import Pass
@@ -340,58 +336,6 @@ def test_sample_lines_are_taken_evenly_over_the_tasks(offered: list[int], wanted
 DATA = data_of(path="/logs")
 
 
-def hour(root: Path, split: str, **files: int) -> None:
-    folder = root / "logs" / split
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, size in files.items():
-        (folder / name).write_bytes(b"x" * size)
-
-
-def test_an_hour_without_its_donefile_is_named_and_gives_nothing(tmp_path: Path) -> None:
-    hour(tmp_path, "20200401/00", part=5)
-
-    assert look(FileSource(tmp_path), DATA, ("20200401/00",)) == ({}, "20200401/00")
-
-
-def test_an_hour_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    assert look(FileSource(tmp_path), DATA, ("20200401/00",)) == ({}, "20200401/00")
-
-
-def test_the_first_of_several_splits_that_is_missing_is_named(tmp_path: Path) -> None:
-    hour(tmp_path, "20200401/00", part=5, donefile=0)
-    hour(tmp_path, "20200401/01", part=5)
-
-    assert look(FileSource(tmp_path), DATA, ("20200401/00", "20200401/01"))[1] == "20200401/01"
-
-
-def test_a_complete_pass_gives_its_files_with_their_bytes(tmp_path: Path) -> None:
-    hour(tmp_path, "20200401/00", b=5, a=7, donefile=0)
-    hour(tmp_path, "20200401/01", donefile=0)
-
-    files, missing = look(FileSource(tmp_path), DATA, ("20200401/00", "20200401/01"))
-
-    assert missing == ""
-    assert files == {"logs/20200401/00/a": 7, "logs/20200401/00/b": 5}
-
-
-def test_hidden_files_and_the_donefile_are_no_data(tmp_path: Path) -> None:
-    hour(tmp_path, "20200401/00", part=5, _temporary=3, donefile=9)
-    (tmp_path / "logs/20200401/00/.part.crc").write_bytes(b"x")
-    (tmp_path / "logs/20200401/00/folder").mkdir()
-
-    files, _ = look(FileSource(tmp_path), DATA, ("20200401/00",))
-
-    assert list(files) == ["logs/20200401/00/part"]
-
-
-def test_a_path_of_the_root_is_no_absolute_path(tmp_path: Path) -> None:
-    (tmp_path / "20200401/00").mkdir(parents=True)
-    (tmp_path / "20200401/00/donefile").touch()
-    (tmp_path / "20200401/00/part").write_bytes(b"xx")
-
-    assert look(FileSource(tmp_path), data_of(path="/"), ("20200401/00",)) == ({"20200401/00/part": 2}, "")
-
-
 def test_tasks_are_ranges_of_files_in_order_and_an_empty_file_has_none() -> None:
     assert ranges({"b": 25, "a": 10, "c": 0, "d.gz": 100, "e.zst": 100}, 10) == [
         ("a", 0, 0),
@@ -447,22 +391,3 @@ def test_tasks_and_records_are_shuffled_unless_told_otherwise_and_those_of_a_str
     in_order = DATA.model_copy(update={"shuffle": False})
     assert (order_of_tasks(in_order, 1, "20200401/00"), order_of_records(in_order, 1, "a", 0)) == (None, 0)
     assert order_of_records(stream, 1, "a", 0) == 0
-
-
-def test_the_splits_that_are_there_lie_on_the_grid_and_between_start_and_end(tmp_path: Path) -> None:
-    for folder in (
-        "20200331/23",
-        "20200401/00",
-        "20200401/02",
-        "20200401/0230",
-        "20200401/25",
-        "20200402/00",
-        "notes/00",
-    ):
-        (tmp_path / "logs" / folder).mkdir(parents=True)
-    (tmp_path / "logs/20200401/03").write_bytes(b"a file")
-    source = FileSource(tmp_path)
-
-    assert splits_there(source, data_of(path="/logs", end=None)) == ["20200401/00", "20200401/02", "20200402/00"]
-    assert splits_there(source, data_of(path="/logs", end="20200401/02")) == ["20200401/00", "20200401/02"]
-    assert splits_there(source, data_of(path="/none")) == []

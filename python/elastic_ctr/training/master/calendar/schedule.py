@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,51 +115,8 @@ FilePart = tuple[str, int, int]
 """Path, first byte, byte after the last; 0: to the end."""
 # The most bytes of small files that share a task; training them takes a second or two.
 _SHARED_BYTES = 8 << 20
-_DAY, _TIME = re.compile(r"\d{8}"), re.compile(r"\d{2}(\d{2})?")
 # The longest time between two checks of a stopped pass, as a multiple of data.sleepSeconds.
 _RARELY = 16
-
-
-def look(source: Source, data: Data, splits: tuple[str, ...]) -> tuple[dict[str, int], str]:
-    """Return the files of a pass with their bytes, and the first split whose donefile is missing ("" if complete).
-
-    Paths are relative to the source. Hidden files and the donefile itself are left out. Raises StoreError.
-    """
-    files: dict[str, int] = {}
-    for split in splits:
-        folder = f"{data.path.strip('/')}/{split}".lstrip("/")
-        listed = dict(source.list(folder))
-        if data.donefile not in listed:
-            return {}, split
-        for name, size in listed.items():
-            if name != data.donefile and not name.startswith((".", "_")):
-                files[f"{folder}/{name}"] = size
-    return files, ""
-
-
-def splits_there(source: Source, data: Data) -> list[str]:
-    """Return the splits from data.start to data.end that have a folder, complete or not. Raises StoreError."""
-    first, last = split_time(data.start), None if data.end is None else split_time(data.end)
-    found = []
-    for day in filter(_DAY.fullmatch, source.folders(data.path)):
-        for time_of_day in filter(_TIME.fullmatch, source.folders(f"{data.path.strip('/')}/{day}")):
-            split = f"{day}/{time_of_day}"
-            try:
-                moment = split_time(split)
-            except ValueError:
-                continue
-            on_grid = split_name(moment, data.split_interval) == split
-            if on_grid and moment >= first and (last is None or moment <= last):
-                found.append(split)
-    return found
-
-
-def missing_folder(source: Source, data: Data) -> str:
-    """Return an error message if the folder of the day folders does not exist, else "". Raises StoreError."""
-    folder = data.path.strip("/")
-    if source.exists(folder):
-        return ""
-    return f"the folder {source.url.rstrip('/')}/{folder} does not exist: is data.source.url or data.path right?"
 
 
 class ChangedFiles:
@@ -177,11 +133,11 @@ class ChangedFiles:
         self._next = 0.0
 
     def _fingerprint(self, one: PassRow) -> list[str]:
-        return [self._source.fingerprint(f"{self._data.path.strip('/')}/{split}".lstrip("/")) for split in one.splits]
+        return [self._source.fingerprint(self._data.folder_of(split)) for split in one.splits]
 
-    def remember(self, one: PassRow) -> None:
-        """Record the state of the files before a pass is listed. Raises StoreError."""
-        self._known = self._changed = self._fingerprint(one)
+    def remember(self, one: PassRow, listed: list[str] | None = None) -> None:
+        """Record the fingerprints with which a pass was `listed`, or those of now. Raises StoreError."""
+        self._known = self._changed = self._fingerprint(one) if listed is None else listed
         self._ordinal = one.ordinal
         self._pause = self._data.sleep_seconds
         self._next = self._clock() + self._pause
@@ -280,6 +236,13 @@ class Schedule:
         """Return the pass after the last of these, or None after data.end."""
         last = done[-1] if done else None
         return next(passes(self._data) if last is None else passes(self._data, last.ordinal, last.splits[-1]), None)
+
+    def coming(self) -> Pass | None:
+        """Return the pass after one that is under way, or None."""
+        current, last = self._ledger.passes.current(), self._ledger.passes.last()
+        if current is None or last is None or current.state in ("waiting", "stopped"):
+            return None
+        return self._behind([last])
 
     def begin(
         self, one: PassRow, files: dict[str, int], tasks: Sequence[Sequence[FilePart]], *, state: str = "checking"

@@ -79,6 +79,10 @@ class PassTable:
             )
             self.update(ordinal, state=state, epoch=0, reason="")
 
+    def files(self, ordinal: int) -> dict[str, int]:
+        """Return the files that a pass was begun with, and their bytes."""
+        return dict(self._file.all("select path, bytes from files where pass = ?", ordinal))
+
     def begin_micro_pass(self, ordinal: int, ranges: Sequence[str], event_time_max: int, *, ends_day: bool) -> None:
         """Set the offsets of a pass of a stream."""
         columns = {"splits": json.dumps(ranges), "event_time_max": event_time_max, "ends_day": ends_day}

@@ -11,7 +11,7 @@ from elastic_ctr.sources.streams.interface import Places
 from elastic_ctr.training.master.calendar.schedule import FilePart
 from elastic_ctr.training.master.calendar.stream_schedule import Span, StreamSchedule, Window, following_after, pieces
 from elastic_ctr.training.master.decisions import DecisionContext, DecisionLock, Part
-from elastic_ctr.training.master.ledger.rows import DriftRow, PassRow, StreamPlaces
+from elastic_ctr.training.master.ledger.rows import DriftRow, Pass, PassRow, StreamPlaces
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,21 @@ class FoundData(Part):
         """Return the pass that waits for its data, or None."""
         with self._lock.writing():
             return self._schedule.wanted()
+
+    def coming_hours(self) -> Pass | None:
+        """Return the pass behind the one under way, or None."""
+        with self._lock.reading():
+            return self._schedule.coming()
+
+    def begun_split(self, after: str, newest: int) -> tuple[str, dict[str, int]] | None:
+        """Return the split after `after`, in a circle, of the newest passes that have begun, and the files of its pass with their bytes."""
+        with self._lock.reading() as ledger:
+            passes = [one for one in ledger.passes.newest(newest) if one.state not in ("waiting", "stopped")]
+            ordinals = {split: one.ordinal for one in passes for split in one.splits}
+            if not ordinals:
+                return None
+            split = min((each for each in ordinals if each > after), default=min(ordinals))
+            return split, ledger.passes.files(ordinals[split])
 
     def hours_found(self, one: PassRow, files: dict[str, int], tasks: Sequence[Sequence[FilePart]]) -> None:
         """Begin a pass with its files and their bytes, and the parts of each task."""

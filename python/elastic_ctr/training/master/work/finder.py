@@ -1,11 +1,15 @@
 """Finds the data of the next pass: complete hours, or the next offsets of a stream."""
 
 import logging
+import math
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+from elastic_ctr.config.data import Data
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.runtime.status.master_status import StreamPartition, StreamStatus, TopicStatus
 from elastic_ctr.sources.streams.interface import Kept, Places, Stream
@@ -13,12 +17,11 @@ from elastic_ctr.store.backends import StoreError, StoreUnavailable
 from elastic_ctr.store.backends.source import FileSource, Source
 from elastic_ctr.training.master.calendar.schedule import (
     ChangedFiles,
-    look,
-    missing_folder,
     order_of_tasks,
     ranges,
     tasks_of,
 )
+from elastic_ctr.training.master.calendar.split_files import ListedSplits, SplitFiles, late_files, missing_folder
 from elastic_ctr.training.master.calendar.stream_schedule import (
     Arrivals,
     Window,
@@ -39,6 +42,8 @@ _PAUSE_SECONDS = 2.0
 # Seconds between two polls while a pass is under way; longer if the stream does not answer, because such a poll takes long.
 _LOOK_ON_SECONDS, _AWAY_SECONDS = 1.0, 10.0
 _TELL_SECONDS = 1.0
+# Passes whose splits are looked at again for late files. A day of hours: later ones are rare, and each look costs a listing.
+_LATE_PASSES = 24
 
 
 class Finder(Protocol):
@@ -70,47 +75,99 @@ class Finder(Protocol):
     def status(self) -> StreamStatus | None:
         """Return the status of the stream; None for hours."""
 
+    @property
+    def late(self) -> int:
+        """The number of files that came after their pass was listed; 0 for a stream."""
+
 
 class HourFinder:
-    """Polls for the donefiles of a pass."""
+    """Looks for complete splits of the next pass, also while the pass before it is under way, so that it begins right after the save."""
 
-    def __init__(self, source: Source, settings: MasterFile, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        source: Source,
+        settings: MasterFile,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self.waits_for = ""
         self._source = source
         self._data = settings.data
         self._seed = settings.model.seed
         self._changed = ChangedFiles(source, settings.data)
+        self._splits = SplitFiles(source, settings.data, clock, wall)
+        self._late = LateFiles(source, settings.data)
         self._clock = clock
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
+        self._ahead: LookAhead | None = None
 
     def refuse_missing(self) -> None:
         if isinstance(self._source, FileSource) and (missing := missing_folder(self._source, self._data)):
             raise ValueError(f"data.source: {missing}")
 
     def find(self, coordinator: Coordinator, wanted: PassRow) -> None:
-        now = self._clock()
-        if self.waits_for and now - self._looked_at < self._data.sleep_seconds:
+        found = self._found_ahead(wanted)
+        if found is None:
+            now = self._clock()
+            if self.waits_for and now - self._looked_at < self._data.sleep_seconds:
+                return
+            self._looked_at = now
+            found = self._splits.look(wanted.splits)
+        if found.missing:
+            self._wait(found.missing)
+            self._late.look(self._late.choose(coordinator))
             return
-        self._looked_at = now
-        self._changed.remember(wanted)
-        files, missing = look(self._source, self._data, wanted.splits)
-        if missing:
-            waits = f"{missing}/{self._data.donefile}"
-            if no_folder := missing_folder(self._source, self._data):
-                waits = f"{self._source.url.rstrip('/')}/{self._data.path.strip('/')}/{waits}: {no_folder}"
-            if waits != self.waits_for:
-                log.info("waits for %s", waits)
-            self.waits_for = waits
-            return
+        self._changed.remember(wanted, found.fingerprints)
         self.waits_for = ""
         seed = order_of_tasks(self._data, self._seed, wanted.id)
-        parts = ranges(files, self._data.task_bytes, seed)
-        coordinator.found.hours_found(wanted, files, tasks_of(parts, files, self._data.task_bytes))
+        parts = ranges(found.files, self._data.task_bytes, seed)
+        coordinator.found.hours_found(wanted, found.files, tasks_of(parts, found.files, self._data.task_bytes))
+
+    def _wait(self, missing: str) -> None:
+        template = self._data.template
+        folder = self._data.folder_of(missing).removeprefix(template.root).lstrip("/")
+        waits = f"{folder}/{self._data.donefile}"
+        if self._data.settle_seconds is not None:
+            waits = f"{folder}, which {self._data.why_incomplete}"
+        if no_folder := missing_folder(self._source, self._data):
+            waits = f"{self._source.url.rstrip('/')}/{template.root}/{waits}: {no_folder}"
+        if waits != self.waits_for:
+            log.info("waits for %s", waits)
+        self.waits_for = waits
+
+    def _found_ahead(self, wanted: PassRow) -> ListedSplits | None:
+        """Return the complete pass that was found ahead, or None. Waits for a look under way, which no second one may overlap."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        found = ahead.result()
+        return found if found is not None and not found.missing and ahead.splits == wanted.splits else None
 
     def look_on(self, coordinator: Coordinator) -> None:
-        """Do nothing: hours are polled only while their pass waits."""
+        """Look for the pass after the one under way, in a thread, because a listing may take long and the master has saves to commit."""
+        now = self._clock()
+        if now - self._looked_at < self._data.sleep_seconds or self.looks_ahead:
+            return
+        self._looked_at = now
+        coming = coordinator.found.coming_hours()
+        if coming is None:
+            return
+        begun = self._late.choose(coordinator)
+
+        def look() -> ListedSplits:
+            self._late.look(begun)
+            return self._splits.look(coming.splits)
+
+        self._ahead = LookAhead(coming.splits, look)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """True while a look ahead is under way."""
+        return self._ahead is not None and not self._ahead.is_done
 
     def is_changed(self, stopped: PassRow) -> bool:
+        if self._ahead is not None:
+            self._ahead.result()
         return self._changed.look(stopped)
 
     def lag(self) -> int:
@@ -121,6 +178,69 @@ class HourFinder:
 
     def status(self) -> StreamStatus | None:
         return None
+
+    @property
+    def late(self) -> int:
+        return self._late.count
+
+
+class LookAhead:
+    """A look in a thread of its own. The process may end before the thread does."""
+
+    def __init__(self, splits: tuple[str, ...], look: Callable[[], ListedSplits]) -> None:
+        self.splits = splits
+        self._look = look
+        self._found: ListedSplits | None = None
+        self._thread = threading.Thread(target=self._run, name="look-ahead", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        # The pass looks again once it is wanted, and reports the failure then.
+        with suppress(StoreError):
+            self._found = self._look()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self) -> ListedSplits | None:
+        """Return what was found; None if the source failed. Waits for the end of the look."""
+        self._thread.join()
+        return self._found
+
+
+class LateFiles:
+    """Finds files of trained splits that came, or were written, after their pass was listed. One split is looked at in a call."""
+
+    def __init__(self, source: Source, data: Data) -> None:
+        self._source = source
+        self._data = data
+        self._last = ""
+        self._known: set[str] = set()
+
+    @property
+    def count(self) -> int:
+        return len(self._known)
+
+    def choose(self, coordinator: Coordinator) -> tuple[str, dict[str, int]] | None:
+        """Return the next split of the newest passes and the files of its pass, or None."""
+        return coordinator.found.begun_split(self._last, _LATE_PASSES)
+
+    def look(self, begun: tuple[str, dict[str, int]] | None) -> None:
+        """Look at a split that was chosen. Raises StoreError."""
+        if begun is None:
+            return
+        self._last, listed = begun
+        late = [path for path in late_files(self._source, self._data, self._last, listed) if path not in self._known]
+        if late:
+            self._known.update(late)
+            log.error(
+                "%d files of %s came or changed after its pass was listed, such as %s: they are not trained; move them into the folder of "
+                "a split to come, and write donefiles last or raise data.settleSeconds",
+                len(late),
+                self._last,
+                late[0],
+            )
 
 
 class WindowFinder:
@@ -281,6 +401,10 @@ class WindowFinder:
     def _readable(self) -> int:
         """Return the lag of readable partitions. Records of the others count as arriving when their partition is available again."""
         return lag_of({name: each for name, each in self._kept.items() if not each.away}, self._following)
+
+    @property
+    def late(self) -> int:
+        return 0
 
     def status(self) -> StreamStatus | None:
         before = self._stream.topic_before
