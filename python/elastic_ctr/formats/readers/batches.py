@@ -25,12 +25,14 @@ class ColumnsRefused(ValueError):
 class Format:
     """The kind of the files. `columns` names those of text without a header line; None: the first line of each file names them.
 
-    `reader` names a function of the user's, `package.module:function`; see `own_reader`.
+    `reader` names a function of the user's, `package.module:function`; see `own_reader`. Folders of paths are columns (`partitions`), but
+    not those of `root`, with which paths may begin.
     """
 
     kind: Kind
     columns: tuple[str, ...] | None = None
     reader: str = ""
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def rows_in_range(
     def read(rest: Wanted) -> Iterator[RowBatch]:
         return _rows(stream, path, format, rest, start, end, max_line_bytes)
 
-    return with_partitions(path, wanted, read)
+    return with_partitions(path, format.root, wanted, read)
 
 
 def _rows(
@@ -72,7 +72,7 @@ def _rows(
 def names_of(stream: BinaryIO, path: str, form: Format, max_line_bytes: int) -> tuple[str, ...] | None:
     """Return the columns' names, with those in the path; None for an empty file or a format without header. Raises ColumnsRefused, DamagedFile, ValueError."""
     names = _names(stream, path, form, max_line_bytes)
-    return None if names is None else tuple(dict.fromkeys([*names, *partition_values(path)]))
+    return None if names is None else tuple(dict.fromkeys([*names, *partition_values(path, form.root)]))
 
 
 def _names(stream: BinaryIO, path: str, form: Format, max_line_bytes: int) -> tuple[str, ...] | None:

@@ -23,19 +23,21 @@ _MISSING = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 1 << 20
 
 
-def partition_values(path: str) -> dict[str, str]:
-    """Return the columns in a path's folders with their values; an empty one is missing."""
+def partition_values(path: str, root: str = "") -> dict[str, str]:
+    """Return the columns in a path's folders below `root` with their values; an empty one is missing."""
     found = {}
-    for folder in path.split("/")[:-1]:
+    for folder in path.removeprefix(f"{root}/").split("/")[:-1]:
         key, equals, value = folder.partition("=")
         if key and equals:
             found[unquote(key)] = "" if value == _MISSING else unquote(value)
     return found
 
 
-def with_partitions(path: str, wanted: Wanted, read: Callable[[Wanted], Iterator[RowBatch]]) -> Iterator[RowBatch]:
+def with_partitions(
+    path: str, root: str, wanted: Wanted, read: Callable[[Wanted], Iterator[RowBatch]]
+) -> Iterator[RowBatch]:
     """Yield rows with the wanted columns, of which `read` reads those that no folder has. Raises ColumnsRefused, too."""
-    values = {column: value for column, value in partition_values(path).items() if column in wanted.columns}
+    values = {column: value for column, value in partition_values(path, root).items() if column in wanted.columns}
     if not values:
         yield from read(wanted)
         return

@@ -16,6 +16,7 @@ from elastic_ctr.formats.inputs import USUAL_WORDS, InputColumns, TextInput
 from elastic_ctr.formats.readers.batches import ColumnsRefused, Format, Wanted
 from elastic_ctr.formats.readers.files import names_of, rows_in_range
 from elastic_ctr.formats.readers.partitions import partition_values
+from formats.readers.oracle import wanted_of
 
 WANTED = Wanted(
     InputColumns(
@@ -88,6 +89,17 @@ def test_a_value_is_the_text_that_hive_has_escaped(value: str) -> None:
 
 def test_keys_are_escaped_too_and_other_folders_and_the_name_of_the_file_are_no_columns() -> None:
     assert partition_values("/a=b=c/=d/x/user%3Did=7/e=f") == {"a": "b=c", "user=id": "7"}
+
+
+def test_folders_above_those_of_the_hours_are_no_columns() -> None:
+    path = "env=prod/user=ctr/dt=2020-04-01/country=de/x"
+
+    assert partition_values(path, "env=prod/user=ctr") == {"dt": "2020-04-01", "country": "de"}
+    assert partition_values(path, "env=prod/user") == partition_values(path)
+    rows = rows_in_range(
+        io.BytesIO(written("csv", ROWS)), "user=ctr/hr=1/x", Format("csv", root="user=ctr"), wanted_of(["user"], ["hr"])
+    )
+    assert [batch.cells.text(0, 0) for batch in rows] == [b"ann"]
 
 
 def test_the_default_partition_and_words_for_a_missing_number_are_missing() -> None:

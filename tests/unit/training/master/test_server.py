@@ -21,7 +21,7 @@ from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.store.backends import FileStore, StoreError
-from elastic_ctr.store.backends.source import FileSource
+from elastic_ctr.store.backends.source import FileSource, FolderListing
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import VersionManifest
 from elastic_ctr.training.control import control_pb2 as control
@@ -202,15 +202,15 @@ def test_a_source_that_is_away_is_told_and_tried_again(
     running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (hour(tmp_path, "20200401/00") / "donefile").touch()
-    listed = FileSource.list
+    listed = FileSource.listing
     away = True
 
-    def list_(self: FileSource, folder: str) -> list[tuple[str, int]]:
+    def listing(self: FileSource, folder: str) -> FolderListing:
         if away:
             raise StoreError("hdfs is away")
         return listed(self, folder)
 
-    monkeypatch.setattr(FileSource, "list", list_)
+    monkeypatch.setattr(FileSource, "listing", listing)
     running.start()
     until(lambda: running.status()["error"] == "hdfs is away")
 

@@ -155,8 +155,10 @@ class HourFinder:
         begun = self._late.choose(coordinator)
 
         def look() -> ListedSplits:
-            self._late.look(begun)
-            return self._splits.look(coming.splits)
+            found = self._splits.look(coming.splits)
+            with suppress(StoreError):
+                self._late.look(begun)
+            return found
 
         self._ahead = LookAhead(coming.splits, look)
 
