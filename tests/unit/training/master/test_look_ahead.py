@@ -93,6 +93,15 @@ def test_a_pass_that_was_found_ahead_begins_after_the_save_without_another_listi
     assert one.listed_for == {HOURS[0]: 1, HOURS[1]: 0}
 
 
+def test_a_pass_that_is_shorter_than_the_time_between_two_looks_has_one_all_the_same(tmp_path: Path) -> None:
+    one = HourWorld(tmp_path, sleepSeconds=10_000)
+    for hour in HOURS:
+        one.write(hour, "a", "donefile")
+    one.finish()
+
+    assert one.listed_for == {HOURS[0]: 1, HOURS[1]: 0, HOURS[2]: 0}
+
+
 def test_a_look_ahead_changes_nothing_in_the_ledger(one: HourWorld) -> None:
     one.write(HOURS[1], "b", "donefile")
     one.until_state("training")

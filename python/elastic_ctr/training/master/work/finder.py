@@ -118,7 +118,8 @@ class HourFinder:
             self._late.look(self._late.choose(coordinator))
             return
         self._changed.remember(wanted, found.fingerprints)
-        self.waits_for = ""
+        # The look ahead begins at once, because a pass may be shorter than data.sleepSeconds.
+        self.waits_for, self._looked_at = "", -math.inf
         seed = order_of_tasks(self._data, self._seed, wanted.id)
         parts = ranges(found.files, self._data.task_bytes, seed)
         coordinator.found.hours_found(wanted, found.files, tasks_of(parts, found.files, self._data.task_bytes))
