@@ -34,7 +34,7 @@ def written(url: str, partitions: int) -> Data:
     data = Data.model_validate(
         {"source": {"url": url}, "path": path, "start": "20261129/00", "end": "20261129/01", "slots": ["a"]}
     )
-    store = open_store(url, user=data.source.user)
+    store = open_store(StoreConfig(url=url, user=data.source.user))
     for split in ("20261129/00", "20261129/01"):
         folder = data.folder_of(split)
         if not store.exists(f"{folder}/donefile"):
@@ -56,7 +56,7 @@ def seconds(data: Data, folder: Path, *, ahead: bool) -> float:
     )
     ledger = Ledger(folder / "ledger.db")
     coordinator = Coordinator(ledger, settings, StoreQueries(FileStore(folder / "store")))
-    finder = HourFinder(open_source(data.source.url, data.source.user), settings)
+    finder = HourFinder(open_source(data.source), settings)
     first = coordinator.found.wants_hours()
     assert first is not None
     finder.find(coordinator, first)

@@ -48,7 +48,7 @@ def test_outputs_of_partitions_are_in_their_folders_below_the_name_of_the_split(
         file.parent.mkdir(parents=True)
         file.write_text("x")
     data = data_of(tmp_path, path="/logs/dt={time:%Y-%m-%d}/hr={time:%H}", settleSeconds=60)
-    source = open_source(tmp_path.as_uri(), "root")
+    source = open_source(DataSource(url=tmp_path.as_uri()))
     with pytest.raises(
         NothingToRead, match=r"hr=.* has no hour that has settled from 20200401/00; is data\.path right"
     ):
