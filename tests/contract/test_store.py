@@ -20,6 +20,8 @@ from contract.hadoop_world import Hadoop
 from credentials import tokens
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import AlreadyPublished, FileStore, NotInStore, Store, StoreError, open_store
+from elastic_ctr.store.versions import layout
+from store.versions.test_backup import Empty, Release, contents
 
 _DIES = """
 import importlib, os, sys
@@ -133,6 +135,23 @@ def test_a_put_that_is_killed_before_its_last_steps_shows_nothing_and_may_be_don
 
     world.store.put_bytes(b"again", "output/versions/7.json")
     assert world.store.list("output/versions") == ["7.json"]
+
+
+def test_a_backup_to_it_and_a_restore_from_it_bring_every_published_file_back(world: World, tmp_path: Path) -> None:
+    release, empty = Release(tmp_path / "release"), Empty(tmp_path / "empty")
+    release.target = world.store
+    release.checkpoint("a-g1")
+    release.publish(10)
+    release.back_up()
+    release.publish(11, parent=10, base=10)
+    # A part of the version and its two manifests, the SequenceFile, the sample, the ledger and the release document.
+    assert release.back_up().files == 7
+    assert release.back_up().files == 0
+
+    empty.restore(world.store)
+
+    assert empty.files().keys() - {layout.RESTORED} == contents(release.store).keys()
+    assert len(list(world.store.walk("backup/state"))) == 2
 
 
 def test_a_put_that_is_killed_while_it_sends_shows_nothing_and_may_be_done_again(world: World, tmp_path: Path) -> None:

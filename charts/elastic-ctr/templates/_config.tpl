@@ -26,7 +26,7 @@ whole (1000001, never 1.000001e+06).
 
 {{/* The program's half of the values, which `elastic-ctr check values` reads; $ */}}
 {{- define "elastic-ctr.config.values" -}}
-{{- $values := pick .Values "data" "features" "statistics" "model" "local" }}
+{{- $values := pick .Values "data" "features" "statistics" "model" "restore" "local" }}
 {{- range list "store" "master" "trainer" "pserver" "cube" "cubeTransfer" "intake" "serving" "scoring" }}
 {{- $_ := set $values . (pick (get $.Values .) "config" "enabled" "replicas" "minReplicas" "replicasPerShard") }}
 {{- end }}
@@ -134,6 +134,9 @@ trainer: {{- include "elastic-ctr.given" .Values.trainer.config | nindent 2 }}
 pservers: {{ int .Values.pserver.replicas }}
 {{- if .Values.intake.enabled }}
 intakeAddress: {{ include "elastic-ctr.intakeAddress" . }}
+{{- end }}
+{{- if .Values.restore.url }}
+restore: {{- include "elastic-ctr.given" .Values.restore | nindent 2 }}
 {{- end }}
 handoverSeconds: {{ include "elastic-ctr.training.handoverSeconds" . }}
 {{- include "elastic-ctr.config.tracking" . }}

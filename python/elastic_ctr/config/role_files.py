@@ -17,6 +17,7 @@ from elastic_ctr.config.roles import (
     IntakeConfig,
     MasterConfig,
     PserverConfig,
+    Restore,
     ScoringConfig,
     ServingConfig,
     StoreConfig,
@@ -117,6 +118,7 @@ class MasterFile(TrainingMember):
     intake_address: str | None = Field(
         default=None, description="Host and port of the release's own intake; absent: it has none."
     )
+    restore: Restore = Restore()
     handover_seconds: float = Field(
         default=0,
         ge=0,

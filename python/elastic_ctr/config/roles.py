@@ -71,6 +71,17 @@ class LiveLoss(Section):
     )
 
 
+class Restore(Section):
+    """The backup from which an empty release begins."""
+
+    url: StoreUrl | None = Field(
+        default=None,
+        description="The address of a backup, as `elastic-ctr backup --to` was given it. A master without a ledger first restores it into "
+        "the empty store; one with a ledger ignores it.",
+    )
+    user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it.")
+
+
 class MasterSettings(Section):
     """Hours, tasks, saves."""
 

@@ -19,6 +19,7 @@ from elastic_ctr.config.roles import (
     IntakeSettings,
     MasterSettings,
     PserverSettings,
+    Restore,
     ScoringSettings,
     ServingSettings,
     StoreConfig,
@@ -167,6 +168,7 @@ class Values(Block):
     statistics: StatisticsText
     model: Model = Model()
     store: StoreBlock = StoreBlock()
+    restore: Restore = Restore()
     master: MasterBlock = MasterBlock()
     trainer: TrainerBlock = TrainerBlock()
     pserver: PserverBlock = PserverBlock()

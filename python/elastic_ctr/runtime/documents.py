@@ -5,7 +5,7 @@ The parser is pydantic's: it bounds nesting and the digits of a number, and refu
 
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 DOCUMENT_LIMIT = 64 << 20
 # An ignored key might change the meaning of the others (docs/decisions/0021-unknown-keys.md).
@@ -17,6 +17,12 @@ M = TypeVar("M", bound=BaseModel)
 
 class DocumentDamaged(ValueError):
     """The bytes are not the expected document. The message has the field and the reason."""
+
+
+class Numbered(BaseModel):
+    """The schema number of a document, which every release can read. Documents without a number have 1."""
+
+    schema_number: int = Field(default=1, ge=1, alias="schemaNumber")
 
 
 def read_document(kind: type[M], data: bytes | str, limit: int = DOCUMENT_LIMIT, most_values: int | None = None) -> M:

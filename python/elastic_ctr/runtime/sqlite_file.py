@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,17 @@ class SqliteFile:
         """Execute a statement in a transaction of its own or in the one under way."""
         with self:
             self.db.execute(sql, values)
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy a file as it is at one moment, while its owner may write to it. Raises sqlite3.Error."""
+    # Not `connect(path)`, which would create an absent file.
+    address = f"{source.resolve().as_uri()}?mode=rw"
+    with closing(sqlite3.connect(address, uri=True)) as read, closing(sqlite3.connect(target)) as written:
+        # All pages in one step: other processes write between two steps, and each write begins the copy again.
+        read.backup(written, pages=-1)
+        # The copy is one file: its reader needs no write-ahead log beside it.
+        written.execute("pragma journal_mode = delete")
 
 
 def tables(sql: str) -> Migration:

@@ -1,12 +1,13 @@
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from elastic_ctr.runtime.sqlite_file import NewerSchema, SqliteFile, tables
+from elastic_ctr.runtime.sqlite_file import NewerSchema, SqliteFile, copy_database, tables
 
 FIRST = tables("create table if not exists a (x); insert into a values (1);")
 SECOND = tables("alter table a add column y; create table b (z);")
@@ -65,3 +66,39 @@ def test_a_process_that_dies_in_a_migration_leaves_the_file_as_it_was(tmp_path: 
 
     assert ended.returncode == 9
     assert schema_of(tmp_path / "file.db") == (1, ["CREATE TABLE a (x)"])
+
+
+def test_a_copy_has_the_whole_transactions_and_the_number_of_a_file_that_is_written_meanwhile(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "file", [tables("create table rows (value integer)")])
+    stop = threading.Event()
+
+    def write() -> None:
+        writer = SqliteFile(tmp_path / "file", [tables("")])
+        while not stop.is_set():
+            with writer:
+                writer.db.execute("insert into rows values (1)")
+                writer.db.execute("insert into rows values (-1)")
+        writer.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    sums = []
+    for number in range(20):
+        copy_database(tmp_path / "file", tmp_path / f"copy{number}")
+        assert not (tmp_path / f"copy{number}-wal").exists()
+        with closing(sqlite3.connect(tmp_path / f"copy{number}")) as copy:
+            sums.append(copy.execute("select count(*), coalesce(sum(value), 0) from rows").fetchone())
+            assert copy.execute("pragma user_version").fetchone() == (1,)
+    stop.set()
+    thread.join()
+    file.close()
+
+    assert [total for _, total in sums] == [0] * len(sums)
+    assert sums[-1][0] > 0
+
+
+def test_a_copy_of_an_absent_file_is_refused_and_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        copy_database(tmp_path / "absent", tmp_path / "copy")
+
+    assert not (tmp_path / "absent").exists()

@@ -9,6 +9,8 @@ from pathlib import PurePosixPath
 from typing import NamedTuple, TypeVar
 
 from elastic_ctr.cube.placement import built_alike, unbuilt_chain
+from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.runtime.documents import read_document
 from elastic_ctr.store.backends import NotInStore, Store, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.donefile import Donefile, read_donefile
@@ -166,6 +168,14 @@ def delete_orphans(store: Store, published: Collection[int], built: Collection[i
                 store.delete(folder)
                 deleted.append(folder)
     return deleted
+
+
+def restored_document(store: Store) -> ReleaseDocument | None:
+    """Return the release document that a restore has put into the store, or None. Raises StoreError, DocumentDamaged."""
+    try:
+        return read_document(ReleaseDocument, store.get_bytes(layout.RESTORED))
+    except NotInStore:
+        return None
 
 
 class Followed(NamedTuple):

@@ -38,16 +38,19 @@ from elastic_ctr.cube.transfer.catalog import (
     delete_orphans,
     delete_versions,
     followed_by_checkpoints,
+    restored_document,
 )
 from elastic_ctr.cube.transfer.heartbeats import Pods
 from elastic_ctr.cube.transfer.part_repairs import PartRepairs
 from elastic_ctr.cube.transfer.state import ReleaseState, View
 from elastic_ctr.cube.transfer.state_file import RESERVED, PersistedState, StateFile
 from elastic_ctr.runtime.auth import Tokens
+from elastic_ctr.runtime.documents import DocumentDamaged
 from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store.backends import Store
+from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.safeguards import (
     Refusal,
     is_gone,
@@ -113,6 +116,8 @@ class CubeTransfer:
         # Numbers of the newest publishing hold that was read, and of the newest one whose end was written to the store.
         self._hold_seen = 0
         self._resumption_shared = 0
+        # True while the store may have the release document of a backup that was taken over.
+        self._restored = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until stop is set. Raises StateInUse, OSError."""
@@ -359,6 +364,7 @@ class CubeTransfer:
                     log.warning("the store cannot be looked at: %s", failed)
                 self.store_error = str(failed)
                 return
+            await self._take_restored()
             self.store_error = None
             logged = () if self.scan is None else self.scan.problems
             self.scan = scan
@@ -370,6 +376,30 @@ class CubeTransfer:
                 await self.obey_hold()
                 await self._share_refusals(scan)
                 await self._retain(scan)
+
+    async def _take_restored(self) -> None:
+        """Take over the release document of a restored backup, one generation later. The file is deleted once its version is live here.
+
+        A restore writes it before the dictionaries. It is read before they are used, or the newest of them would go live.
+        """
+        try:
+            if self.state is not None and self.state.live is not None:
+                if self._restored:
+                    await asyncio.to_thread(self._store.delete, layout.RESTORED)
+                    self._restored = False
+                return
+            document = await asyncio.to_thread(restored_document, self._store)
+            if document is None:
+                return
+            self._restored = True
+            if self.state is None:
+                self._adopt_newer_document(document)
+                return
+            log.info("the release of a backup is taken over: live %s", document.live)
+            self._revision = max(self._revision, document.revision)
+            self._decide(rules_of.state_from_newer(self.state, document))
+        except (OSError, DocumentDamaged) as failed:
+            log.warning("the release of the backup cannot be taken over now: %s", failed)
 
     async def obey_hold(self) -> None:
         """Obey the master's newest publishing hold in the store, and write the end of a resumed one there. A resume calls this first,

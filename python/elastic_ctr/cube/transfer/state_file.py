@@ -4,14 +4,17 @@ import logging
 import os
 from pathlib import Path
 
+from pydantic import Field
+
 from elastic_ctr.cube.release import AgentReport
 from elastic_ctr.cube.transfer.state import ReleaseState
-from elastic_ctr.runtime.documents import DOCUMENT_LIMIT, DocumentDamaged, read_document
+from elastic_ctr.runtime.documents import DOCUMENT_LIMIT, DocumentDamaged, Numbered, read_document
 from elastic_ctr.store.backends.file import sync_folder
 from elastic_ctr.store.versions.manifest import Record, Whole
 
 log = logging.getLogger(__name__)
 
+SCHEMA = 1
 # Revisions are reserved in advance, so that most of them need no write.
 RESERVED = 1000
 
@@ -19,12 +22,22 @@ RESERVED = 1000
 class PersistedState(Record):
     """`revisions`: an upper bound of the published revisions.
 
-    `agents` are the last reports, without which the first document after a restart would list no holders.
+    `agents` are the last reports, without which the first document after a restart would list no holders. `schema_number` rises with
+    every change of the file that an older cube-transfer cannot read; a file without it has 1.
     """
 
+    schema_number: Whole = Field(default=SCHEMA, exclude_if=lambda number: number == 1)
     state: ReleaseState
     revisions: Whole
     agents: tuple[AgentReport, ...] = ()
+
+
+def _parsed(data: bytes) -> PersistedState:
+    if (number := read_document(Numbered, data).schema_number) > SCHEMA:
+        raise DocumentDamaged(
+            f"it has schema number {number} and this release knows up to {SCHEMA}, because a newer release has written it"
+        )
+    return read_document(PersistedState, data)
 
 
 class StateFile:
@@ -42,7 +55,7 @@ class StateFile:
         except FileNotFoundError:
             return None
         try:
-            return read_document(PersistedState, data)
+            return _parsed(data)
         except DocumentDamaged as wrong:
             aside = self.path.with_name(f"{self.path.name}.damaged")
             self.path.replace(aside)

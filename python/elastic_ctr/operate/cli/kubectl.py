@@ -85,6 +85,14 @@ class Kubectl:
             raise KubectlFailed(f"kubectl {words[0]} {words[1]}: {_last_words(done.stderr.decode('utf-8', 'replace'))}")
         return done.stdout
 
+    def executed(self, pod: str, container: str, *words: str, given: bytes) -> int:
+        """Run a command in a container, with its output to this program's. Return the exit code. Raises KubectlFailed."""
+        command = self.command("exec", "--stdin", pod, "--container", container, "--", *words)
+        try:
+            return subprocess.run(command, input=given, check=False).returncode
+        except OSError as failed:
+            raise KubectlFailed(f"{self.program[0]} cannot be started: {failed.strerror}") from failed
+
     def started(self, *words: str, **streams: Any) -> "subprocess.Popen[str]":
         """Start kubectl in its own session, so that `end` also reaches the children of a wrapper. Raises KubectlFailed."""
         try:

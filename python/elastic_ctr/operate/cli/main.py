@@ -25,6 +25,8 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "report": ("elastic_ctr.operate.cli.report", "report", None),
     "logs": ("elastic_ctr.operate.cli.logs", "logs", None),
     "audit": ("elastic_ctr.operate.cli.audit", "audit", None),
+    "backup": ("elastic_ctr.operate.cli.backup_commands", "backup", None),
+    "restore": ("elastic_ctr.operate.cli.backup_commands", "restore", None),
     "pass": ("elastic_ctr.operate.cli.orders", "pass_app", None),
     "rollback": ("elastic_ctr.operate.cli.orders", "rollback", None),
     "check": ("elastic_ctr.operate.cli.check", "app", None),

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -32,6 +32,9 @@ from elastic_ctr.operate.cli.entrypoint import checked, reason_of, refuse
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure_from_environment
+
+if TYPE_CHECKING:
+    from elastic_ctr.store.backends import Store
 
 _AWAY_SECONDS = 2.0
 
@@ -64,10 +67,36 @@ def master(config: ConfigFile) -> None:
             else open_source(given)
         )
         store = open_store(settings.store, tokens=settings.auth.internal())
-        with naming_damage(Path(settings.master.state_dir) / LEDGER):
+        ledger = Path(settings.master.state_dir) / LEDGER
+        if settings.restore.url is not None and not ledger.exists():
+            _restore(settings, store, ledger)
+        with naming_damage(ledger):
             return Master(settings, source=source, store=store).run(stop)
 
     _run_until_signal(run)
+
+
+def _restore(settings: MasterFile, store: "Store", ledger: Path) -> None:
+    """Restore the backup into the empty release, while the master's status shows that. Raises BackupRefused, StoreError, OSError."""
+    from elastic_ctr.runtime.lock import StateLock
+    from elastic_ctr.runtime.status.master_status import LineCounts, TrainingStatus
+    from elastic_ctr.store.backends import open_store
+    from elastic_ctr.store.versions import backup
+
+    log, url = logging.getLogger(__name__), settings.restore.url
+    assert url is not None
+    now = TrainingStatus(passes=(), ledger=LineCounts(), waits_for=f"the restore of {url}")
+    with (
+        StateLock(ledger.parent),
+        backup.scratch_in(ledger.parent) as folder,
+        _health_server("master", now.to_dict, settings.host, settings.master.status_port),
+    ):
+        source = open_store(settings.store.model_copy(update={"url": url, "user": settings.restore.user}))
+        found = backup.restore(source, store, {backup.LEDGER: ledger}, folder, log.info)
+    if backup.CLICKS in found.state:
+        log.warning(
+            "the backup has a log of clicks, which this release does not get; docs/operations/backup.md has the way out"
+        )
 
 
 def trainer(config: ConfigFile) -> None:

@@ -214,7 +214,12 @@ def _of_training(places: RunPlaces) -> Iterator[Role]:
     master = _role(role_settings.MasterConfig, values.master.config, state_dir=places.state("master"))
     of_workers = {"trainer": _role(role_settings.TrainerConfig, values.trainer.config), "pservers": pservers}
     intake_address = places.intake if values.intake.enabled else None
-    of_master = {"statistics": values.statistics, "master": master, "tracking": places.tracking}
+    of_master = {
+        "statistics": values.statistics,
+        "master": master,
+        "tracking": places.tracking,
+        "restore": values.restore,
+    }
     file: RoleFile = MasterFile(**places.training(MasterFile), **of_workers, **of_master, intake_address=intake_address)
     yield Role("ctr-master-0", "master", file, _well(master.status_port))
 

@@ -8,6 +8,8 @@ DONEFILES = "output/ctr_cube/donefile"
 REFUSED = "output/refused"
 HOLDS = "output/holds"
 STATISTICS = "output/statistics"
+# The release document of a backup. A cube-transfer without a state takes it over, and deletes it.
+RESTORED = "output/restored.json"
 CHECKPOINTS = "checkpoints"
 SCORES = "scores"
 

@@ -416,3 +416,64 @@ async def test_a_builder_that_does_not_answer_is_named(tmp_path: Path) -> None:
         status = await it.status()
 
     assert (status["next"], status["built"], status["refused"]) == (10, [], {})
+
+
+@pytest.mark.parametrize("restored_first", [True, False])
+async def test_a_transfer_without_a_live_version_takes_over_the_release_of_a_backup_before_a_newer_version_goes_live(
+    tmp_path: Path, restored_first: bool
+) -> None:
+    before = ReleaseDocument(
+        generation=4,
+        revision=900,
+        placement=Placement(shards=9),
+        live=1,
+        previous=2,
+        promotion_paused=True,
+        refused={3: "bad"},
+    )
+
+    def restore(it: Desk) -> None:
+        it.store.put_bytes(before.to_json(), layout.RESTORED)
+        for version in (1, 2, 4):
+            it.publish(version)
+
+    async with desk(tmp_path, state_recovery_seconds=60 if restored_first else 0.05) as it:
+        await it.agent(1, 2, 4)
+        restore(it)
+        if restored_first:
+            while it.transfer._carried is None:
+                await asyncio.sleep(0.005)
+            it.transfer.rules = it.transfer.rules.model_copy(update={"state_recovery_seconds": 0.0})
+            while it.transfer.listening:
+                await asyncio.sleep(0.005)
+
+        document = await it.until(live=1)
+        while it.store.exists(layout.RESTORED):
+            await asyncio.sleep(0.005)
+        last = await it.document()
+
+    assert (document.generation, document.placement.shards) == (5, 1)
+    assert document.revision > 900
+    assert (last.live, last.previous, last.candidate, last.promotion_paused, last.refused) == (
+        1,
+        2,
+        None,
+        True,
+        {3: "bad"},
+    )
+
+
+async def test_a_transfer_with_a_live_version_leaves_the_release_of_a_backup_alone(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        it.publish(1)
+        await it.agent(1)
+        await it.until(live=1)
+        it.store.put_bytes(
+            ReleaseDocument(generation=4, revision=900, placement=Placement(shards=1), live=2).to_json(),
+            layout.RESTORED,
+        )
+        it.publish(3)
+        await it.agent(1, 3)
+
+        assert (await it.until(live=3)).generation == 1
+        assert it.store.exists(layout.RESTORED)

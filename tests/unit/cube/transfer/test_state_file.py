@@ -23,6 +23,21 @@ def test_a_state_is_read_after_a_restart_as_it_was_written(tmp_path: Path) -> No
     assert [each.name for each in tmp_path.iterdir()] == ["release.json"]
 
 
+def test_the_first_schema_writes_no_number_which_older_releases_would_refuse(tmp_path: Path) -> None:
+    assert b"schemaNumber" not in STATE.to_json()
+
+
+def test_a_state_of_a_newer_release_is_kept_aside_with_its_number_as_the_reason(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    file.path.write_bytes(STATE.to_json().replace(b"{", b'{"schemaNumber": 2, "unknown": 1,', 1))
+
+    assert file.read() is None
+
+    assert file.error is not None
+    assert "it has schema number 2 and this release knows up to 1, because a newer release has written it" in file.error
+    assert (tmp_path / "release.json.damaged").exists()
+
+
 def test_without_a_file_there_is_no_state(tmp_path: Path) -> None:
     assert StateFile(tmp_path).read() is None
 

@@ -1,7 +1,7 @@
 """A kubectl that says what a test has written down, to see how it is called and what is made of its answers.
 
 It reads `world.json` beside itself: `pods`, `services` (the components that have one), `secrets` by name, `forward`
-(pod:port -> local port, or text to fail with), `logs` (lines), `cronjobs`, `configmaps`, `job` (its statuses in turn, or text to fail with), `job_pods`, `fail` (text to fail
+(pod:port -> local port, or text to fail with), `logs` (lines), `cronjobs`, `configmaps`, `job` (its statuses in turn, or text to fail with), `job_pods`, `exec` (the exit code of a command in a pod), `fail` (text to fail
 everything with). Calls and pids go to `calls.jsonl`, what is created to `created.json`.
 """
 
@@ -64,6 +64,9 @@ elif "get" in words and "configmaps" in words:
     print(json.dumps({"items": world["configmaps"]}))
 elif "get" in words and "cronjobs" in words:
     print(json.dumps({"items": world["cronjobs"]}))
+elif "exec" in words:
+    (here / "created.json").write_text(sys.stdin.read())
+    raise SystemExit(world["exec"])
 elif "create" in words:
     (here / "created.json").write_text(sys.stdin.read())
 elif "get" in words and "job" in words:
@@ -116,7 +119,7 @@ class FakeKubectl:
 
     @property
     def created(self) -> Any:
-        """What was created last."""
+        """What was created last, or given to a command in a pod."""
         return json.loads(self.path.with_name("created.json").read_text())
 
     @property

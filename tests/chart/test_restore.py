@@ -1,0 +1,27 @@
+"""`restore` in the chart: the master alone has it, so that its removal restarts no other pod, and may reach the backup."""
+
+from chart.policies import Peer, lets_out
+from chart.rendering import Renderer
+from chart.role_settings import files
+from elastic_ctr.config.role_files import MasterFile
+
+ELSEWHERE = Peer("elsewhere", {"app": "file-server"})
+
+
+def test_the_master_alone_restores(render: Renderer) -> None:
+    with_it = files(render(restore={"url": "hdfs://archive:9000/ctr", "user": "ann"}))
+    without = files(render())
+
+    [master] = [with_it[name] for name in with_it if with_it[name] != without[name]]
+    assert isinstance(master, MasterFile)
+    assert (master.restore.url, master.restore.user) == ("hdfs://archive:9000/ctr", "ann")
+
+
+def test_the_master_may_reach_the_backup(render: Renderer) -> None:
+    def reaches(url: str | None) -> bool:
+        rendered = render(restore={"url": url})
+        master = Peer("ads", rendered.pod_of("master").labels)
+        return lets_out(rendered.all("NetworkPolicy"), "ads", master, ELSEWHERE, 8123)
+
+    assert reaches("http://archive:8123")
+    assert not reaches(None)
