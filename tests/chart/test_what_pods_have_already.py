@@ -23,6 +23,7 @@ EVERY_POD: dict[str, Any] = {
     "tracking": {"enabled": True},
     "dataVolume": {"existingClaim": "logs"},
     "dataSecret": {"existingSecret": "reader"},
+    "bucketSecret": {"existingSecret": "keys"},
 }
 
 

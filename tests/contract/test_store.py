@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.bucket_world import BucketServer
 from contract.file_server_world import TOKEN, FileServer
 from contract.hadoop_world import Hadoop
 from credentials import tokens
@@ -87,7 +88,8 @@ def _world(kind: str, at: StoreConfig, files: Callable[[], list[str]]) -> Iterat
     store.close()
 
 
-@pytest.fixture(params=["file", "http", "hdfs"])
+# A second server of buckets takes minutes to build: each run has the first, here as `s3` and in tests/contract/test_bucket.py.
+@pytest.fixture(params=["file", "http", "hdfs", "s3", pytest.param("versitygw", marks=pytest.mark.nightly)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     kind = request.param
     if kind == "http":
@@ -99,6 +101,12 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         hadoop.ask("PUT", folder, "MKDIRS")
         at = StoreConfig(url=f"webhdfs://{hadoop.door}{folder}")
         yield from _world(kind, at, lambda: [each.removeprefix(f"{folder}/") for each in hadoop.files(folder)])
+    elif kind in {"s3", "versitygw"}:
+        buckets: BucketServer = request.getfixturevalue("bucket_server" if kind == "s3" else "second_bucket_server")
+        bucket = buckets.bucket()
+        yield from _world(
+            kind, buckets.store(bucket), lambda: [each.removeprefix("models/") for each in buckets.files(bucket)]
+        )
     else:
         root = tmp_path / "store"
         yield from _world(
@@ -122,7 +130,11 @@ _LAST_STEPS = {
     "file": ["os:fsync", "os:link"],
     "http": ["elastic_ctr.store.backends.webdav:WebDav.stat", "elastic_ctr.store.backends.webdav:WebDav.move"],
     "hdfs": ["elastic_ctr.store.backends.hdfs:WebHdfs.move"],
+    "s3": ["elastic_ctr.store.backends.object_store:ObjectStore._put"],
+    "versitygw": ["elastic_ctr.store.backends.object_store:ObjectStore._put"],
 }
+# A bucket's client sends a mapped file, and a bucket has no folders: tests/contract/test_bucket.py.
+with_folders = pytest.mark.parametrize("world", ["file", "http", "hdfs"], indirect=True)
 
 
 def test_a_put_that_is_killed_before_its_last_steps_shows_nothing_and_may_be_done_again(world: World) -> None:
@@ -154,6 +166,7 @@ def test_a_backup_to_it_and_a_restore_from_it_bring_every_published_file_back(wo
     assert len(list(world.store.walk("backup/state"))) == 2
 
 
+@with_folders
 def test_a_put_that_is_killed_while_it_sends_shows_nothing_and_may_be_done_again(world: World, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(20_000_000))
@@ -230,6 +243,7 @@ def test_a_published_file_is_never_changed(world: World, tmp_path: Path) -> None
     assert world.files() == ["x/a"]
 
 
+@with_folders
 def test_a_file_does_not_take_the_name_of_a_folder(world: World) -> None:
     world.store.put_bytes(b"first", "x/a")
 

@@ -67,7 +67,7 @@ spec:
   ports: {{- include "elastic-ctr.network.ports" .ports | nindent 4 }}
 {{- end }}
 
-{{/* Egress to Hadoop, Kafka, or an HTTP store outside the release, at the ports of the block and of the URLs; block, urls */}}
+{{/* Egress to Hadoop, Kafka, buckets, or an HTTP store outside the release, at the ports of the block and of the URLs; block, urls */}}
 {{- define "elastic-ctr.network.outside" -}}
 {{- $ports := list }}
 {{- range .block.ports }}
@@ -98,6 +98,15 @@ spec:
 {{- $edges = append $edges (include "elastic-ctr.network.to" (dict "root" .root "components" (list "file-server") "ports" (list $values.fileServer.service.port))) }}
 {{- else if hasPrefix "http" $url }}
 {{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.store "urls" (list $url))) }}
+{{- end }}
+{{- $buckets := list }}
+{{- range prepend (.source | default false | ternary (list $values.data.source) list) $values.store.config }}
+{{- if regexMatch "^(s3|gs|az)://" (.url | default "") }}
+{{- $buckets = append $buckets (dig "endpoint" "" (.bucket | default dict) | default "") }}
+{{- end }}
+{{- end }}
+{{- if $buckets }}
+{{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.store "urls" $buckets)) }}
 {{- end }}
 {{- $hadoop := list }}
 {{- range prepend (.source | default false | ternary (list $values.data.source.url) list) $url }}

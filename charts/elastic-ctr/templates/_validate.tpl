@@ -139,6 +139,18 @@ store.config.url {{ $values.store.config.url }} must be one place for all roles,
 {{- end }}
 {{- end }}
 
+{{- define "elastic-ctr.validate.bucketFiles" -}}
+{{- $values := .Values }}
+{{- if not $values.bucketSecret.existingSecret }}
+{{- range $setting, $given := dict "store.config" $values.store.config "data.source" $values.data.source }}
+{{- if and (eq "files" (dig "credentials" "" ($given.bucket | default dict) | toString)) (not $values.master.extraVolumeMounts) -}}
+{{ $setting }}.bucket.credentials is files, and no pod has them: set bucketSecret.existingSecret to a Secret with the bucket's credentials
+{{ break }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.startFromStore" -}}
 {{- $url := (.Values.model.startFrom | default dict).store | default "" }}
 {{- if and .Values.training.enabled (hasPrefix "file://" $url) (not .Values.master.extraVolumeMounts) -}}

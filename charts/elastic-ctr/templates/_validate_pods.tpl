@@ -5,8 +5,9 @@
 {{- $data := .Values.dataVolume.existingClaim | empty | ternary list (list "data") }}
 {{- $stream := include "elastic-ctr.hasDataSecret" (list . "master") | empty | ternary $data (append $data "source") }}
 {{- $topic := include "elastic-ctr.hasDataSecret" (list . "intake") | empty | ternary list (list "source") }}
-{{- $role := list "auth" "tmp" }}
-{{- $paths := list "/etc/elastic-ctr/config" "/etc/elastic-ctr/auth" "/tmp" }}
+{{- $bucket := .Values.bucketSecret.existingSecret | empty | ternary list (list "bucket") }}
+{{- $role := concat (list "auth" "tmp") $bucket }}
+{{- $paths := concat (list "/etc/elastic-ctr/config" "/etc/elastic-ctr/auth" "/tmp") ($bucket | empty | ternary list (list .Values.bucketSecret.mountPath)) }}
 {{- toYaml (dict
   "fileServer" (dict "paths" (concat $paths (list "/run/elastic-ctr" "/data")) "volumes" (list "config" "auth" "run" "tmp" "data"))
   "master" (dict "paths" (append $paths "/var/lib/elastic-ctr/master") "volumes" (concat $role (list "master-config" "state") $stream))

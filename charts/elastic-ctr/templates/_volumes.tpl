@@ -1,6 +1,6 @@
 {{/* Volumes, mounts and claims. Helpers take a dict with the keys that they name. */}}
 
-{{/* Mounts that every role has; block, role (the volume with its configuration is <role>-config) */}}
+{{/* Mounts that every role has; root, block, role (the volume with its configuration is <role>-config) */}}
 {{- define "elastic-ctr.volumeMounts" -}}
 - name: {{ .role }}-config
   mountPath: /etc/elastic-ctr/config
@@ -10,6 +10,13 @@
   readOnly: true
 - name: tmp
   mountPath: /tmp
+{{- with .root.Values.bucketSecret }}
+{{- if and .existingSecret (ne $.role "intake") }}
+- name: bucket
+  mountPath: {{ .mountPath | quote }}
+  readOnly: true
+{{- end }}
+{{- end }}
 {{- include "elastic-ctr.extraVolumeMounts" .block }}
 {{- end }}
 
@@ -34,6 +41,13 @@
 - name: tmp
   emptyDir:
     sizeLimit: {{ toYaml .root.Values.tmpSizeLimit }}
+{{- with .root.Values.bucketSecret.existingSecret }}
+{{- if not (has "intake" $.roles) }}
+- name: bucket
+  secret:
+    secretName: {{ . | quote }}
+{{- end }}
+{{- end }}
 {{- range .roles }}
 - name: {{ . }}-config
   configMap:

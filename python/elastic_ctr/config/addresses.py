@@ -6,9 +6,6 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
-from typing_extensions import Self
-
-from elastic_ctr.config.section import Section
 
 OWN_INTAKE = "intake://"
 """The release's own intake: chart and local runner put its address in."""
@@ -20,18 +17,14 @@ def is_stream(url: str) -> bool:
     return parts.scheme in {"kafka", "intake"} or (parts.scheme == "file" and parts.query == "follow")
 
 
-class Addressed(Section):
-    """An address, and how it is reached."""
-
-    url: str
-
-    def moved(self, url: str) -> Self:
-        """Return the same at another address, unchecked."""
-        return self.model_copy(update={"url": url})
+def is_bucket(url: str) -> bool:
+    """True if the address is of a bucket."""
+    return url.startswith(("s3://", "gs://", "az://"))
 
 
+BUCKET = r"(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]+(/[^?#]*)?$"
 # Logs, status and ConfigMaps show addresses, so these have no user, query or fragment.
-_STORE = r"^(file:///|(https?|(web)?hdfs)://[^/?#@]+(/[^?#]*)?$)"
+_STORE = rf"^(file:///|(https?|(web)?hdfs)://[^/?#@]+(/[^?#]*)?$|{BUCKET})"
 _WEB = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
 
 
@@ -48,8 +41,8 @@ def _address(pattern: str, forms: str, way_out: str) -> Callable[[str], str]:
 
 _store_url = _address(
     _STORE,
-    "file:///dir, http://file-server:8080, hdfs://namenode:9000/dir",
-    "give HDFS's user by `user`, and tokens by the Secret of auth.existingSecret",
+    "file:///dir, http://file-server:8080, hdfs://namenode:9000/dir, s3://bucket/dir, gs://bucket/dir, az://container/dir",
+    "give HDFS's user by `user`, tokens by the Secret of auth.existingSecret, and a bucket's keys by `bucket`",
 )
 StoreUrl = Annotated[str, AfterValidator(_store_url), Field(json_schema_extra={"pattern": _STORE})]
 _web_url = _address(_WEB, "http://host:port, https://host", "let a proxy add them from a file")

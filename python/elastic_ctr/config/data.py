@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from elastic_ctr.config.addresses import Addressed, is_stream
+from elastic_ctr.config.addresses import BUCKET, is_stream
+from elastic_ctr.config.buckets import Addressed
 from elastic_ctr.config.kafka import Kafka
 from elastic_ctr.config.path_template import PATH_OF_INTERVAL, PATH_SCHEMA, PathTemplate, template_of
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share, SlotName, text_of
@@ -18,15 +19,21 @@ from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.auth import TokenFile, Tokens
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
-_SOURCE = r"^(file:///|(web)?hdfs://[^/?#@]+(/[^?#]*)?$|kafka://[^/?#@]+/[^/?#@]+$|intake://([^/?#@:]+:[0-9]+)?$)"
+_SOURCE = (
+    rf"^(file:///|{BUCKET}|(web)?hdfs://[^/?#@]+(/[^?#]*)?$|kafka://[^/?#@]+/[^/?#@]+$|intake://([^/?#@:]+:[0-9]+)?$)"
+)
 _CREDENTIALS = {
     "kafka": "name mounted files by kafka.usernameFile and kafka.passwordFile",
     "intake": "name a mounted file by tokenFile",
     **dict.fromkeys(("hdfs", "webhdfs"), "give the user by user"),
+    **dict.fromkeys(("s3", "gs", "az"), "give them by bucket"),
 }
 _QUERIES = {
     "kafka": ", which no broker is told; leave it out, and give TLS and SASL by source.kafka",
     **dict.fromkeys(("hdfs", "webhdfs"), "; leave it out, and give the user by user"),
+    **dict.fromkeys(
+        ("s3", "gs", "az"), "; leave it out: objects do not grow, so a bucket cannot be followed, and has hours alone"
+    ),
 }
 # A word for a missing value must not match this: a request would send it as a number.
 _NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
@@ -73,7 +80,8 @@ class DataSource(Addressed):
     url: str = Field(
         json_schema_extra={"pattern": _SOURCE},
         description="Address of the logs: file:///some/dir, or hdfs://namenode:9000, which is asked through WebHDFS at port 9870; "
-        "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow. Or a stream: "
+        "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow. Or a "
+        "bucket: s3://bucket/dir, gs://bucket/dir, az://container/dir. Or a stream: "
         "kafka://broker:9092/topic, several brokers with commas between them; intake://, the clicks that this release's intake takes, or "
         "intake://host:port, those of another one; or file:///some/dir?follow, a folder of files that are appended to.",
     )
@@ -98,7 +106,7 @@ class DataSource(Addressed):
             raise ValueError(f"the address has a query{_QUERIES[scheme]}")
         shown = "the address" if re.search("[@?#]", url) else repr(url)
         raise ValueError(
-            f"{shown} is none of file:///some/dir, hdfs://namenode:9000, kafka://broker:9092/topic, intake://, intake://host:port "
+            f"{shown} is none of file:///some/dir, hdfs://namenode:9000, s3://bucket/dir, gs://bucket/dir, az://container/dir, kafka://broker:9092/topic, intake://, intake://host:port "
             "and file:///some/dir?follow"
         )
 

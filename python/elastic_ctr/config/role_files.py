@@ -22,6 +22,7 @@ from elastic_ctr.config.roles import (
     ServingConfig,
     StoreConfig,
     TrainerConfig,
+    check_window,
 )
 from elastic_ctr.config.section import Count, Section
 from elastic_ctr.config.statistics import StatisticsText
@@ -80,6 +81,7 @@ class TrainingMember(RoleFile):
     @model_validator(mode="after")
     def _together(self) -> "TrainingMember":
         check_late_clicks(self.data, self.model)
+        check_window(self.data, self.store)
         return self
 
     @property

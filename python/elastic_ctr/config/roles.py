@@ -4,7 +4,9 @@ file, with folders and times that no operator needs to choose: `elastic-ctr loca
 
 from pydantic import Field
 
-from elastic_ctr.config.addresses import Addressed, StoreUrl
+from elastic_ctr.config.addresses import StoreUrl, is_bucket
+from elastic_ctr.config.buckets import Addressed
+from elastic_ctr.config.data import Data
 from elastic_ctr.config.section import (
     EXACT,
     AutoCount,
@@ -27,10 +29,24 @@ class StoreConfig(Addressed):
 
     url: StoreUrl = Field(
         default="file:///var/lib/elastic-ctr/store",
-        description="One place for all roles: file:///dir, http://file-server:8080, or hdfs://namenode:9000/dir "
-        "(addresses of HDFS as in data.source.url).",
+        description="One place for all roles: file:///dir, http://file-server:8080, hdfs://namenode:9000/dir (addresses of HDFS as in "
+        "data.source.url), or a bucket: s3://bucket/dir, gs://bucket/dir, az://container/dir.",
     )
     user: str = Field(default="root", min_length=1, description="User that writes there; HDFS alone checks it.")
+
+
+# A version of a stream is eleven PUTs, 28 GETs and some lists, each of 10 to 100 ms. Two a second, as by default, would not keep up, and
+# would cost 21 USD a day at S3's prices; one in 5 s keeps up, and costs 3.
+_LEAST_WINDOW_MS = 5000
+
+
+def check_window(data: Data, store: StoreConfig) -> None:
+    """Raises ValueError if a stream would write small objects into a bucket faster than one takes them."""
+    if data.is_stream and is_bucket(store.url) and data.stream.window_ms < _LEAST_WINDOW_MS:
+        raise ValueError(
+            f"store.config.url {store.url} is a bucket, which takes no version each {data.stream.window_ms} ms: set data.stream.windowMs to "
+            f"{_LEAST_WINDOW_MS} or more, or leave store.config.url out and keep the versions in the release's own file-server"
+        )
 
 
 class QualityLoss(Section):

@@ -24,6 +24,7 @@ from elastic_ctr.config.roles import (
     ServingSettings,
     StoreConfig,
     TrainerSettings,
+    check_window,
 )
 from elastic_ctr.config.section import ALTERNATIVE, Count, Section
 from elastic_ctr.config.statistics import StatisticsText, check_statistics
@@ -37,7 +38,7 @@ _KUBERNETES = frozenset([
     "topologySpreadConstraints", "ttlSecondsAfterFinished",
 ])  # fmt: skip
 _TOP = frozenset([
-    "auth", "check", "clusterDomain", "dataSecret", "dataVolume", "enabled", "extraObjects", "fileServer", "fullnameOverride",
+    "auth", "bucketSecret", "check", "clusterDomain", "dataSecret", "dataVolume", "enabled", "extraObjects", "fileServer", "fullnameOverride",
     "global", "image", "log", "metrics", "networkPolicy", "podDefaults", "priorityClasses", "serviceAccount", "tmpSizeLimit",
     "tolerationSeconds", "tracking", "training",
 ])  # fmt: skip
@@ -188,6 +189,7 @@ class Values(Block):
         ):
             check_has_keys(setting, name, self.data, self.features)
         check_late_clicks(self.data, self.model)
+        check_window(self.data, self.store.config)
         check_statistics(self.features, self.statistics)
         self._check_intake()
         self._check_ports()

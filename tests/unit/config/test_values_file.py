@@ -137,7 +137,7 @@ def test_the_empty_file_says_what_is_missing() -> None:
         ),
         (
             "data: {source: {url: ftp://x}}",
-            "data.source.url: 'ftp://x' is none of file:///some/dir, hdfs://namenode:9000, kafka://",
+            "data.source.url: 'ftp://x' is none of file:///some/dir, hdfs://namenode:9000, s3://bucket/dir, gs://bucket/dir, az://container/dir, kafka://",
         ),
         (
             "data: {stream: {lateClicks: true}}",
@@ -150,6 +150,10 @@ def test_the_empty_file_says_what_is_missing() -> None:
         (
             f"data: {{{STREAM}, slots: null, format: jsonl, label: click}}\nfeatures: {{}}",
             "data: stream.lateClicks needs shows: a row without it is one impression; name the column of impressions",
+        ),
+        (
+            "data: {source: {url: kafka://broker:9092/clicks}, start: latest, end: null}\nstore: {config: {url: s3://ads/models}}",
+            "store.config.url s3://ads/models is a bucket, which takes no version each 300 ms: set data.stream.windowMs to 5000",
         ),
         ("data: {source: {url: file://host/x}}", "data.source.url: 'file://host/x' is none of"),
         ("data: {maxRefusedShare: 1.5}", "data.maxRefusedShare: input should be less than or equal to 1"),

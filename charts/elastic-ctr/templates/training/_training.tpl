@@ -93,7 +93,7 @@ spec:
       resources: {{- include "elastic-ctr.resources" $block.resources | nindent 8 }}
       securityContext: {{- include "elastic-ctr.given" $block.containerSecurityContext | nindent 8 }}
       volumeMounts:
-        {{- include "elastic-ctr.volumeMounts" (dict "block" $block "role" "trainer") | nindent 8 }}
+        {{- include "elastic-ctr.volumeMounts" (dict "root" $.root "block" $block "role" "trainer") | nindent 8 }}
         - name: scratch
           mountPath: /var/lib/elastic-ctr/trainer
         {{- include "elastic-ctr.training.tlsMount" $root | nindent 8 }}
@@ -146,7 +146,7 @@ spec:
       resources: {{- include "elastic-ctr.resources" $block.resources | nindent 8 }}
       securityContext: {{- include "elastic-ctr.given" $block.containerSecurityContext | nindent 8 }}
       volumeMounts:
-        {{- include "elastic-ctr.volumeMounts" (dict "block" $block "role" "pserver") | nindent 8 }}
+        {{- include "elastic-ctr.volumeMounts" (dict "root" $.root "block" $block "role" "pserver") | nindent 8 }}
         - name: scratch
           mountPath: /var/lib/elastic-ctr/pserver
         {{- include "elastic-ctr.training.tlsMount" $root | nindent 8 }}

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from elastic_ctr.store.backends.backend import Credentials, StoreError
+from elastic_ctr.store.backends.backend import BucketAccess, Credentials, StoreError
 from elastic_ctr.store.backends.file import FileStore
 from elastic_ctr.store.backends.retry import RetryPolicy
 from elastic_ctr.store.backends.source import FileSource, Source
@@ -13,6 +13,7 @@ from elastic_ctr.store.backends.store import Store
 
 C = TypeVar("C", bound=Credentials)
 _PORTS = {"http": 80, "https": 443}
+BUCKETS = frozenset({"s3", "gs", "az"})
 
 
 class Location(Protocol):
@@ -23,6 +24,9 @@ class Location(Protocol):
 
     @property
     def user(self) -> str: ...
+
+    @property
+    def bucket(self) -> BucketAccess: ...
 
 
 def lies_in(place: Location, tree: Location) -> bool:
@@ -45,6 +49,9 @@ def _split(place: Location) -> tuple[tuple[str | None, ...], PurePosixPath]:
     # hdfs:// and webhdfs:// have different ports for the same file system.
     if parts.scheme in {"hdfs", "webhdfs"}:
         host: tuple[str | None, ...] = ("hdfs", parts.hostname)
+    elif parts.scheme in BUCKETS:
+        # Two endpoints may each have a bucket of this name.
+        host = (parts.scheme, parts.netloc, place.bucket.endpoint)
     else:
         host = (parts.scheme, parts.hostname, str(parts.port or _PORTS.get(parts.scheme)))
     return host, PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
@@ -67,9 +74,13 @@ def open_store(at: Location, *, tokens: Credentials | None = None, retry: RetryP
         from elastic_ctr.store.backends.hdfs import WebHdfs
 
         return Store(WebHdfs(url, user, "store.config"), retry)
+    if parts.scheme in BUCKETS and parts.netloc:
+        from elastic_ctr.store.backends.object_store import ObjectStore
+
+        return Store(ObjectStore(url, at.bucket, "store.config"), retry)
     raise StoreError(
-        f"store.config.url {url!r} is not understood; give file:///a/folder, http://file-server:8080 or "
-        "hdfs://namenode:9000/a/folder"
+        f"store.config.url {url!r} is not understood; give file:///a/folder, http://file-server:8080, "
+        "hdfs://namenode:9000/a/folder or s3://bucket/a/folder"
     )
 
 
@@ -86,10 +97,14 @@ def open_source(at: Location, retry: RetryPolicy | None = None) -> Source:
         from elastic_ctr.store.backends.hdfs import WebHdfs
 
         return Source(WebHdfs(url, user, "data.source"), retry)
+    if parts.scheme in BUCKETS and parts.netloc and not parts.query:
+        from elastic_ctr.store.backends.object_store import ObjectStore
+
+        return Source(ObjectStore(url, at.bucket, "data.source"), retry)
     if parts.scheme in {"kafka", "intake"} or parts.query == "follow":
         raise StoreError(
             f"{url} is a stream and has no hours; give the address of a folder of hours, as file:///a/folder"
         )
     raise StoreError(
-        f"data.source.url {url!r} is not understood; give file:///a/folder or hdfs://namenode:9000/a/folder"
+        f"data.source.url {url!r} is not understood; give file:///a/folder, hdfs://namenode:9000/a/folder or s3://bucket/a/folder"
     )

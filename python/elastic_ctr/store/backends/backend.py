@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from elastic_ctr.store.backends.retry import RetryPolicy
@@ -64,6 +64,28 @@ class Credentials(Protocol):
     def header(self) -> dict[str, str]: ...
 
 
+class BucketAccess(Protocol):
+    """How a bucket is reached. `credentials_dir` has a file for each variable, with its name, as AWS_SECRET_ACCESS_KEY."""
+
+    @property
+    def endpoint(self) -> str | None: ...
+
+    @property
+    def region(self) -> str | None: ...
+
+    @property
+    def virtual_hosted(self) -> bool: ...
+
+    @property
+    def ca_file(self) -> str | None: ...
+
+    @property
+    def credentials(self) -> Literal["environment", "files", "instance", "none"]: ...
+
+    @property
+    def credentials_dir(self) -> str: ...
+
+
 class Backend(Protocol):
     """Every method raises StoreUnavailable if a retry may succeed, else another StoreError.
 
@@ -89,6 +111,9 @@ class Backend(Protocol):
 
     def replace(self, content: Content, path: str, retry: "RetryPolicy") -> None:
         """Publish a file in the place of one that may be there. Readers see the old or the new one."""
+
+    def verify(self, retry: "RetryPolicy") -> None:
+        """Check that the store can keep its promises, without which `create` refuses. Raises StoreError with the reason."""
 
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with its content. An absent path is no error."""

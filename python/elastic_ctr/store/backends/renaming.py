@@ -40,6 +40,9 @@ class RenamingBackend(Backend):
                 found += self.walk(path) if stat.folder else [(path, stat)]
         return found
 
+    def verify(self, retry: RetryPolicy) -> None:
+        """Do nothing: a rename needs no proof."""
+
     def create(self, content: Content, path: str, retry: RetryPolicy) -> None:
         # Before the upload, which may be long.
         with suppress(NotInStore):

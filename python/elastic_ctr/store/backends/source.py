@@ -61,9 +61,10 @@ class Source(Tree):
                     files.append((f"{below}{name}", stat))
                 elif is_partition(name):
                     folders.append(f"{below}{name}/")
-        found = sorted((name, stat.size, stat.modified_at) for name, stat in files)
+        # A bucket's times are whole seconds: two objects of one size and second differ in their identities.
+        found = sorted((name, stat.size, stat.modified_at, stat.identity) for name, stat in files)
         digest = hashlib.sha256(repr(found).encode()).hexdigest()
-        return FolderListing([(name, size) for name, size, _ in found], digest, changed_at)
+        return FolderListing([(name, size) for name, size, *_ in found], digest, changed_at)
 
     def changed_at(self, folder: str) -> float:
         """Return the Unix seconds at which an entry of a folder was added or removed, 0 if it is absent. Raises StoreError."""

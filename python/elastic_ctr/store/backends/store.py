@@ -89,6 +89,10 @@ class Store(Tree):
         publish = self._backend.replace if overwrite else self._backend.create
         publish(content, self._at(path), self._retry)
 
+    def verify(self) -> None:
+        """Check at start that the store can keep its promises. Raises StoreError with the reason."""
+        self._backend.verify(self._retry)
+
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with its content. An absent path is no error."""
         target = self._at(path)

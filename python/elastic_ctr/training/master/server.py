@@ -202,6 +202,7 @@ class Master:
                 log.warning("%s", self._start_ignored)
         else:
             self._finder.refuse_missing()
+            self._store.verify()
             generation = first_generation(self._store.list(layout.CHECKPOINTS))
             if wanted is not None:
                 start_from.begin(ledger, settings, self._store, self._other_store(wanted.store), generation)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from credentials import tokens
+from elastic_ctr.config.buckets import BucketSettings
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends.address import lies_in, tokens_for
 
@@ -45,6 +46,17 @@ def test_an_address_lies_in_a_tree(url: str, tree: str) -> None:
 )
 def test_an_address_lies_elsewhere(url: str, tree: str) -> None:
     assert not lies_in(at(url), at(tree))
+
+
+def test_buckets_of_one_name_at_two_endpoints_are_two() -> None:
+    here, there = (
+        StoreConfig(url="s3://ads/models", bucket=BucketSettings(endpoint=f"https://{host}")) for host in ("a", "b")
+    )
+
+    assert lies_in(here.moved("s3://ads/models/x"), here)
+    assert not lies_in(here.moved("s3://ads/models/x"), there)
+    assert not lies_in(here.moved("s3://ads2/models"), here)
+    assert not lies_in(here.moved("gs://ads/models"), here)
 
 
 def test_links_are_followed(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_distant_store_is_opened_without_asking_it_anything(url: str, kind: ty
 
 
 @pytest.mark.parametrize(
-    "url", ["", "somewhere", "http:///x", "HTTP//x", "file://host/dir", "ftp://x/y", "file:relative"]
+    "url", ["", "somewhere", "http:///x", "HTTP//x", "file://host/dir", "ftp://x/y", "file:relative", "s3:///x"]
 )
 def test_an_address_that_is_no_store_is_refused_with_the_way_out(url: str) -> None:
     with pytest.raises(StoreError, match="is not understood; give file:///a/folder"):

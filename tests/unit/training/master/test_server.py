@@ -406,3 +406,16 @@ def test_a_new_training_without_its_source_folder_is_refused_and_a_running_one_w
     again = Running(tmp_path).start()
     until(lambda: "logs does not exist" in again.status()["waitsFor"])
     again.end()
+
+
+def test_a_new_training_whose_store_lacks_what_versions_need_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(_: FileStore) -> None:
+        raise StoreError("it takes a second object of one name")
+
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(FileStore, "verify", lacks)
+
+    with pytest.raises(StoreError, match="takes a second object of one name"):
+        Running(tmp_path)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from elastic_ctr.config.addresses import is_bucket
 from elastic_ctr.config.data import Data, split_end, split_time
 from elastic_ctr.store.backends.source import FolderListing, Source
 
@@ -111,6 +112,8 @@ def missing_folder(source: Source, data: Data) -> str:
     folder = data.template.root
     if source.exists(folder):
         return ""
+    if is_bucket(source.url):
+        return f"{source.url.rstrip('/')}/{folder} has no object yet: is data.source.url or data.path right?"
     return f"the folder {source.url.rstrip('/')}/{folder} does not exist: is data.source.url or data.path right?"
 
 

@@ -1,0 +1,62 @@
+"""`bucket:` of a store or source: how a bucket of S3, Google Cloud Storage or Azure is reached."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from elastic_ctr.config.addresses import WebUrl, is_bucket
+from elastic_ctr.config.section import Section
+
+_PATH = r"^/[^:\s]*$"
+
+
+class BucketSettings(Section):
+    """Secrets are in mounted files or the environment alone: these settings have their places."""
+
+    endpoint: WebUrl | None = Field(
+        default=None,
+        description="Address of what speaks S3 outside AWS: MinIO, R2, OSS. Absent: the cloud's own.",
+    )
+    region: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9-]+$",
+        description="Region of an s3:// bucket. Absent: AWS_REGION, or us-east-1.",
+    )
+    virtual_hosted: bool = Field(
+        default=False,
+        description="Requests name the bucket in front of the endpoint's host, as OSS wants it, not in the path.",
+    )
+    ca_file: str | None = Field(
+        default=None,
+        pattern=_PATH,
+        description="A mounted PEM file with a CA that is trusted beside those of the image.",
+    )
+    credentials: Literal["environment", "files", "instance", "none"] = Field(
+        default="environment",
+        description="environment: variables, which EKS and Azure set for the service account, too. files: `credentialsDir`. instance: the "
+        "metadata service, as on GKE. none: a public bucket.",
+    )
+    credentials_dir: str = Field(
+        default="/etc/elastic-ctr/bucket",
+        pattern=_PATH,
+        description="A folder with a file for each variable, named so: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+        "GOOGLE_SERVICE_ACCOUNT_KEY, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY. Changed files are read again.",
+    )
+
+
+class Addressed(Section):
+    """An address, and how it is reached."""
+
+    url: str
+    bucket: BucketSettings = BucketSettings()
+
+    @model_validator(mode="after")
+    def _bucket_is_of_buckets(self) -> Self:
+        if self.bucket != BucketSettings() and not is_bucket(self.url):
+            raise ValueError(f"bucket is of s3://, gs:// and az://, and {self.url} is none of them; leave it out")
+        return self
+
+    def moved(self, url: str) -> Self:
+        """Return the same at another address, unchecked."""
+        return self.model_copy(update={"url": url})

@@ -1,0 +1,57 @@
+"""Addresses of buckets, and the settings beside them."""
+
+import pytest
+from pydantic import ValidationError
+
+from elastic_ctr.config.buckets import BucketSettings
+from elastic_ctr.config.data import Data, DataSource
+from elastic_ctr.config.roles import StoreConfig, check_window
+
+GOOD = ["s3://ads", "s3://ads/models", "gs://ads.example.org/a/b%20c", "az://logs/clicks/"]
+BAD = ["s3://", "s3:///models", "s3://key:secret@ads", "s3://ads?region=eu", "s3://ads/x#y", "az://a b/c"]
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_a_bucket_is_a_store_and_a_source(url: str) -> None:
+    assert StoreConfig(url=url).url == DataSource(url=url).url == url
+
+
+@pytest.mark.parametrize("url", BAD)
+@pytest.mark.parametrize("kind", [StoreConfig, DataSource])
+def test_an_address_that_is_no_bucket_is_refused(kind: type[StoreConfig] | type[DataSource], url: str) -> None:
+    with pytest.raises(
+        ValidationError, match=r"is none of|has credentials|has a query|credentials or a query"
+    ) as refused:
+        kind(url=url)
+
+    assert "secret" not in str(refused.value.errors()[0]["msg"])
+
+
+def test_a_bucket_is_not_followed() -> None:
+    with pytest.raises(ValidationError, match="objects do not grow, so a bucket cannot be followed"):
+        DataSource(url="s3://ads/clicks?follow")
+
+
+@pytest.mark.parametrize("kind", [StoreConfig, DataSource])
+def test_settings_of_a_bucket_are_refused_where_there_is_none(kind: type[StoreConfig] | type[DataSource]) -> None:
+    with pytest.raises(ValidationError, match="bucket is of s3://, gs:// and az://, and hdfs://namenode:9000 is none"):
+        kind(url="hdfs://namenode:9000", bucket=BucketSettings(region="eu-west-1"))
+
+
+def data(**changes: object) -> Data:
+    given = {"source": {"url": "kafka://broker:9092/clicks"}, "start": "latest", "slots": ["0"], **changes}
+    return Data.model_validate(given)
+
+
+@pytest.mark.parametrize("stream", [{}, {"windowMs": 4999}])
+def test_a_stream_with_short_windows_does_not_write_into_a_bucket(stream: dict[str, int]) -> None:
+    with pytest.raises(
+        ValueError, match=r"store\.config\.url s3://ads is a bucket.*set data\.stream\.windowMs to 5000"
+    ):
+        check_window(data(stream=stream), StoreConfig(url="s3://ads"))
+
+
+def test_longer_windows_hours_and_other_stores_do() -> None:
+    check_window(data(stream={"windowMs": 5000}), StoreConfig(url="s3://ads"))
+    check_window(data(), StoreConfig(url="http://file-server:8080"))
+    check_window(data(source={"url": "s3://logs"}, start="20200401/00"), StoreConfig(url="s3://ads"))
