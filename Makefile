@@ -152,6 +152,7 @@ lock: ## Lock the requirements (needs uv): of the extras in pyproject.toml, of d
 	@$(LOCK) --constraint requirements/dev.txt --extra cube pyproject.toml --output-file requirements/cube.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra tune pyproject.toml --output-file requirements/tune.txt
 	@$(LOCK) --constraint requirements/dev.txt requirements/bench.in --output-file requirements/bench.txt
+	@$(LOCK) --constraint requirements/dev.txt requirements/kerberos.in --output-file requirements/kerberos.txt
 	@for client in tritonclient kserve keras rclone; do $(LOCK) requirements/$$client.in --output-file requirements/$$client.txt; done
 
 bench: setup-dev ## Measure and compare with Redis and FastAPI (more than an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"

@@ -35,6 +35,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # machine code that all others share.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
+# GSSAPI for Kerberos, which `tools/get kerberos` compiles.
+if (GSSAPI := ROOT / "build" / "tools" / "kerberos" / "lib").exists():
+    sys.path.append(str(GSSAPI))
+    os.environ["PYTHONPATH"] += f"{os.pathsep}{GSSAPI}"
+
 # Helm's library is written in Go: collecting garbage less often takes a quarter off the time of rendering.
 os.environ.setdefault("GOGC", "400")
 

@@ -6,7 +6,8 @@ import pytest
 
 from contract.bucket_world import BucketServer, s3proxy, versitygw
 from contract.file_server_world import FileServer, file_server_world
-from contract.hadoop_world import Hadoop, why_not
+from contract.hadoop_world import Hadoop, secure_hadoop_world, why_not
+from contract.kerberos_world import Kdc
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +19,20 @@ def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
         yield made.start()
     finally:
         made.stop()
+
+
+@pytest.fixture(scope="session")
+def _secure_hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hadoop, Kdc]]:
+    with secure_hadoop_world(tmp_path_factory.mktemp("secure")) as made:
+        yield made
+
+
+@pytest.fixture
+def secure_hadoop(_secure_hadoop: tuple[Hadoop, Kdc], monkeypatch: pytest.MonkeyPatch) -> tuple[Hadoop, Kdc]:
+    """An HDFS that wants Kerberos, and its KDC; this process finds both by its environment."""
+    for name, value in _secure_hadoop[1].environment.items():
+        monkeypatch.setenv(name, value)
+    return _secure_hadoop
 
 
 @pytest.fixture
