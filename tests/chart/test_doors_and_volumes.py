@@ -44,14 +44,21 @@ def test_a_port_on_nodes_is_left_out_where_there_is_none(render: Renderer) -> No
 
 
 def test_the_ingress_leads_to_predictions(render: Renderer) -> None:
-    given = {"enabled": True, "host": "ctr.example.org", "path": "/p", "className": "nginx", "tlsSecretName": "cert"}
+    given = {
+        "enabled": True,
+        "hosts": ["ctr.example.org", "*.ads.example.org"],
+        "path": "/p",
+        "className": "nginx",
+        "tlsSecretName": "cert",
+    }
     rendered = render(serving={"ingress": given})
     ingress = rendered.one("Ingress")
-    [rule] = ingress.spec["rules"]
+    rule, other = ingress.spec["rules"]
     [path] = rule["http"]["paths"]
 
     assert (rule["host"], path["path"], ingress.spec["ingressClassName"]) == ("ctr.example.org", "/p", "nginx")
-    assert ingress.spec["tls"] == [{"hosts": ["ctr.example.org"], "secretName": "cert"}]
+    assert other == {**rule, "host": "*.ads.example.org"}
+    assert ingress.spec["tls"] == [{"hosts": ["ctr.example.org", "*.ads.example.org"], "secretName": "cert"}]
     backend = path["backend"]["service"]
     service = rendered.one("Service", name=backend["name"])
     assert backend["port"]["name"] in {port["name"] for port in service.spec["ports"]}

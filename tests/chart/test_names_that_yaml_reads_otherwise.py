@@ -7,10 +7,8 @@ import pytest
 import yaml
 
 from chart.rendering import EXAMPLES, Rendered, Renderer, on_top_of_smallest, read
-from chart.schemas import wrong_for_kubernetes
+from chart.schemas import FOREIGN, wrong_for_kubernetes
 
-# Of other projects, whose schemas are not here.
-FOREIGN = {"monitoring.coreos.com/v1", "batch.volcano.sh/v1alpha1"}
 # YAML 1.1 and 1.2, by the one reader or another: truth values, nothing, whole numbers, a fraction, minutes of an hour.
 STRANGE = ["no", "on", "y", "null", "off", "yes", "n"]
 NAMESPACES = [*STRANGE, "2024", "1e5", "0x1f", "007"]
@@ -91,7 +89,7 @@ TAKEN: dict[str, Any] = {
     "cubeTransfer": {"persistence": {"existingClaim": "2024"}},
     "serving": {
         "config": {"modelName": "2024"},
-        "ingress": {"enabled": True, "host": "2024", "className": "2024", "tlsSecretName": "2024"},
+        "ingress": {"enabled": True, "hosts": ["2024"], "className": "2024", "tlsSecretName": "2024"},
         "extraEnv": {"NO": "no", "Y": "2024"},
         "podLabels": {"no": "2024", "2024": "no"},
     },

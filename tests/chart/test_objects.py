@@ -12,10 +12,7 @@ import pytest
 from chart.api_server import install
 from chart.cases import CLICKS_BY_HTTP
 from chart.rendering import CHART, EXAMPLES, TOKENS, Object, Rendered, Renderer, merged, on_top_of_smallest, read
-from chart.schemas import VERSIONS, why_no_volcano, wrong_for_kubernetes, wrong_for_volcano
-
-# Of other projects, whose schemas are not here.
-FOREIGN = {"monitoring.coreos.com/v1", "batch.volcano.sh/v1alpha1"}
+from chart.schemas import FOREIGN, VERSIONS, why_no_volcano, wrong_for_kubernetes, wrong_for_volcano
 
 
 def test_a_default_install_is_just_these_objects(render: Renderer) -> None:

@@ -54,7 +54,11 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "more than an address": ({"cubeTransfer": {"address": "a,--wait,300,b:80"}}, "/cubeTransfer/address"),
     "an address of no port": ({"cubeTransfer": {"address": "x:65536"}}, "/cubeTransfer/address"),
     "more than a path of an ingress": ({"serving": {"ingress": {"path": "/x #y"}}}, "/serving/ingress/path"),
-    "a host with an empty part": ({"serving": {"ingress": {"host": "a..b"}}}, "/serving/ingress/host"),
+    "a host with an empty part": ({"serving": {"ingress": {"hosts": ["a..b"]}}}, "/serving/ingress/hosts/0"),
+    "the one host of an earlier chart": ({"serving": {"ingress": {"host": "a.b"}}}, "/serving/ingress"),
+    "a container without an image": ({"podDefaults": {"initContainers": {"a": {}}}}, "/podDefaults/initContainers/a"),
+    "three families of addresses": ({"serviceDefaults": {"ipFamilies": ["IPv4", "IPv5"]}}, "/serviceDefaults/ipFamilies/1"),
+    "a reserved label of all objects": ({"commonLabels": {"app.kubernetes.io/name": "a"}}, "/commonLabels/app.kubernetes.io~1name"),
     "a network of 99 bits": ({"networkPolicy": {"hdfs": {"cidrs": ["1.2.3.4/99"]}}}, "/networkPolicy/hdfs/cidrs/0"),
     "a peer's network that is none": ({"networkPolicy": {"dns": [{"ipBlock": {"cidr": "1.2.3/8"}}]}}, "/networkPolicy/dns/0/ipBlock/cidr"),
     "a peer of two kinds": ({"networkPolicy": {"clients": [{"ipBlock": {"cidr": "::/0"}, "podSelector": {}}]}}, "/networkPolicy/clients/0"),
@@ -187,7 +191,13 @@ OF_KUBERNETES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "data.source.kafka.caFile is a file that no pod has: set dataSecret.existingSecret to a Secret with it, or mount it into intake"
         ],
     ),
-    "ingress without host": ({"serving": {"ingress": {"enabled": True}}}, ["serving.ingress.host"]),
+    "ingress without host": ({"serving": {"ingress": {"enabled": True}}}, ["serving.ingress.hosts"]),
+    "ingress of gRPC without host": ({"serving": {"grpcIngress": {"enabled": True}}}, ["serving.grpcIngress.hosts"]),
+    "a route of no gateway": ({"serving": {"httpRoute": {"enabled": True}}}, ["set serving.httpRoute.parentRefs"]),
+    "a route to a closed port": (
+        {"serving": {"config": {"grpcPort": 0}, "grpcRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}}},
+        ["serving.grpcRoute.enabled leads to gRPC, and serving.config.grpcPort 0 closes its port"],
+    ),
     "serving without cube": ({"cube": {"enabled": False}}, ["cube.enabled"]),
     "no store": ({"fileServer": {"enabled": False}}, ["store.config.url", "fileServer.enabled"]),
     "logs on no volume": (
@@ -482,7 +492,7 @@ TAKEN: dict[str, dict[str, Any]] = {
             "extraEnv": {"A": {"value": "x"}, "B": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, "C": ""}
         }
     },
-    "any host of a domain": {"serving": {"ingress": {"enabled": True, "host": "*.a.b", "path": "/v2/models/"}}},
+    "any host of a domain": {"serving": {"ingress": {"enabled": True, "hosts": ["*.a.b"], "path": "/v2/models/"}}},
     "no waiting at all": {"serving": {"preStopSeconds": 0, "terminationGracePeriodSeconds": 0}},
     "a leap day": {"data": {"start": "20200229/00"}},
     "a slot.conf of another system": {"data": {"slots": "1\r\n2\r\n\r\n"}},

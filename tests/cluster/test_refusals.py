@@ -14,7 +14,7 @@ CASES: dict[str, tuple[Values, tuple[str, ...]]] = {
     "a misspelt key": ({"cube": {"config": {"shrads": 3}}}, ("shrads",)),
     "bytes as nobody writes them": ({"serving": {"resources": {"memory": "4GB"}}}, ("memory",)),
     "no slots": ({"data": {"slots": []}}, ("slots",)),
-    "an ingress for no name": ({"serving": {"ingress": {"enabled": True}}}, ("serving.ingress.host",)),
+    "an ingress for no name": ({"serving": {"ingress": {"enabled": True}}}, ("serving.ingress.hosts",)),
 }  # fmt: skip
 
 

@@ -1,20 +1,16 @@
 {{/*
 A pod that runs one `elastic-ctr check` and ends; root, name, container, component, annotations (those that make it a hook), args, and the
-account where it is not the release's. A ConfigMap `values` is mounted. No extraEnv and no extraVolumes: before an install, the Secrets and
-ConfigMaps that they name may not exist.
+account where it is not the release's. A ConfigMap `values` is mounted. No extraEnv, no extraVolumes and no more containers: before an
+install, the Secrets and ConfigMaps that they name may not exist.
 */}}
 {{- define "elastic-ctr.check.pod" -}}
 {{- $root := .root }}
 {{- $block := $root.Values.check }}
 apiVersion: v1
 kind: Pod
-metadata:
-  name: {{ .name }}
-  namespace: {{ $root.Release.Namespace | quote }}
-  labels: {{- toYaml (merge (include "elastic-ctr.labels" (list $root .component) | fromYaml) ($block.podLabels | default dict)) | nindent 4 }}
-  annotations: {{- toYaml (merge .annotations ($block.podAnnotations | default dict)) | nindent 4 }}
+metadata: {{- include "elastic-ctr.metadata" (dict "root" $root "component" .component "name" .name "labels" $block.podLabels "annotations" (merge .annotations ($block.podAnnotations | default dict))) | nindent 2 }}
 spec:
-  {{- include "elastic-ctr.pod" (dict "root" $root "component" .component "account" .account "block" $block) | nindent 2 }}
+  {{- include "elastic-ctr.pod" (dict "root" $root "component" .component "account" .account "block" (omit $block "initContainers")) | nindent 2 }}
   restartPolicy: Never
   containers:
     - name: {{ .container }}

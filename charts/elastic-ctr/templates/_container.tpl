@@ -44,6 +44,27 @@ imagePullPolicy: {{ coalesce .block.image.pullPolicy .root.Values.image.pullPoli
 {{- end }}
 {{- end }}
 
+{{/* The containers of a map by name, in the order of names, as a pod's list; (list block "extraContainers") */}}
+{{- define "elastic-ctr.containers" -}}
+{{- $containers := list }}
+{{- range $name, $given := get (first .) (last .) | default dict }}
+{{- $security := deepCopy (first $).containerSecurityContext | dict "securityContext" }}
+{{- $containers = append $containers (include "elastic-ctr.given" (mergeOverwrite $security $given) | fromYaml | merge (dict "name" $name)) }}
+{{- end }}
+{{- with $containers }}{{ toYaml . }}{{ end }}
+{{- end }}
+
+{{/* `lifecycle` of a role's container; block, and the chart's own preStop, which that of the block replaces */}}
+{{- define "elastic-ctr.lifecycle" -}}
+{{- $handlers := include "elastic-ctr.given" .block.lifecycle | fromYaml }}
+{{- if and .preStop (not $handlers.preStop) }}
+{{- $_ := set $handlers "preStop" .preStop }}
+{{- end }}
+{{- with $handlers -}}
+lifecycle: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{/* `cpu`, `memory` and `limits` as a container's resources; a map that has `requests` is taken as it is */}}
 {{- define "elastic-ctr.resources" -}}
 {{- $given := include "elastic-ctr.given" . | fromYaml }}

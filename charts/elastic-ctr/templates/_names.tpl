@@ -56,9 +56,14 @@
 {{ include "elastic-ctr.fullname" . }}-intake
 {{- end }}
 
-{{/* serving: Deployment, Service, ConfigMap, HorizontalPodAutoscaler, PodDisruptionBudget, Ingress, NetworkPolicy */}}
+{{/* serving: Deployment, Service, ConfigMap, HorizontalPodAutoscaler, PodDisruptionBudget, Ingress, HTTPRoute, GRPCRoute, NetworkPolicy */}}
 {{- define "elastic-ctr.serving.fullname" -}}
 {{ include "elastic-ctr.fullname" . }}-serving
+{{- end }}
+
+{{/* serving: Ingress for gRPC */}}
+{{- define "elastic-ctr.serving.grpc" -}}
+{{ include "elastic-ctr.serving.fullname" . }}-grpc
 {{- end }}
 
 {{/* scoring: CronJob, ConfigMap, NetworkPolicy */}}

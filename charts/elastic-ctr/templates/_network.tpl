@@ -7,10 +7,7 @@ docs/architecture.md, at both ends. Helpers take a dict with the keys that they 
 {{- define "elastic-ctr.network.policy" -}}
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
-metadata:
-  name: {{ .name }}
-  namespace: {{ .root.Release.Namespace | quote }}
-  labels: {{- include "elastic-ctr.labels" (list .root .component) | nindent 4 }}
+metadata: {{- include "elastic-ctr.metadata" (dict "root" .root "component" .component "name" .name) | nindent 2 }}
 spec:
   podSelector:
     matchLabels: {{- include "elastic-ctr.selectorLabels" (list .root .component) | nindent 6 }}

@@ -1,14 +1,19 @@
 {{/* Fields of a pod. Helpers take (dict "root" $ "component" "cube" "block" .Values.cube), or the part of it that they name. */}}
 
 {{/*
-Fills each component's block, in place, with the keys of `podDefaults` that it does not set. `podDefaults` is then empty, so that
-later calls are quick.
+Fills each component's block, in place, with the keys of `podDefaults` that it does not set, and its `service` with those of
+`serviceDefaults`. Both are then empty, so that later calls are quick.
 */}}
 {{- define "elastic-ctr.podDefaults" -}}
 {{- range list "fileServer" "master" "trainer" "pserver" "cube" "cubeTransfer" "intake" "serving" "scoring" "tracking" "check" }}
-{{- include "elastic-ctr.fillIn" (dict "given" (get $.Values .) "defaults" $.Values.podDefaults) }}
+{{- $block := get $.Values . }}
+{{- include "elastic-ctr.fillIn" (dict "given" $block "defaults" $.Values.podDefaults) }}
+{{- if hasKey $block "service" }}
+{{- include "elastic-ctr.fillIn" (dict "given" $block.service "defaults" $.Values.serviceDefaults) }}
+{{- end }}
 {{- end }}
 {{- $_ := set .Values "podDefaults" dict }}
+{{- $_ := set .Values "serviceDefaults" dict }}
 {{- end }}
 
 {{/* Merges maps key by key; (dict "given" "defaults"). A given key keeps its value, also when that is false, empty or null. */}}
@@ -47,6 +52,18 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with include "elastic-ctr.tolerations" . }}
 tolerations: {{- . | nindent 2 }}
+{{- end }}
+{{- with .block.runtimeClassName }}
+runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- with .block.hostAliases }}
+hostAliases: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .block.dnsConfig }}
+dnsConfig: {{- include "elastic-ctr.given" . | nindent 2 }}
+{{- end }}
+{{- with include "elastic-ctr.containers" (list .block "initContainers") }}
+initContainers: {{- . | nindent 2 }}
 {{- end }}
 {{- end }}
 

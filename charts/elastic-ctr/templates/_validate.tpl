@@ -16,13 +16,20 @@ training.scheduler=volcano needs Volcano's Job (batch.volcano.sh/v1alpha1), whic
 {{- end }}
 {{- end }}
 
-{{- define "elastic-ctr.validate.prometheus" -}}
-{{- if and (include "elastic-ctr.live" .) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) }}
-{{- range list "serviceMonitor" "prometheusRule" }}
-{{- if (get $.Values.metrics .).enabled -}}
-metrics.{{ . }}.enabled needs the kinds of monitoring.coreos.com/v1, which this cluster does not know: install Prometheus' operator or set metrics.{{ . }}.enabled=false
+{{- define "elastic-ctr.validate.kinds" -}}
+{{- $metrics := .Values.metrics }}
+{{- $serving := .Values.serving }}
+{{- $off := dict "enabled" false }}
+{{- $needed := list
+  (list "metrics.serviceMonitor" $metrics.serviceMonitor "monitoring.coreos.com/v1" "Prometheus' operator")
+  (list "metrics.prometheusRule" $metrics.prometheusRule "monitoring.coreos.com/v1" "Prometheus' operator")
+  (list "serving.httpRoute" ($serving.enabled | ternary $serving.httpRoute $off) "gateway.networking.k8s.io/v1" "the Gateway API")
+  (list "serving.grpcRoute" ($serving.enabled | ternary $serving.grpcRoute $off) "gateway.networking.k8s.io/v1" "the Gateway API") }}
+{{- range $each := $needed }}
+{{- $version := index $each 2 }}
+{{- if and (index $each 1).enabled (include "elastic-ctr.live" $) (not ($.Capabilities.APIVersions.Has $version)) -}}
+{{ first $each }}.enabled needs the kinds of {{ $version }}, which this cluster does not know: install {{ last $each }} or set {{ first $each }}.enabled=false
 {{ end }}
-{{- end }}
 {{- end }}
 {{- end }}
 
@@ -173,9 +180,27 @@ cubeTransfer.enabled=false leaves cube and serving without a release document: s
 {{- end }}
 
 {{- define "elastic-ctr.validate.ingress" -}}
-{{- $ingress := .Values.serving.ingress }}
-{{- if and $ingress.enabled (not $ingress.host) -}}
-serving.ingress.enabled without serving.ingress.host would take every name that reaches the cluster: set serving.ingress.host to the name that clients ask for
+{{- range list "ingress" "grpcIngress" }}
+{{- $ingress := get $.Values.serving . }}
+{{- if and $ingress.enabled (not $ingress.hosts) -}}
+serving.{{ . }}.enabled without serving.{{ . }}.hosts would take every name that reaches the cluster: set serving.{{ . }}.hosts to the names that clients ask for
+{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.routes" -}}
+{{- range list "httpRoute" "grpcRoute" }}
+{{- if and (get $.Values.serving .).enabled (not (get $.Values.serving .).parentRefs) -}}
+serving.{{ . }}.enabled without serving.{{ . }}.parentRefs is a route of no gateway: set serving.{{ . }}.parentRefs to the Gateway, such as [{name: gateway}]
+{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.grpc" -}}
+{{- range list "grpcIngress" "grpcRoute" }}
+{{- if and (get $.Values.serving .).enabled (not (int $.Values.serving.config.grpcPort)) -}}
+serving.{{ . }}.enabled leads to gRPC, and serving.config.grpcPort 0 closes its port: set serving.config.grpcPort, or serving.{{ . }}.enabled=false
+{{ end }}
 {{- end }}
 {{- end }}
 

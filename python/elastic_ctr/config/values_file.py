@@ -31,16 +31,17 @@ from elastic_ctr.config.statistics import StatisticsText, check_statistics
 
 # Keys of the chart that the program does not read; a test of the chart compares them with its schema.
 _KUBERNETES = frozenset([
-    "address", "affinity", "autoscaling", "backoffLimit", "builderResources", "containerSecurityContext",
-    "enabled", "extraEnv", "extraVolumeMounts", "extraVolumes", "image", "ingress", "networkPolicy", "nodeSelector",
-    "pdb", "persistence", "podAnnotations", "podLabels", "podSecurityContext", "preStopSeconds",
-    "priorityClassName", "probes", "resources", "service", "terminationGracePeriodSeconds", "tolerations",
+    "address", "affinity", "autoscaling", "backoffLimit", "builderResources", "containerSecurityContext", "dnsConfig",
+    "enabled", "extraContainers", "extraEnv", "extraVolumeMounts", "extraVolumes", "grpcIngress", "grpcRoute", "hostAliases",
+    "httpRoute", "image", "ingress", "initContainers", "lifecycle", "networkPolicy", "nodeSelector", "pdb", "persistence",
+    "podAnnotations", "podLabels", "podSecurityContext", "preStopSeconds", "priorityClassName", "probes", "resources",
+    "revisionHistoryLimit", "runtimeClassName", "service", "terminationGracePeriodSeconds", "tolerations",
     "topologySpreadConstraints", "ttlSecondsAfterFinished",
 ])  # fmt: skip
 _TOP = frozenset([
-    "auth", "bucketSecret", "check", "clusterDomain", "dataSecret", "dataVolume", "enabled", "extraObjects", "fileServer", "fullnameOverride",
-    "global", "image", "log", "metrics", "networkPolicy", "podDefaults", "priorityClasses", "serviceAccount", "tmpSizeLimit",
-    "tolerationSeconds", "tracking", "training",
+    "auth", "bucketSecret", "check", "clusterDomain", "commonAnnotations", "commonLabels", "dataSecret", "dataVolume", "enabled", "extraObjects",
+    "fileServer", "fullnameOverride", "global", "image", "log", "metrics", "nameOverride", "networkPolicy", "podDefaults",
+    "priorityClasses", "serviceAccount", "serviceDefaults", "tmpSizeLimit", "tolerationSeconds", "tracking", "training",
 ])  # fmt: skip
 
 

@@ -236,7 +236,7 @@ def test_the_keys_of_kubernetes_pass_unread() -> None:
         auth: {existingSecret: s}
         tracking: {enabled: true}
         cube: {resources: {cpu: 1}, nodeSelector: {a: b}, persistence: {size: 1Gi}, podLabels: {}, extraEnv: []}
-        serving: {autoscaling: {enabled: true}, ingress: {host: h}}
+        serving: {autoscaling: {enabled: true}, ingress: {hosts: [h]}}
         """
     )
 

@@ -90,6 +90,9 @@ spec:
           containerPort: {{ int $block.config.adminPort }}
           protocol: TCP
       {{- include "elastic-ctr.probes" (dict "block" $block "port" "admin") | nindent 6 }}
+      {{- with include "elastic-ctr.lifecycle" (dict "block" $block) }}
+      {{- . | nindent 6 }}
+      {{- end }}
       resources: {{- include "elastic-ctr.resources" $block.resources | nindent 8 }}
       securityContext: {{- include "elastic-ctr.given" $block.containerSecurityContext | nindent 8 }}
       volumeMounts:
@@ -103,6 +106,9 @@ spec:
         {{- if include "elastic-ctr.hasDataSecret" (list $root "trainer") }}
         {{- include "elastic-ctr.dataSecretMount" $root | nindent 8 }}
         {{- end }}
+    {{- with include "elastic-ctr.containers" (list $block "extraContainers") }}
+    {{- . | nindent 4 }}
+    {{- end }}
   volumes:
     {{- include "elastic-ctr.volumes" (dict "root" $root "block" $block "configmap" .training "roles" (list "trainer")) | nindent 4 }}
     {{- include "elastic-ctr.training.tls" $root | nindent 4 }}
@@ -143,6 +149,9 @@ spec:
           containerPort: {{ int $block.config.adminPort }}
           protocol: TCP
       {{- include "elastic-ctr.probes" (dict "block" $block "port" "admin") | nindent 6 }}
+      {{- with include "elastic-ctr.lifecycle" (dict "block" $block) }}
+      {{- . | nindent 6 }}
+      {{- end }}
       resources: {{- include "elastic-ctr.resources" $block.resources | nindent 8 }}
       securityContext: {{- include "elastic-ctr.given" $block.containerSecurityContext | nindent 8 }}
       volumeMounts:
@@ -150,6 +159,9 @@ spec:
         - name: scratch
           mountPath: /var/lib/elastic-ctr/pserver
         {{- include "elastic-ctr.training.tlsMount" $root | nindent 8 }}
+    {{- with include "elastic-ctr.containers" (list $block "extraContainers") }}
+    {{- . | nindent 4 }}
+    {{- end }}
   volumes:
     {{- include "elastic-ctr.volumes" (dict "root" $root "block" $block "configmap" .training "roles" (list "pserver")) | nindent 4 }}
     {{- include "elastic-ctr.training.tls" $root | nindent 4 }}
