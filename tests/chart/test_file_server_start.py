@@ -2,11 +2,16 @@
 
 import subprocess
 import time
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from chart.rendering import Renderer
+from needs import program
+from ports import free_port
+from waiting import until
 
 FOLDERS = ("/etc/elastic-ctr", "/run/elastic-ctr", "/data")
 
@@ -17,7 +22,7 @@ def start(render: Renderer, tmp_path: Path) -> Path:
     for folder in FOLDERS:
         (tmp_path / folder[1:]).mkdir(parents=True)
         script = script.replace(f"{folder}/", f"{tmp_path}{folder}/")
-    for name in ("nginx.conf", "listen.conf", "tokens.conf"):
+    for name in ("nginx.conf", "tokens.conf"):
         file = tmp_path / "etc/elastic-ctr/config" / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(name)
@@ -55,6 +60,43 @@ def test_nginx_gets_the_tokens_as_names_of_files(start: Path) -> None:
     assert valid(start) == {"Ab.c+d=f~g_h-1", ".hidden"}
     assert folder.stat().st_mode & 0o077 == 0
     assert (start.parent / "data/store").stat().st_mode & 0o077 == 0o055
+
+
+@pytest.mark.parametrize("ipv6", [True, False])
+def test_nginx_listens_on_every_address_that_the_kernel_has(start: Path, ipv6: bool) -> None:
+    marker = start.parent / "if_inet6"
+    start.write_text(start.read_text().replace("/proc/net/if_inet6", str(marker)))
+    if ipv6:
+        marker.touch()
+    assert started(start, "release abc").returncode == 0
+    listen = (start.parent / "run/elastic-ctr/listen.conf").read_text()
+    assert listen == ("listen [::]:8080 ipv6only=off;\n" if ipv6 else "listen 8080;\n")
+
+    port = free_port()
+    listen = listen.replace("8080", str(port))
+    configuration = start.parent / "run/real.conf"
+    configuration.write_text(
+        f"daemon off; master_process off; pid {start.parent}/pid; error_log stderr;\n"
+        f"events {{}} http {{ access_log off; server {{ {listen} return 204; }} }}\n"
+    )
+    with subprocess.Popen(
+        [program("nginx"), "-e", "stderr", "-p", str(start.parent), "-c", str(configuration)]
+    ) as nginx:
+        try:
+            until(lambda: answers("127.0.0.1", port))
+            if ipv6 and Path("/proc/net/if_inet6").exists():
+                assert answers("::1", port)
+        finally:
+            nginx.terminate()
+
+
+def answers(host: str, port: int) -> bool:
+    try:
+        with closing(HTTPConnection(host, port, timeout=5)) as connection:
+            connection.request("GET", "/")
+            return connection.getresponse().status == 204
+    except ConnectionRefusedError:
+        return False
 
 
 @pytest.mark.parametrize(

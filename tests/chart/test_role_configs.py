@@ -190,7 +190,7 @@ def test_the_grace_seconds_of_serving_end_before_its_pod_is_killed(
 
 def test_every_role_listens_for_others_and_knows_the_tokens_of_its_rights(rendered: Rendered) -> None:
     for role, file in files(rendered).items():
-        assert file.host == "0.0.0.0", role
+        assert file.host == "::", role
         assert file.auth == Auth.of("/etc/elastic-ctr/auth", file.RIGHTS), role
 
 

@@ -167,6 +167,25 @@ def test_a_caller_that_gives_up_gets_nothing() -> None:
     client.close()
 
 
+@pytest.mark.parametrize("caller", ["127.0.0.1", "[::1]"])
+def test_a_master_that_listens_on_every_address_is_called_by_ipv4_and_ipv6(
+    servicer: ControlServicer, caller: str
+) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no ::1")
+    port = free_port()
+    server = start_server(servicer, "::", port)
+    client = MasterClient(f"{caller}:{port}", tokens(TOKEN))
+
+    reply = client.call("JoinTrainer", control.JoinRequest(name="t", training="local"))
+
+    assert reply.reason == "waits for pserver 0 of 1"
+    client.close()
+    server.stop(grace=0).wait()
+
+
 def test_a_port_that_is_taken_is_a_sentence_that_names_it(servicer: ControlServicer) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

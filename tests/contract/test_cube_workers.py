@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from cube.parts import values_for, write_parts
 from cube.peers import HungUp, Peer
 from cube.running import PROCESS, ServerProcess, gone, until, workers_that
 from cube.server.asking import KEYS, every_worker_answers, peers_of, refuses
+from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.wire import Status
 
 
@@ -46,6 +48,22 @@ def test_a_killed_worker_is_replaced_by_one_that_holds_everything(tmp_path: Path
     for peer in peers_of(server, 30):
         with peer:
             assert peer.ask(1, KEYS, 4).values.tobytes() == values_for(KEYS, 4, 1).tobytes()
+    assert server.stop() == 0
+
+
+def test_a_server_that_listens_on_every_address_answers_lookups_by_ipv4_and_ipv6(tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no ::1")
+    every = "from elastic_ctr.cube.server.lookup_server import LookupServer as it; it.__init__.__defaults__ = ('::',)"
+    server = ServerProcess(workers=2, before=every)
+    server.load(1, write_parts(tmp_path, KEYS, partitions=3))
+
+    for host in ("127.0.0.1", "[::1]"):
+        with BlockingCubeClient([f"{host}:{server.port}"]) as client:
+            values, _ = client.lookup(1, KEYS)
+        assert values.tobytes() == values_for(KEYS, 4, 1).tobytes(), host
     assert server.stop() == 0
 
 

@@ -47,7 +47,8 @@ whole (1000001, never 1.000001e+06).
 
 {{/* A role */}}
 {{- define "elastic-ctr.config.common" -}}
-host: 0.0.0.0
+# Every address, of IPv4 and IPv6.
+host: "::"
 auth:
 {{- range include "elastic-ctr.auth.rights" (list .) | fromJsonArray }}
   {{ . }}File: /etc/elastic-ctr/auth/{{ . }}

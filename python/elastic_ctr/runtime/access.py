@@ -51,7 +51,8 @@ class Access:
 
     def require(self, request: Request, right: Right) -> str:
         """Return the name of the caller's token. Raises RequestRefused (401)."""
-        caller = ANYONE if request.client is None else request.client.host
+        # A socket of IPv6 shows callers of IPv4 so.
+        caller = ANYONE if request.client is None else request.client.host.removeprefix("::ffff:")
         call = f"{request.method} {request.url.path}"
         name = self.name_of(request.headers.get("authorization", ""), right, call, caller)
         if name is None:

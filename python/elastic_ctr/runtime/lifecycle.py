@@ -118,14 +118,21 @@ def preserve_sigterm_handler() -> Iterator[None]:
 def bind(host: str, port: int, *, share: bool = False) -> socket.socket:
     """Return a TCP socket that is bound but not listening; port 0 chooses a free port. Raises OSError.
 
-    With `share` (SO_REUSEPORT), several processes of this user can bind the port, and the kernel spreads connections over those
+    The host `::` means every address, of IPv6 and of IPv4; on a kernel without IPv6, of IPv4. With `share` (SO_REUSEPORT), several processes of this user can bind the port, and the kernel spreads connections over those
     that listen.
     """
     # asyncio switches Nagle's algorithm off only for sockets created with an explicit protocol. With Nagle, the body of an answer
     # waits 40 ms for the peer's acknowledgement of the head.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    except OSError as failed:
+        if host != "::" or failed.errno != errno.EAFNOSUPPORT:
+            raise
+        return bind("0.0.0.0", port, share=share)  # noqa: S104 (as was asked for)
+    try:
+        if host == "::":
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if share:

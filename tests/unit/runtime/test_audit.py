@@ -28,10 +28,10 @@ def written(folder: Path) -> list[tuple[str, str, str, str]]:
     return [(each.token, each.call, each.on, each.result) for each in found]
 
 
-def request(secret: str | None) -> Request:
+def request(secret: str | None, caller: str = "10.0.0.7") -> Request:
     headers = bearer(None if secret is None else tokens(secret))
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    return Request({"type": "http", "method": "POST", "path": "/retry", "headers": raw, "client": ("10.0.0.7", 5)})
+    return Request({"type": "http", "method": "POST", "path": "/retry", "headers": raw, "client": (caller, 5)})
 
 
 def test_a_change_is_audited_with_its_caller_action_object_and_result(log: AuditLog, tmp_path: Path) -> None:
@@ -68,6 +68,15 @@ def test_a_refused_call_is_named_with_the_token_that_it_had_and_its_address(log:
         ("web", "POST /retry", "from 10.0.0.7", "refused: no token of the right 'operate'"),
         ("ann", "POST /retry", "from 10.0.0.7", "refused: no token of the right 'internal'"),
     ]
+
+
+def test_a_caller_of_ipv4_is_named_by_its_address_on_a_socket_of_ipv6(log: AuditLog, tmp_path: Path) -> None:
+    role = Access({Right.OPERATE: Tokens([Token("ann", "one")])}, log)
+
+    with pytest.raises(RequestRefused):
+        role.require(request(None, caller="::ffff:10.0.0.7"), Right.OPERATE)
+
+    assert [each[2] for each in written(tmp_path)] == ["from 10.0.0.7"]
 
 
 def test_strangers_neither_fill_the_disk_nor_push_out_the_changes(

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -150,6 +151,43 @@ def test_ipv6_is_listened_on_where_the_machine_has_it() -> None:
 
     with sock:
         assert sock.family == socket.AF_INET6
+
+
+def connects(host: str, port: int) -> bool:
+    with socket.create_connection((host, port), 5):
+        return True
+
+
+def test_the_host_of_every_address_is_reached_by_ipv4_and_ipv6() -> None:
+    with listen("::", 0) as server, reserve("::", 0) as reserved:
+        port, shared = server.getsockname()[1], reserved.getsockname()[1]
+        with bind("::", shared, share=True) as worker:
+            worker.listen()
+
+            assert connects("127.0.0.1", port)
+            assert connects("127.0.0.1", shared)
+            try:
+                assert connects("::1", port)
+            except OSError:
+                pytest.skip("this machine has no ::1")
+            assert connects("::1", shared)
+
+
+def test_a_kernel_without_ipv6_listens_on_every_address_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def without_ipv6(family: int = -1, *more: int, **named: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return real(family, *more, **named)
+
+    monkeypatch.setattr("elastic_ctr.runtime.lifecycle.socket.socket", without_ipv6)
+
+    with listen("::", 0) as server:
+        assert server.family == socket.AF_INET
+        assert connects("127.0.0.1", server.getsockname()[1])
+    with pytest.raises(OSError, match="::1:0 cannot be listened on: Address family not supported"):
+        listen("::1", 0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

@@ -488,7 +488,7 @@ def start_server(servicer: ControlServicer, host: str, port: int) -> grpc.Server
     )
     control_pb2_grpc.add_ControlServicer_to_server(servicer, server)
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     except RuntimeError:
         bound = 0
     if not bound:
