@@ -243,6 +243,26 @@ def test_a_training_that_has_reached_its_end_is_not_stale(rendered: Rendered) ->
     )
 
 
+def test_the_drift_of_the_last_pass_ends_with_its_training(rendered: Rendered) -> None:
+    [drift] = [rule for rule in rules(rendered) if rule["alert"] == "ElasticCtrFeatureDrift"]
+
+    assert re.sub(r"\{[^}]*\}", "", drift["expr"]) == (
+        "elastic_ctr_master_feature_psi > 0.25 unless on (namespace, app_kubernetes_io_instance) elastic_ctr_master_finished == 1"
+    )
+
+
+def test_every_comparison_with_a_number_has_a_threshold() -> None:
+    """Except of a growth, and of a version that differs by any number."""
+    found = {
+        rule["alert"]
+        for group in yaml.safe_load(ALERTS)["groups"]
+        for rule in group["rules"]
+        if re.search(r"> [0-9]", re.sub(r"deriv\([^)]*\) > 0", "", rule["expr"]))
+    }
+
+    assert found == {"ElasticCtrServingBehind"}
+
+
 def test_rates_on_the_dashboard_follow_the_scrape_interval_and_numbers_are_read_at_a_glance() -> None:
     panels = {panel["title"]: panel for panel in json.loads(DASHBOARD)["panels"] if panel["type"] != "row"}
 
