@@ -18,6 +18,7 @@ from chart.rendering import CHART, SMALLEST, Refused, Rendered, Values, merged
 
 VOLCANO = "batch.volcano.sh/v1alpha1"
 PROMETHEUS = "monitoring.coreos.com/v1"
+KEDA = "keda.sh/v1alpha1"
 GATEWAY = "gateway.networking.k8s.io/v1"
 # (kind, plural) of what a chart may hold, by group and version.
 KINDS: Mapping[str, Mapping[str, str]] = {
@@ -38,6 +39,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     "scheduling.k8s.io/v1": {"PriorityClass": "priorityclasses"},
     "apiextensions.k8s.io/v1": {"CustomResourceDefinition": "customresourcedefinitions"},
     VOLCANO: {"Job": "jobs"},
+    KEDA: {"ScaledObject": "scaledobjects"},
     GATEWAY: {"HTTPRoute": "httproutes", "GRPCRoute": "grpcroutes"},
     PROMETHEUS: {"ServiceMonitor": "servicemonitors", "PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
 }

@@ -17,7 +17,7 @@ from needs import needs
 
 VERSIONS = [f"1.{minor}" for minor in range(27, 38)]
 # Of other projects, whose schemas are not here.
-FOREIGN = {"monitoring.coreos.com/v1", "batch.volcano.sh/v1alpha1", "gateway.networking.k8s.io/v1"}
+FOREIGN = {"monitoring.coreos.com/v1", "batch.volcano.sh/v1alpha1", "gateway.networking.k8s.io/v1", "keda.sh/v1alpha1"}
 _FOLDER = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
 _ROOT = Path(__file__).parents[2]
 _VOLCANO = _ROOT / "build" / "tools" / "volcano.yaml"

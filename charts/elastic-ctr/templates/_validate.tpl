@@ -24,6 +24,8 @@ training.scheduler=volcano needs Volcano's Job (batch.volcano.sh/v1alpha1), whic
   (list "metrics.serviceMonitor" $metrics.serviceMonitor "monitoring.coreos.com/v1" "Prometheus' operator")
   (list "metrics.prometheusRule" $metrics.prometheusRule "monitoring.coreos.com/v1" "Prometheus' operator")
   (list "serving.httpRoute" ($serving.enabled | ternary $serving.httpRoute $off) "gateway.networking.k8s.io/v1" "the Gateway API")
+  (list "trainer.autoscaling" (.Values.training.enabled | ternary .Values.trainer.autoscaling $off) "keda.sh/v1alpha1" "KEDA")
+  (list "serving.autoscaling" (and $serving.enabled $serving.autoscaling.requestsInFlight | empty | ternary $off $serving.autoscaling) "keda.sh/v1alpha1" "KEDA, for requestsInFlight,")
   (list "serving.grpcRoute" ($serving.enabled | ternary $serving.grpcRoute $off) "gateway.networking.k8s.io/v1" "the Gateway API") }}
 {{- range $each := $needed }}
 {{- $version := index $each 2 }}
@@ -211,9 +213,26 @@ serving.autoscaling.minReplicas {{ int $scaling.minReplicas }} is above serving.
 {{- end }}
 {{- end }}
 
+{{- define "elastic-ctr.validate.keda" -}}
+{{- $serving := and .Values.serving.autoscaling.enabled .Values.serving.autoscaling.requestsInFlight }}
+{{- $trainer := .Values.trainer }}
+{{- if and (or $serving $trainer.autoscaling.enabled) (not .Values.metrics.prometheusUrl) -}}
+{{ $serving | empty | not | ternary "serving.autoscaling.requestsInFlight" "trainer.autoscaling.enabled" }} reads metrics from Prometheus, and metrics.prometheusUrl is empty: set it, such as http://prometheus.monitoring:9090
+{{ end }}
+{{- if $trainer.autoscaling.enabled }}
+{{- if ne .Values.training.scheduler "none" -}}
+trainer.autoscaling.enabled needs trainers in a Deployment, because a Volcano Job has no scale to set: set training.scheduler=none, or trainer.autoscaling.enabled=false
+{{ end }}
+{{- if gt (int $trainer.minReplicas) (int $trainer.autoscaling.maxReplicas) -}}
+trainer.minReplicas {{ int $trainer.minReplicas }} is above trainer.autoscaling.maxReplicas {{ int $trainer.autoscaling.maxReplicas }}: lower the one or raise the other
+{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.autoscalingNeedsCpu" -}}
 {{- $resources := include "elastic-ctr.resources" .Values.serving.resources | fromYaml }}
-{{- if and .Values.serving.autoscaling.enabled (not (dig "requests" "cpu" "" $resources)) -}}
+{{- $scaling := .Values.serving.autoscaling }}
+{{- if and $scaling.enabled (not $scaling.requestsInFlight) (not (dig "requests" "cpu" "" $resources)) -}}
 serving.autoscaling.enabled measures use of CPU by what is requested, and serving.resources requests none: set serving.resources.cpu
 {{- end }}
 {{- end }}

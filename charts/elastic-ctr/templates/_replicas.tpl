@@ -1,5 +1,5 @@
 {{/*
-`replicas` of the Deployment; empty where the autoscaler owns the field.
+`replicas` of a Deployment; empty where the autoscaler owns the field; root, name (of the Deployment and of its autoscaler), block.
 
 | last writer of `replicas` | apply | rendered | because |
 |---|---|---|---|
@@ -10,13 +10,12 @@
 managedFields names the writers; Helm's entry is the one with the pod template. A new Deployment, and a chart that is rendered
 without a cluster, starts with one pod.
 */}}
-{{- define "elastic-ctr.serving.replicas" -}}
-{{- $scaling := .Values.serving.autoscaling }}
-{{- $name := include "elastic-ctr.serving.fullname" . }}
-{{- $live := lookup "apps/v1" "Deployment" .Release.Namespace $name }}
-{{- if not $scaling.enabled -}}
-{{ int .Values.serving.replicas }}
-{{- else if and $live (not (lookup "autoscaling/v2" "HorizontalPodAutoscaler" .Release.Namespace $name)) -}}
+{{- define "elastic-ctr.replicas" -}}
+{{- $namespace := .root.Release.Namespace }}
+{{- $live := lookup "apps/v1" "Deployment" $namespace .name }}
+{{- if not .block.autoscaling.enabled -}}
+{{ int .block.replicas }}
+{{- else if and $live (not (lookup "autoscaling/v2" "HorizontalPodAutoscaler" $namespace .name)) -}}
 {{ int $live.spec.replicas }}
 {{- else if $live -}}
 {{- $clientSide := false }}
