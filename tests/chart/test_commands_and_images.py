@@ -192,7 +192,7 @@ def test_a_check_before_an_install_or_of_helm_test_runs_where_other_pods_do(bloc
         assert pod.labels["team"] == "ads", pod.owner
         assert pod.metadata["annotations"]["note"] == "x"
         assert "helm.sh/hook" in pod.metadata["annotations"]
-        assert pod.spec["nodeSelector"] == {"disk": "ssd"}
+        assert pod.spec["nodeSelector"] == {"kubernetes.io/arch": "amd64", "disk": "ssd"}
         assert PLACED["tolerations"][0] in pod.spec["tolerations"]
         assert pod.spec["affinity"] == PLACED["affinity"]
         assert pod.spec["priorityClassName"] == "high"

@@ -96,8 +96,8 @@ def test_a_blocks_own_key_goes_before_that_of_all_pods_and_maps_are_merged(block
     }
 
     mine, other = pods[component], pods["serving" if block != "serving" else "cube"]
-    assert mine["nodeSelector"] == {"zone": "a", "disk": "ssd"}
-    assert other["nodeSelector"] == {"zone": "a"}
+    assert mine["nodeSelector"] == {"kubernetes.io/arch": "amd64", "zone": "a", "disk": "ssd"}
+    assert other["nodeSelector"] == {"kubernetes.io/arch": "amd64", "zone": "a"}
     assert "batch" not in {each.get("key") for each in mine.get("tolerations", [])}
     assert "batch" in {each.get("key") for each in other["tolerations"]}
     assert mine["securityContext"] == {
