@@ -27,6 +27,12 @@ UNIT_JOBS ?= $(shell echo $$((3 * $$(nproc))))
 # waits for that; a test that has passed leaves none.
 MEMORY := $(shell df --output=avail --block-size=G /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 + 0 >= 8 {print "/dev/shm"}')
 UNIT_PYTEST = $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY) )$(BIN)/python -m pytest -q -o tmp_path_retention_policy=failed
+# The time of the package's files in images, in seconds since 1970: `make release` sets that of its commit.
+SOURCE_DATE_EPOCH ?= 1577836800
+# `make release VERSION=0.1.0`: the version that this source has. KEY is a private key that signs, PUBLIC_KEY the one that `make verify` trusts.
+VERSION ?=
+KEY ?=
+PUBLIC_KEY ?=
 # A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
 HDFS_CONTEXT ?=
 
@@ -37,9 +43,11 @@ IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr
 CLUSTER_IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr-test
 LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
 BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
+BASE = --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH)
+RELEASE = PYTHONPATH=tools $(BIN)/python -m release
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo stream-demo package images images-before test-images cluster-images kind-up kind-load cluster-test cluster-nightly kind-down test nightly test-unit test-chart check format generate lock bench fuzz house clean
+.PHONY: help setup setup-dev demo stream-demo package release verify images images-before test-images cluster-images kind-up kind-load cluster-test cluster-nightly kind-down test nightly test-unit test-chart check format generate lock bench fuzz house clean
 
 ##@ Use
 help: ## Show this help
@@ -68,10 +76,16 @@ package: setup-dev ## Pack the chart into build/, for `helm install` and `helm p
 	@mkdir -p build
 	@$(BIN)/python -c 'import helm_python; print(helm_python.package("charts/elastic-ctr", destination="build"))'
 
+release: setup-dev ## Make the files of a release of HEAD in build/release: VERSION=0.1.0, KEY=key.pem signs them
+	@$(RELEASE) build "$(VERSION)" $(if $(KEY),--key "$(KEY)") --images $(IMAGES) $(PYTHON_IMAGE)
+
+verify: setup-dev ## Check build/release as a user would; PUBLIC_KEY=key.pub checks the signature, too
+	@$(RELEASE) verify $(if $(PUBLIC_KEY),--public-key "$(PUBLIC_KEY)")
+
 ##@ Images and a cluster to try them in
 images: ## Build the images of cube, trainer and serving as elastic-ctr/NAME:$(TAG) and print their sizes
-	@trap wait EXIT; $(BUILD) --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --file images/cube/Dockerfile --tag $(IMAGES)/cube:$(TAG) . & \
-	$(BUILD) --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --file images/trainer/Dockerfile --tag $(IMAGES)/trainer:$(TAG) . && wait $$!
+	@trap wait EXIT; $(BUILD) $(BASE) --file images/cube/Dockerfile --tag $(IMAGES)/cube:$(TAG) . & \
+	$(BUILD) $(BASE) --file images/trainer/Dockerfile --tag $(IMAGES)/trainer:$(TAG) . && wait $$!
 	@$(BUILD) --build-arg TRAINER_IMAGE=$(IMAGES)/trainer:$(TAG) --file images/serving/Dockerfile --tag $(IMAGES)/serving:$(TAG) .
 	@DOCKER=$(DOCKER) images/sizes $(IMAGES) $(TAG) $(PYTHON_IMAGE)
 

@@ -92,7 +92,7 @@ def test_a_build_is_sent_what_it_needs_alone() -> None:
 
     assert "*" in lines
     assert {line[1:] for line in lines if line.startswith("!")} == {
-        "images", "pyproject.toml", "python", "README.md", "requirements/cube.txt", "requirements/run.txt",
+        "LICENSE", "NOTICE", "images", "pyproject.toml", "python", "README.md", "requirements/cube.txt", "requirements/run.txt",
     }  # fmt: skip
 
 

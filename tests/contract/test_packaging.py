@@ -77,7 +77,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     # Building writes beside the sources.
     source = folder / "source"
     shutil.copytree(ROOT / "python", source / "python", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, source)
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
     subprocess.run(build, check=True, capture_output=True)
@@ -127,4 +127,4 @@ def test_help_works_without_extras_and_an_absent_command_names_its_extra(client:
     assert whole.returncode == 0, whole.stderr
     assert "cube-transfer" in whole.stdout
     assert (absent.returncode, absent.stdout) == (2, "")
-    assert absent.stderr.endswith("is not installed: pip install 'elastic-ctr[cube]'\n")
+    assert absent.stderr.endswith("is not installed: install elastic-ctr's wheel with [cube]\n")

@@ -111,6 +111,7 @@ def test_it_says_what_it_is(image: Image) -> None:
     assert labels["org.opencontainers.image.version"]
     assert labels["org.opencontainers.image.revision"]
     assert labels["org.opencontainers.image.description"]
+    assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
 def test_every_command_says_how_it_is_used(image: Image) -> None:

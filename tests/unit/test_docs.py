@@ -19,7 +19,10 @@ from elastic_ctr.operate.cli.main import build
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "charts/elastic-ctr/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "charts/elastic-ctr/README.md")
+    ),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

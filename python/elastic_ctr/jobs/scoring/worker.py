@@ -83,7 +83,7 @@ def score_task(task: int) -> str | None:
         _worker = _worker or Worker(_work)
     except ModuleNotFoundError as absent:
         raise NoWorker(
-            f"scoring needs {absent.name}, which is not installed: pip install 'elastic-ctr[local]'"
+            f"scoring needs {absent.name}, which is not installed: install elastic-ctr's wheel with [local]"
         ) from None
     except (NetworkUnusable, DictionaryDamaged, PartsDoNotFit, OSError, ValueError) as wrong:
         # Not all of these can be pickled.

@@ -62,7 +62,7 @@ def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
     if (cause.name or "").startswith("elastic_ctr"):
         raise cause
     extra = "local" if name in ("local", "evaluate", "network", "trainer", "pserver", "serving", "scoring") else "cube"
-    needs = f"needs {cause.name}, which is not installed: pip install 'elastic-ctr[{extra}]'"
+    needs = f"needs {cause.name}, which is not installed: install elastic-ctr's wheel with [{extra}]"
 
     def command(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
         del words

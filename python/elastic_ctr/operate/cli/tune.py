@@ -137,7 +137,7 @@ def tune(
     """
     if find_spec("optuna") is None:
         refuse(
-            "tune needs Optuna, which is not installed: pip install 'elastic-ctr[tune]', or tools/setup tune in a checkout"
+            "tune needs Optuna, which is not installed: install elastic-ctr's wheel with [tune], or tools/setup tune in a checkout"
         )
     _check_keys(search.kept)
     try:

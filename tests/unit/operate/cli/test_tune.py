@@ -50,7 +50,7 @@ def test_without_optuna_the_command_says_how_to_install_it(values: Path, monkeyp
     monkeypatch.setattr(module, "find_spec", lambda _: None)
 
     assert refusal(values) == (
-        "tune needs Optuna, which is not installed: pip install 'elastic-ctr[tune]', or tools/setup tune in a checkout"
+        "tune needs Optuna, which is not installed: install elastic-ctr's wheel with [tune], or tools/setup tune in a checkout"
     )
 
 
