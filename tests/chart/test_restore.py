@@ -25,3 +25,11 @@ def test_the_master_may_reach_the_backup(render: Renderer) -> None:
 
     assert reaches("http://archive:8123")
     assert not reaches(None)
+
+
+def test_a_bucket_of_backups_is_reached_by_settings_of_its_own_also_before_a_restore(render: Renderer) -> None:
+    found = files(render(restore={"bucket": {"endpoint": "https://minio:9000"}}))
+
+    [master] = [each for each in found.values() if isinstance(each, MasterFile)]
+    place = master.restore.at("s3://backups/ctr", "root", master.store)
+    assert (place.url, place.bucket.endpoint) == ("s3://backups/ctr", "https://minio:9000")

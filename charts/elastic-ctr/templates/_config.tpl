@@ -136,7 +136,7 @@ pservers: {{ int .Values.pserver.replicas }}
 {{- if .Values.intake.enabled }}
 intakeAddress: {{ include "elastic-ctr.intakeAddress" . }}
 {{- end }}
-{{- if .Values.restore.url }}
+{{- if or .Values.restore.url .Values.restore.bucket }}
 restore: {{- include "elastic-ctr.given" .Values.restore | nindent 2 }}
 {{- end }}
 handoverSeconds: {{ include "elastic-ctr.training.handoverSeconds" . }}

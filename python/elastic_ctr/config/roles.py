@@ -5,7 +5,7 @@ file, with folders and times that no operator needs to choose: `elastic-ctr loca
 from pydantic import Field
 
 from elastic_ctr.config.addresses import StoreUrl, is_bucket
-from elastic_ctr.config.buckets import Addressed
+from elastic_ctr.config.buckets import Addressed, BucketSettings
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.section import (
     EXACT,
@@ -96,6 +96,12 @@ class Restore(Section):
         "the empty store; one with a ledger ignores it.",
     )
     user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it.")
+    bucket: BucketSettings = BucketSettings()
+
+    def at(self, url: str, user: str, store: StoreConfig) -> StoreConfig:
+        """Return the location of a backup. Without `bucket` a bucket is reached as that of the store."""
+        bucket = store.bucket if self.bucket == BucketSettings() else self.bucket
+        return store.model_copy(update={"url": url, "user": user, "bucket": bucket})
 
 
 class MasterSettings(Section):

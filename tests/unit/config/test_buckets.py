@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from elastic_ctr.config.buckets import BucketSettings
 from elastic_ctr.config.data import Data, DataSource
-from elastic_ctr.config.roles import StoreConfig, check_window
+from elastic_ctr.config.roles import Restore, StoreConfig, check_window
 
 GOOD = ["s3://ads", "s3://ads/models", "gs://ads.example.org/a/b%20c", "az://logs/clicks/"]
 BAD = ["s3://", "s3:///models", "s3://key:secret@ads", "s3://ads?region=eu", "s3://ads/x#y", "az://a b/c"]
@@ -55,3 +55,13 @@ def test_longer_windows_hours_and_other_stores_do() -> None:
     check_window(data(stream={"windowMs": 5000}), StoreConfig(url="s3://ads"))
     check_window(data(), StoreConfig(url="http://file-server:8080"))
     check_window(data(source={"url": "s3://logs"}, start="20200401/00"), StoreConfig(url="s3://ads"))
+
+
+def test_a_backup_in_a_bucket_is_reached_as_the_store_unless_the_settings_of_restore_say_otherwise() -> None:
+    store = StoreConfig.model_validate({"url": "s3://ctr", "bucket": {"endpoint": "https://minio:9000"}})
+
+    as_the_store = Restore().at("s3://backups", "root", store)
+    of_its_own = Restore.model_validate({"bucket": {"region": "eu-west-1"}}).at("s3://backups", "root", store)
+
+    assert as_the_store.bucket == store.bucket
+    assert (of_its_own.bucket.endpoint, of_its_own.bucket.region) == (None, "eu-west-1")

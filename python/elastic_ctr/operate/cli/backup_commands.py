@@ -164,7 +164,7 @@ def _back_up_in(cluster: Cluster, to: str, user: str, tokens: str | None) -> Non
 
 def _back_up(roles: _Roles, to: str, user: str, tokens: Tokens | None) -> None:
     settings, began = roles.settings, time.monotonic()
-    place = settings.store.model_copy(update={"url": to, "user": user})
+    place = settings.restore.at(to, user, settings.store)
     if lies_in(place, settings.store):
         refuse(f"--to {to} is the release's own store, which would be lost with it; give another address")
     try:
@@ -203,7 +203,7 @@ def restore(
         with run.private(), StateLock(places.folder / "state"), scratch_in(Path(places.state("master"))) as scratch:
             run.write_tokens()
             store = open_store(places.store, tokens=tokens_of(run.token_file(Right.INTERNAL)))
-            source = open_store(places.store.model_copy(update={"url": url, "user": user}))
+            source = open_store(places.values.restore.at(url, user, places.store))
             found = fill(source, store, state, scratch, _said)
     except ValueError as wrong:
         refuse(str(wrong))

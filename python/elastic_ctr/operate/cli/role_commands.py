@@ -91,7 +91,7 @@ def _restore(settings: MasterFile, store: "Store", ledger: Path) -> None:
         backup.scratch_in(ledger.parent) as folder,
         _health_server("master", now.to_dict, settings.host, settings.master.status_port),
     ):
-        source = open_store(settings.store.model_copy(update={"url": url, "user": settings.restore.user}))
+        source = open_store(settings.restore.at(url, settings.restore.user, settings.store))
         found = backup.restore(source, store, {backup.LEDGER: ledger}, folder, log.info)
     if backup.CLICKS in found.state:
         log.warning(
