@@ -43,8 +43,9 @@ def test_hours_in_a_bucket_become_versions_in_the_bucket_that_answer(tmp_path: P
         assert {f"models/{each.path}" for each in read_version(store, report["live"]).cube_files} <= set(files)
         assert not [each for each in files if ".part-" in each]
         assert not (run.places.folder / "store").exists()
+        lines = data / "20200401/01/part-00000"
         asked = subprocess.run(
-            [COMMAND, "predict", str(data / "20200401/01/part-00000"), "--address", run.places.serving],
+            [COMMAND, "predict", str(lines), "--address", run.places.serving],
             check=True, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
-        assert len(asked.stdout.splitlines()) == 4_000
+        assert len(asked.stdout.splitlines()) == len(lines.read_bytes().splitlines()) > 1_000
