@@ -174,7 +174,7 @@ def test_the_changelog_begins_with_what_is_newest() -> None:
     assert heads[0] == "Unreleased" or re.match(r"\d+\.\d+\.\d+", heads[0])
 
 
-@pytest.mark.parametrize("name", ["operations", "streams"])
+@pytest.mark.parametrize("name", ["operations", "recipes", "streams"])
 def test_an_index_names_each_page_of_its_folder_once_by_its_title(name: str) -> None:
     text = (ROOT / "docs" / f"{name}.md").read_text()
     listed = {page: title for title, page in re.findall(rf"^- \[(.+?)\]\({name}/(.+?)\)", text, re.MULTILINE)}
@@ -184,7 +184,7 @@ def test_an_index_names_each_page_of_its_folder_once_by_its_title(name: str) -> 
     assert {page: f"# {title}" for page, title in listed.items()} == pages
 
 
-@pytest.mark.parametrize("folder", ["operations", "streams"])
+@pytest.mark.parametrize("folder", ["operations", "recipes", "streams"])
 def test_a_page_of_a_task_begins_with_a_sentence_on_it(folder: str) -> None:
     firsts = {page.name: page.read_text().split("\n\n")[1] for page in (ROOT / "docs" / folder).glob("*.md")}
 
