@@ -1,5 +1,5 @@
 """Writes the generated files: the protocols' code, docs/configuration.md, docs/status.md, tables of docs/features.md and
-docs/models.md, the chart's schema, README and comments of settings.
+docs/models.md, the chart's schema, README and comments of settings, the notices of the Chinese pages.
 
 With --check it only compares.
 """
@@ -22,6 +22,7 @@ from models_page import with_settings
 from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 from status_page import status_page
+from translations import CHINESE, with_notices
 
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
@@ -126,20 +127,28 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 when a file is not current")
     check = parser.parse_args().check
     stale = []
-    for path, text in {
-        **protocol_code(),
-        ROOT / "docs" / "configuration.md": configuration(),
-        FEATURES: with_tables(FEATURES.read_text(), _kind),
-        MODELS: with_settings(MODELS.read_text(), _kind, _default),
-        ROOT / "docs" / "status.md": status_page(),
-        **chart_files(),
-    }.items():
-        if path.exists() and path.read_text() == text:
-            continue
-        stale.append(path.relative_to(ROOT))
-        if not check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+
+    def keep(files: dict[Path, str]) -> None:
+        for path, text in files.items():
+            if path.exists() and path.read_text() == text:
+                continue
+            stale.append(path.relative_to(ROOT))
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+
+    keep(
+        {
+            **protocol_code(),
+            ROOT / "docs" / "configuration.md": configuration(),
+            FEATURES: with_tables(FEATURES.read_text(), _kind),
+            MODELS: with_settings(MODELS.read_text(), _kind, _default),
+            ROOT / "docs" / "status.md": status_page(),
+            **chart_files(),
+        }
+    )
+    # They translate pages that may have been written just now.
+    keep({page: with_notices(ROOT, page.read_text()) for page in sorted(CHINESE.glob("*.md"))})
     for path in stale:
         print(f"{path} {'is not current; run make generate' if check else 'written'}")
     return int(check and bool(stale))

@@ -9,7 +9,7 @@ A bound only ever goes down: a change that lowers a counter lowers its bound.
   `.`, `!` or `?` with a blank behind, and at empty lines. Directives for linters are no sentences.
 - fragments: sentences that begin with What, Who, Whoever, Whose, Of, Whether or Those, and are no question.
 - words for people: sentences in which something tells, says, asks or holds, or is called who or nobody.
-- docs: README, CHANGELOG, CONTRIBUTING and docs/, without code blocks and without the words of a table's frame.
+- docs: README, CHANGELOG, CONTRIBUTING and docs/ but for its Chinese pages, without code blocks and the words of a table's frame.
 - circles: pairs of rooms of the product (one level below elastic_ctr) that import each other. Back arrows: imports against the
   layers that pyproject.toml names.
 """
@@ -67,7 +67,8 @@ class Repository:
 
     def _docs(self) -> Iterator[str]:
         pages = [self.root / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")]
-        for page in [*(each for each in pages if each.exists()), *(self.root / "docs").rglob("*.md")]:
+        english = (each for each in (self.root / "docs").rglob("*.md") if each.parent.name != "zh")
+        for page in [*(each for each in pages if each.exists()), *english]:
             text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
             for line in re.split(r"\n(?=\s*(?:[-*#|]|\d+\.) ?)", text):
                 for cell in line.strip().lstrip("-*# ").split(" | "):
