@@ -47,7 +47,7 @@ BASE = --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --build-arg SOURCE_DATE_EPOCH=$(
 RELEASE = PYTHONPATH=tools $(BIN)/python -m release
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo stream-demo package release verify images images-before test-images cluster-images kind-up kind-load cluster-test cluster-nightly kind-down test nightly test-unit test-chart check format generate lock bench fuzz house clean
+.PHONY: help setup setup-dev demo stream-demo package release verify images images-before test-images cluster-images kind-up kind-load cluster-test cluster-nightly kind-down docs test nightly test-unit test-chart check format generate lock bench fuzz house clean
 
 ##@ Use
 help: ## Show this help
@@ -160,18 +160,21 @@ format: setup-dev ## Format the code
 generate: setup-dev ## Write the generated files: the protocols' code, the configuration reference, the chart's schema and README, the comments of settings in values.yaml
 	@$(BIN)/python tools/generate.py
 
-lock: ## Lock the requirements (needs uv): of the extras in pyproject.toml, of developers, benchmarks and outside clients
+lock: ## Lock the requirements (needs uv): of the extras in pyproject.toml, of developers, benchmarks, the documents' site and outside clients
 	@$(LOCK) --extra local --extra tune pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra local pyproject.toml --output-file requirements/run.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra cube pyproject.toml --output-file requirements/cube.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra tune pyproject.toml --output-file requirements/tune.txt
 	@$(LOCK) --constraint requirements/dev.txt requirements/bench.in --output-file requirements/bench.txt
 	@$(LOCK) --constraint requirements/dev.txt requirements/kerberos.in --output-file requirements/kerberos.txt
-	@for client in tritonclient kserve keras rclone; do $(LOCK) requirements/$$client.in --output-file requirements/$$client.txt; done
+	@for client in docs tritonclient kserve keras rclone; do $(LOCK) requirements/$$client.in --output-file requirements/$$client.txt; done
 
 bench: setup-dev ## Measure and compare with Redis and FastAPI (more than an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"
 	@bench/setup
 	@.venv-bench/bin/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROWS),--rows "$(ROWS)")
+
+docs: ## Build the documents as a site with a search into build/site, in an environment of its own; a broken link or anchor fails
+	@tools/docs
 
 fuzz: setup-dev ## Give every parser a million random inputs with bounds checking on. INPUTS=10000, ONLY="cube-server"
 	@cd tests && ../$(BIN)/python -m fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(ONLY),--only $(ONLY))

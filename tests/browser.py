@@ -64,10 +64,10 @@ class Browser:
         document: dict[str, Any] = json.loads(message)
         return document
 
-    def open(self, page: Path) -> None:
-        """Until it is loaded; the events are those of this page alone."""
+    def open(self, page: Path | str) -> None:
+        """Until a file or an address is loaded; the events are those of this page alone."""
         self.events.clear()
-        self.ask("Page.navigate", url=page.as_uri())
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not any(each.get("method") == "Page.loadEventFired" for each in self.events):
             self.events.append(self._next())
 
