@@ -281,3 +281,11 @@ def policies(render: Renderer, **values: Any) -> dict[str, dict[str, str]]:
 def test_a_pod_that_never_becomes_ready_keeps_no_mended_one_from_coming(render: Renderer) -> None:
     """Ordered pods do: https://github.com/kubernetes/kubernetes/issues/67250."""
     assert {each.spec["podManagementPolicy"] for each in render().all("StatefulSet")} == {"Parallel"}
+
+
+def test_the_charts_own_secret_may_become_one_of_ones_own() -> None:
+    """An upgrade then leaves it out of the manifest, and Helm leaves it in the namespace by its annotation."""
+    made = secret_in_cluster("ctr-auth", internal="release a", operate="release b", clicks="release c")
+    made["metadata"]["annotations"]["helm.sh/resource-policy"] = "keep"
+
+    assert install(objects=[made], auth={"existingSecret": "ctr-auth"}).all("Secret") == []
