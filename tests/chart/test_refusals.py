@@ -236,6 +236,18 @@ OF_KUBERNETES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"serving": {"extraVolumeMounts": {"/x": {"name": "nope"}}}},
         ["serving.extraVolumeMounts./x", "nope", "serving.extraVolumes"],
     ),
+    "a container with the name of the role's": (
+        {"cubeTransfer": {"extraContainers": {"cube-builder": {"image": "a"}}}},
+        ["cubeTransfer.extraContainers.cube-builder has the name of a container"],
+    ),
+    "two containers of one name": (
+        {"serving": {"initContainers": {"mesh": {"image": "a"}}, "extraContainers": {"mesh": {"image": "a"}}}},
+        ["serving.extraContainers.mesh has the name of a container"],
+    ),
+    "a mount of no volume in a container of one's own": (
+        {"serving": {"initContainers": {"a": {"image": "a", "volumeMounts": [{"name": "nope", "mountPath": "/x"}]}}}},
+        ["serving.initContainers.a mounts the volume nope", "serving.extraVolumes"],
+    ),
     "logs among what is thrown away": (
         {"dataVolume": {"existingClaim": "logs", "mountPath": "/tmp"}},
         ["dataVolume.mountPath /tmp"],

@@ -1,6 +1,6 @@
 {{/* Checks of pods, as in _validate.tpl: settings that Kubernetes, or a starting role, would refuse half-way through an upgrade. */}}
 
-{{/* Volumes of the chart's own, as YAML by block: their names, and the paths where they are mounted; $ */}}
+{{/* Containers and volumes of the chart's own, as YAML by block: their names, and the paths where volumes are mounted; $ */}}
 {{- define "elastic-ctr.validate.own" -}}
 {{- $data := .Values.dataVolume.existingClaim | empty | ternary list (list "data") }}
 {{- $stream := include "elastic-ctr.hasDataSecret" (list . "master") | empty | ternary $data (append $data "source") }}
@@ -9,16 +9,16 @@
 {{- $role := concat (list "auth" "tmp") $bucket }}
 {{- $paths := concat (list "/etc/elastic-ctr/config" "/etc/elastic-ctr/auth" "/tmp") ($bucket | empty | ternary list (list .Values.bucketSecret.mountPath)) }}
 {{- toYaml (dict
-  "fileServer" (dict "paths" (concat $paths (list "/run/elastic-ctr" "/data")) "volumes" (list "config" "auth" "run" "tmp" "data"))
-  "master" (dict "paths" (append $paths "/var/lib/elastic-ctr/master") "volumes" (concat $role (list "master-config" "state") $stream))
-  "trainer" (dict "paths" (append $paths "/var/lib/elastic-ctr/trainer") "volumes" (concat $role (list "trainer-config" "scratch") $stream))
-  "pserver" (dict "paths" (append $paths "/var/lib/elastic-ctr/pserver") "volumes" (concat $role (list "pserver-config" "scratch")))
-  "cube" (dict "paths" (append $paths "/var/lib/elastic-ctr/cube") "volumes" (concat $role (list "cube-server-config" "cache")))
-  "cubeTransfer" (dict "paths" (concat $paths (list "/var/lib/elastic-ctr/cube-transfer" "/var/lib/elastic-ctr/cube-builder")) "volumes" (concat $role (list "cube-transfer-config" "cube-builder-config" "state" "scratch")))
-  "intake" (dict "paths" (append $paths "/var/lib/elastic-ctr/intake") "volumes" (concat $role (list "intake-config" "log") $topic))
-  "serving" (dict "paths" (append $paths "/var/lib/elastic-ctr/serving") "volumes" (concat $role (list "serving-config" "scratch")))
-  "scoring" (dict "paths" (append $paths "/var/lib/elastic-ctr/scoring") "volumes" (concat $role (list "scoring-config" "scratch") $data))
-  "tracking" (dict "paths" (list "/tmp" "/var/lib/elastic-ctr/tracking") "volumes" (list "tmp" "data"))) }}
+  "fileServer" (dict "containers" (list "file-server") "paths" (concat $paths (list "/run/elastic-ctr" "/data")) "volumes" (list "config" "auth" "run" "tmp" "data"))
+  "master" (dict "containers" (list "master") "paths" (append $paths "/var/lib/elastic-ctr/master") "volumes" (concat $role (list "master-config" "state") $stream))
+  "trainer" (dict "containers" (list "trainer") "paths" (append $paths "/var/lib/elastic-ctr/trainer") "volumes" (concat $role (list "trainer-config" "scratch") $stream))
+  "pserver" (dict "containers" (list "pserver") "paths" (append $paths "/var/lib/elastic-ctr/pserver") "volumes" (concat $role (list "pserver-config" "scratch")))
+  "cube" (dict "containers" (list "cube-server") "paths" (append $paths "/var/lib/elastic-ctr/cube") "volumes" (concat $role (list "cube-server-config" "cache")))
+  "cubeTransfer" (dict "containers" (list "cube-transfer" "cube-builder") "paths" (concat $paths (list "/var/lib/elastic-ctr/cube-transfer" "/var/lib/elastic-ctr/cube-builder")) "volumes" (concat $role (list "cube-transfer-config" "cube-builder-config" "state" "scratch")))
+  "intake" (dict "containers" (list "intake") "paths" (append $paths "/var/lib/elastic-ctr/intake") "volumes" (concat $role (list "intake-config" "log") $topic))
+  "serving" (dict "containers" (list "serving") "paths" (append $paths "/var/lib/elastic-ctr/serving") "volumes" (concat $role (list "serving-config" "scratch")))
+  "scoring" (dict "containers" (list "scoring") "paths" (append $paths "/var/lib/elastic-ctr/scoring") "volumes" (concat $role (list "scoring-config" "scratch") $data))
+  "tracking" (dict "containers" (list "tracking") "paths" (list "/tmp" "/var/lib/elastic-ctr/tracking") "volumes" (list "tmp" "data"))) }}
 {{- end }}
 
 {{- define "elastic-ctr.validate.volumes" -}}
@@ -33,6 +33,26 @@
 {{- if not (or (has $mount.name $own.volumes) (hasKey ($block.extraVolumes | default dict) $mount.name)) -}}
 {{ $name }}.extraVolumeMounts.{{ $path }} names the volume {{ $mount.name }}, which these pods do not have: add it to {{ $name }}.extraVolumes, or mend the name
 {{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.containers" -}}
+{{- range $name, $own := include "elastic-ctr.validate.own" . | fromYaml }}
+{{- $block := get $.Values $name }}
+{{- $taken := $own.containers }}
+{{- range $key := list "initContainers" "extraContainers" }}
+{{- range $container, $given := get $block $key | default dict }}
+{{- if has $container $taken -}}
+{{ $name }}.{{ $key }}.{{ $container }} has the name of a container that these pods have already: give it another name
+{{ end }}
+{{- $taken = append $taken $container }}
+{{- range $given.volumeMounts }}
+{{- if not (or (has .name $own.volumes) (hasKey ($block.extraVolumes | default dict) .name)) -}}
+{{ $name }}.{{ $key }}.{{ $container }} mounts the volume {{ .name }}, which these pods do not have: add it to {{ $name }}.extraVolumes, or mend the name
+{{ end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
