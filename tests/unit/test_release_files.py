@@ -223,17 +223,23 @@ def test_the_commands_of_the_page_make_a_key_and_verify_a_release(made: Path, tm
     assert cosign.startswith("cosign verify-blob --key ")
 
 
-def test_skopeo_reads_an_image_as_the_page_pushes_it(tmp_path: Path) -> None:
+def test_skopeo_reads_images_and_chart_as_the_page_pushes_them(made: Path, tmp_path: Path) -> None:
     program("skopeo")
-    push = [line for line in commands("Push") if not line.startswith("helm ")]
-    (tmp_path / "build/release").mkdir(parents=True)
+    folder = Path(shutil.copytree(made, tmp_path / "build/release"))
     for name in ("cube", "trainer", "serving"):
-        shutil.move(written(tmp_path, name, COMMIT.time), tmp_path / "build/release")
+        shutil.move(written(tmp_path, name, COMMIT.time), folder)
+    push = [re.sub(r"docker://registry.example.com/[\w-]+/", "dir:", line) for line in commands("Push")]
 
-    done = bash([line.replace("docker://registry.example.com/elastic-ctr/", "dir:") for line in push], tmp_path)
+    done = bash(push, tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / f"trainer:{VERSION}").iterdir())) == 2 + 1 + 3
+    assert len(list((tmp_path / f"trainer:{VERSION}").iterdir())) == len(["version", "manifest", "config", *"123"])
+    [package] = (
+        each
+        for each in (tmp_path / f"elastic-ctr:{VERSION}").iterdir()
+        if sha256_of(each) == sha256_of(Release(made).chart)
+    )
+    assert package.is_file()
 
 
 def test_cosign_accepts_the_signature_and_refuses_other_sums(copy: Path, keys: tuple[Path, Path]) -> None:
