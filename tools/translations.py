@@ -86,7 +86,7 @@ def with_notices(root: Path, text: str) -> str:
         section = Translated(found["page"], found["anchor"] or "", found["digest"], "")
         line = f"<!-- of {section.name} {section.digest} -->\n\n"
         if stale(root, section):
-            line += f"> 英文原文在翻译之后有改动,请以[英文]({_link(section.page, section.anchor)})为准。\n\n"
+            line += f"> 英文原文在翻译之后有改动。请以[英文]({_link(section.page, section.anchor)})为准。\n\n"
         return line
 
     body, _, _ = text.partition(_ONLY_ENGLISH)

@@ -77,7 +77,7 @@ def test_a_reviewed_page_has_no_notice_until_the_english_words_change(root: Path
 
     (root / "docs" / "a.md").write_text(ENGLISH.replace("no heading", "another command"))
     noticed = TRANSLATIONS.with_notices(root, page)
-    assert noticed.count("> 英文原文在翻译之后有改动,请以[英文](../a.md#first)为准。") == 1
+    assert noticed.count("> 英文原文在翻译之后有改动。请以[英文](../a.md#first)为准。") == 1
     assert [each.name for each in TRANSLATIONS.translated(noticed) if TRANSLATIONS.stale(root, each)] == [
         "docs/a.md#first"
     ]
@@ -91,5 +91,5 @@ def test_an_english_section_that_is_new_or_gone_is_shown(root: Path) -> None:
 
     (root / "docs" / "a.md").write_text(ENGLISH.replace("## First", "## Begin"))
     changed = TRANSLATIONS.with_notices(root, page)
-    assert "> 英文原文在翻译之后有改动,请以[英文](../a.md#first)为准。" in changed
+    assert "> 英文原文在翻译之后有改动。请以[英文](../a.md#first)为准。" in changed
     assert "- [Begin](../a.md#begin)\n" in changed
