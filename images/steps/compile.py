@@ -8,6 +8,7 @@ from functools import partial
 from tempfile import NamedTemporaryFile
 
 import numpy as np
+from numba.core.annotations.type_annotations import TypeAnnotation
 
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
@@ -28,7 +29,13 @@ from elastic_ctr.serving.frontends.native_http import precompile
 from elastic_ctr.training.export.table_text import RowLayout, parse_rows
 
 
+def leave_out_addresses() -> None:
+    """The listing of types that numba keeps beside machine code has addresses of functions, by which two builds would differ."""
+    TypeAnnotation.__str__ = lambda _: ""
+
+
 def compile_all(dims: list[int]) -> None:
+    leave_out_addresses()
     warm(dims)
     precompile()
     converted = Converter(SlotList.parse(["0"]), None).convert(b"1 0 7:0\n")

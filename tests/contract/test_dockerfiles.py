@@ -65,6 +65,13 @@ def test_packages_are_locked_with_hashes(name: str) -> None:
         assert "--require-hashes" in command or "--no-index" in command, command
 
 
+@pytest.mark.parametrize("step", ["environment", "package"])
+def test_a_step_makes_the_same_bytecode_each_time(step: str) -> None:
+    [exported] = re.findall(r"^export (.*)$", (ROOT / "images/steps" / step).read_text(), re.MULTILINE)
+
+    assert {"PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1"} <= set(exported.split())
+
+
 def test_both_dockerfiles_with_an_environment_are_alike() -> None:
     cube, trainer = (set(steps(ROOT / "images" / name / "Dockerfile")) for name in ("cube", "trainer"))
 

@@ -114,6 +114,17 @@ def test_it_says_what_it_is(image: Image) -> None:
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
+def test_bytecode_does_not_depend_on_the_time_of_its_source(image: Image) -> None:
+    # Two builds would differ by it, and a layer whose files are dated anew would have no bytecode that Python accepts.
+    done = image.python(
+        "from pathlib import Path\n"
+        "files = list(Path('/opt/elastic-ctr').rglob('*.pyc'))\n"
+        "print(len(files) > 500, [str(each) for each in files if each.read_bytes()[4:8] != bytes([1, 0, 0, 0])])"
+    )
+
+    assert done.out == "True []\n", done.err
+
+
 def test_every_command_says_how_it_is_used(image: Image) -> None:
     assert "Roles (a container runs one)" in image.run("--help").out
     for name in COMMANDS:
