@@ -153,6 +153,12 @@ OF_KUBERNETES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {**brokers(tls=True, caFile="/ca.pem"), "dataSecret": {"existingSecret": ""}},
         ["data.source.kafka.caFile is a file that no pod has: set dataSecret.existingSecret to a Secret with it"],
     ),
+    "a keytab that no pod has": (
+        {"data": {"source": {"user": "ctr@EXAMPLE.ORG", "keytab": "/ctr.keytab"}}},
+        [
+            "data.source.keytab is a file that no pod has: set kerberos.existingSecret to a Secret with it and with krb5.conf"
+        ],
+    ),
     "an intake that keeps more than its volume has": (
         {
             "data": {**FOLLOWED, "source": {"url": "intake://"}},
@@ -311,6 +317,20 @@ OF_THE_PROGRAM: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
             "features": {"user": {"type": "categorical"}},
         },
         "data",
+    ),
+    "a keytab for a folder": (
+        SMALLEST,
+        {
+            "data": {"source": {"url": "file:///data", "user": "ctr@EXAMPLE.ORG", "keytab": "/ctr.keytab"}},
+            "dataVolume": {"existingClaim": "logs"},
+            "kerberos": {"existingSecret": "reader"},
+        },
+        "data.source",
+    ),
+    "a keytab without its principal": (
+        SMALLEST,
+        {"data": {"source": {"keytab": "/ctr.keytab"}}, "kerberos": {"existingSecret": "reader"}},
+        "data.source",
     ),
     "access to no broker": (SMALLEST, {"data": {"source": {"kafka": {"tls": True}}}}, "data.source"),
     "an authority without tls": (SMALLEST, brokers(caFile="/ca.pem"), "data.source.kafka"),

@@ -18,6 +18,7 @@ import pytest
 from contract.bucket_world import BucketServer
 from contract.file_server_world import TOKEN, FileServer
 from contract.hadoop_world import Hadoop
+from contract.kerberos_world import USER
 from credentials import tokens
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.store.backends import AlreadyPublished, FileStore, NotInStore, Store, StoreError, open_store
@@ -89,17 +90,33 @@ def _world(kind: str, at: StoreConfig, files: Callable[[], list[str]]) -> Iterat
 
 
 # A second server of buckets takes minutes to build: each run has the first, here as `s3` and in tests/contract/test_bucket.py.
-@pytest.fixture(params=["file", "http", "hdfs", "s3", pytest.param("versitygw", marks=pytest.mark.nightly)])
+# The secured HDFS is nightly; tests/contract/test_store_kerberos.py has it in every run.
+@pytest.fixture(
+    params=[
+        "file",
+        "http",
+        "hdfs",
+        "s3",
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("secure-hdfs", "versitygw")),
+    ]
+)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     kind = request.param
     if kind == "http":
         server: FileServer = request.getfixturevalue("file_server")
         yield from _world(kind, StoreConfig(url=server.url), server.files)
-    elif kind == "hdfs":
-        hadoop: Hadoop = request.getfixturevalue("hadoop")
+    elif kind in {"hdfs", "secure-hdfs"}:
+        hadoop: Hadoop
+        access = {}
+        if kind == "hdfs":
+            hadoop = request.getfixturevalue("hadoop")
+        else:
+            hadoop, kdc = request.getfixturevalue("secure_hadoop")
+            access = {"user": USER, "keytab": str(kdc.keytab)}
         folder = f"/{uuid.uuid4().hex}"
         hadoop.ask("PUT", folder, "MKDIRS")
-        at = StoreConfig(url=f"webhdfs://{hadoop.door}{folder}")
+        hadoop.ask("PUT", folder, "SETPERMISSION", permission="777")
+        at = StoreConfig(url=f"{hadoop.scheme}://{hadoop.door}{folder}", **access)
         yield from _world(kind, at, lambda: [each.removeprefix(f"{folder}/") for each in hadoop.files(folder)])
     elif kind in {"s3", "versitygw"}:
         buckets: BucketServer = request.getfixturevalue("bucket_server" if kind == "s3" else "second_bucket_server")
@@ -122,7 +139,10 @@ def run(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ["PYTHONPATH"]]),
+        },
     )
 
 
@@ -130,6 +150,7 @@ _LAST_STEPS = {
     "file": ["os:fsync", "os:link"],
     "http": ["elastic_ctr.store.backends.webdav:WebDav.stat", "elastic_ctr.store.backends.webdav:WebDav.move"],
     "hdfs": ["elastic_ctr.store.backends.hdfs:WebHdfs.move"],
+    "secure-hdfs": ["elastic_ctr.store.backends.hdfs:WebHdfs.move"],
     "s3": ["elastic_ctr.store.backends.object_store:ObjectStore._put"],
     "versitygw": ["elastic_ctr.store.backends.object_store:ObjectStore._put"],
 }

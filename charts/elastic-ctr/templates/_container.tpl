@@ -24,8 +24,11 @@ imagePullPolicy: {{ coalesce .block.image.pullPolicy .root.Values.image.pullPoli
       fieldPath: metadata.name
 - name: ELASTIC_CTR_CONFIG
   value: /etc/elastic-ctr/config/config.yaml
-{{- $log := dict "ELASTIC_CTR_LOG_FORMAT" .root.Values.log.format "ELASTIC_CTR_LOG_LEVEL" .root.Values.log.level }}
-{{- include "elastic-ctr.extraEnv" (dict "defaults" $log "block" .block) }}
+{{- $own := dict "ELASTIC_CTR_LOG_FORMAT" .root.Values.log.format "ELASTIC_CTR_LOG_LEVEL" .root.Values.log.level }}
+{{- if .root.Values.kerberos.existingSecret }}
+{{- $_ := set $own "KRB5_CONFIG" (printf "%s/krb5.conf" .root.Values.kerberos.mountPath) }}
+{{- end }}
+{{- include "elastic-ctr.extraEnv" (dict "defaults" $own "block" .block) }}
 {{- end }}
 
 {{/* `extraEnv` over the defaults, as a container's list; defaults (a map by name), block */}}

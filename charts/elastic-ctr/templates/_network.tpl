@@ -107,12 +107,15 @@ spec:
 {{- end }}
 {{- $hadoop := list }}
 {{- range prepend (.source | default false | ternary (list $values.data.source.url) list) $url }}
-{{- if regexMatch "^(web)?hdfs://" . }}
+{{- if regexMatch "^(s?web)?hdfs://" . }}
 {{- $hadoop = append $hadoop . }}
 {{- end }}
 {{- end }}
 {{- if $hadoop }}
 {{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.hdfs "urls" $hadoop)) }}
+{{- if or $values.store.config.keytab (and .source $values.data.source.keytab) }}
+{{- $edges = append $edges (include "elastic-ctr.network.kdc" .root) }}
+{{- end }}
 {{- end }}
 {{- if .stream }}
 {{- if or $values.intake.enabled (hasPrefix "intake://" $values.data.source.url) }}
@@ -122,6 +125,21 @@ spec:
 {{- end }}
 {{- end }}
 {{- join "\n" (compact $edges) }}
+{{- end }}
+
+{{/* Egress to the KDC, which a client asks by UDP first; $ */}}
+{{- define "elastic-ctr.network.kdc" -}}
+{{- $kdc := .Values.networkPolicy.kdc -}}
+- to:
+  {{- range $kdc.cidrs }}
+    - ipBlock:
+        cidr: {{ . | quote }}
+  {{- end }}
+  ports:
+  {{- range $kdc.ports }}
+    - {port: {{ int . }}, protocol: UDP}
+    - {port: {{ int . }}, protocol: TCP}
+  {{- end }}
 {{- end }}
 
 {{/* Egress to the brokers of the click logs, if they are a topic; $ */}}

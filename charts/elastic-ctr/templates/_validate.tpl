@@ -110,6 +110,14 @@ data.source.kafka.{{ first $files }} is a file that no pod has: set dataSecret.e
 {{- end }}
 {{- end }}
 
+{{- define "elastic-ctr.validate.keytab" -}}
+{{- range $section, $keytab := dict "data.source" .Values.data.source.keytab "store.config" .Values.store.config.keytab }}
+{{- if and $keytab (not $.Values.kerberos.existingSecret) (not $.Values.master.extraVolumeMounts) -}}
+{{ $section }}.keytab is a file that no pod has: set kerberos.existingSecret to a Secret with it and with krb5.conf, or mount both by podDefaults.extraVolumes and extraVolumeMounts
+{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.topicOfIntake" -}}
 {{- $values := .Values }}
 {{- if and $values.intake.enabled (hasPrefix "kafka://" $values.data.source.url) }}

@@ -6,7 +6,8 @@
 {{- $stream := include "elastic-ctr.hasDataSecret" (list . "master") | empty | ternary $data (append $data "source") }}
 {{- $topic := include "elastic-ctr.hasDataSecret" (list . "intake") | empty | ternary list (list "source") }}
 {{- $bucket := .Values.bucketSecret.existingSecret | empty | ternary list (list "bucket") }}
-{{- $role := concat (list "auth" "tmp") $bucket }}
+{{- $kerberos := .Values.kerberos.existingSecret | empty | ternary list (list "kerberos") }}
+{{- $role := concat (list "auth" "tmp") $bucket $kerberos }}
 {{- $paths := concat (list "/etc/elastic-ctr/config" "/etc/elastic-ctr/auth" "/tmp") ($bucket | empty | ternary list (list .Values.bucketSecret.mountPath)) }}
 {{- toYaml (dict
   "fileServer" (dict "containers" (list "file-server") "paths" (concat $paths (list "/run/elastic-ctr" "/data")) "volumes" (list "config" "auth" "run" "tmp" "data"))
@@ -69,6 +70,9 @@
 {{- if and (has $name (list "master" "trainer" "intake")) (include "elastic-ctr.hasDataSecret" (list $ $name)) }}
 {{- $asked = append $asked (list "dataSecret.mountPath" $.Values.dataSecret.mountPath) }}
 {{- end }}
+{{- if has "kerberos" $own.volumes }}
+{{- $asked = append $asked (list "kerberos.mountPath" $.Values.kerberos.mountPath) }}
+{{- end }}
 {{- range $path, $_ := $block.extraVolumeMounts }}
 {{- $asked = append $asked (list (printf "%s.extraVolumeMounts" $name) $path) }}
 {{- end }}
@@ -84,7 +88,7 @@
 {{- $_ := set $taken $path (first $each) }}
 {{- end }}
 {{- end }}
-{{- /* dataVolume and dataSecret are in two kinds of pods. */}}
+{{- /* dataVolume, dataSecret and kerberos are in several kinds of pods. */}}
 {{- uniq $said | join "\n" }}
 {{- end }}
 

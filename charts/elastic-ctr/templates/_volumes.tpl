@@ -17,7 +17,25 @@
   readOnly: true
 {{- end }}
 {{- end }}
+{{- if include "elastic-ctr.hasKerberos" (list .root .role) }}
+- name: kerberos
+  mountPath: {{ .root.Values.kerberos.mountPath | quote }}
+  readOnly: true
+{{- end }}
 {{- include "elastic-ctr.extraVolumeMounts" .block }}
+{{- end }}
+
+{{/* Whether a role asks HDFS with a ticket: all but the intake for the store, those that read hours for these; $, role */}}
+{{- define "elastic-ctr.usesKerberos" -}}
+{{- $values := (index . 0).Values }}
+{{- $role := index . 1 }}
+{{- if and $values.store.config.keytab (ne $role "intake") }}true
+{{- else if and $values.data.source.keytab (has $role (list "master" "trainer" "scoring")) }}true{{ end }}
+{{- end }}
+
+{{/* Whether a role has the Secret with krb5.conf and keytab; $, role */}}
+{{- define "elastic-ctr.hasKerberos" -}}
+{{- if (index . 0).Values.kerberos.existingSecret }}{{ include "elastic-ctr.usesKerberos" . }}{{ end }}
 {{- end }}
 
 {{/* `extraVolumeMounts` as a container's list; a block */}}
@@ -47,6 +65,11 @@
   secret:
     secretName: {{ . | quote }}
 {{- end }}
+{{- end }}
+{{- if include "elastic-ctr.hasKerberos" (list .root (first .roles)) }}
+- name: kerberos
+  secret:
+    secretName: {{ .root.Values.kerberos.existingSecret | quote }}
 {{- end }}
 {{- range .roles }}
 - name: {{ . }}-config

@@ -24,7 +24,7 @@ def is_bucket(url: str) -> bool:
 
 BUCKET = r"(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]+(/[^?#]*)?$"
 # Logs, status and ConfigMaps show addresses, so these have no user, query or fragment.
-_STORE = rf"^(file:///|(https?|(web)?hdfs)://[^/?#@]+(/[^?#]*)?$|{BUCKET})"
+_STORE = rf"^(file:///|(https?|(s?web)?hdfs)://[^/?#@]+(/[^?#]*)?$|{BUCKET})"
 _WEB = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
 
 

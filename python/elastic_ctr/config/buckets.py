@@ -1,5 +1,6 @@
-"""`bucket:` of a store or source: how a bucket of S3, Google Cloud Storage or Azure is reached."""
+"""How a store or source is reached: HDFS by `user` and `keytab`, a bucket of S3, Google Cloud Storage or Azure by `bucket`."""
 
+import re
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -49,12 +50,32 @@ class Addressed(Section):
     """An address, and how it is reached."""
 
     url: str
+    user: str = Field(
+        default="root",
+        min_length=1,
+        description="User that reads and writes there, which HDFS alone checks. With `keytab` a Kerberos principal, such as ctr@EXAMPLE.ORG.",
+    )
+    keytab: str | None = Field(
+        default=None,
+        pattern=r"^/[^:\s]+$",
+        description="For HDFS with Kerberos: a mounted file with the key of `user`. Absent: HDFS believes `user`.",
+    )
     bucket: BucketSettings = BucketSettings()
 
     @model_validator(mode="after")
     def _bucket_is_of_buckets(self) -> Self:
         if self.bucket != BucketSettings() and not is_bucket(self.url):
             raise ValueError(f"bucket is of s3://, gs:// and az://, and {self.url} is none of them; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _keytab_is_of_hdfs(self) -> Self:
+        if self.keytab is not None and not re.match(r"(s?web)?hdfs://", self.url):
+            raise ValueError(f"keytab is of HDFS, and {self.url} is no address of it; leave it out")
+        if self.keytab is not None and self.user == "root":
+            raise ValueError(
+                "keytab goes with user, the principal whose key it has, such as ctr@EXAMPLE.ORG; give both"
+            )
         return self
 
     def moved(self, url: str) -> Self:

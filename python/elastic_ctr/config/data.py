@@ -20,17 +20,17 @@ from elastic_ctr.runtime.auth import TokenFile, Tokens
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
 _SOURCE = (
-    rf"^(file:///|{BUCKET}|(web)?hdfs://[^/?#@]+(/[^?#]*)?$|kafka://[^/?#@]+/[^/?#@]+$|intake://([^/?#@:]+:[0-9]+)?$)"
+    rf"^(file:///|{BUCKET}|(s?web)?hdfs://[^/?#@]+(/[^?#]*)?$|kafka://[^/?#@]+/[^/?#@]+$|intake://([^/?#@:]+:[0-9]+)?$)"
 )
 _CREDENTIALS = {
     "kafka": "name mounted files by kafka.usernameFile and kafka.passwordFile",
     "intake": "name a mounted file by tokenFile",
-    **dict.fromkeys(("hdfs", "webhdfs"), "give the user by user"),
+    **dict.fromkeys(("hdfs", "webhdfs", "swebhdfs"), "give the user by user"),
     **dict.fromkeys(("s3", "gs", "az"), "give them by bucket"),
 }
 _QUERIES = {
     "kafka": ", which no broker is told; leave it out, and give TLS and SASL by source.kafka",
-    **dict.fromkeys(("hdfs", "webhdfs"), "; leave it out, and give the user by user"),
+    **dict.fromkeys(("hdfs", "webhdfs", "swebhdfs"), "; leave it out, and give the user by user"),
     **dict.fromkeys(
         ("s3", "gs", "az"), "; leave it out: objects do not grow, so a bucket cannot be followed, and has hours alone"
     ),
@@ -80,12 +80,11 @@ class DataSource(Addressed):
     url: str = Field(
         json_schema_extra={"pattern": _SOURCE},
         description="Address of the logs: file:///some/dir, or hdfs://namenode:9000, which is asked through WebHDFS at port 9870; "
-        "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow. Or a "
-        "bucket: s3://bucket/dir, gs://bucket/dir, az://container/dir. Or a stream: "
+        "webhdfs://namenode:PORT for another port, swebhdfs://namenode:9871 over TLS, hdfs://nn1:9000,nn2:9000 for a pair. A folder may "
+        "follow. Or a bucket: s3://bucket/dir, gs://bucket/dir, az://container/dir. Or a stream: "
         "kafka://broker:9092/topic, several brokers with commas between them; intake://, the clicks that this release's intake takes, or "
         "intake://host:port, those of another one; or file:///some/dir?follow, a folder of files that are appended to.",
     )
-    user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it, files do not.")
     kafka: Kafka = Kafka()
     token_file: str | None = Field(
         default=None,

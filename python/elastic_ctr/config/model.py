@@ -114,7 +114,11 @@ class StartFrom(Section):
         default=None,
         description="The store of the other model, with an address as in store.config.url. Absent: this model's own store.",
     )
-    user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it.")
+    user: str = Field(
+        default="root",
+        min_length=1,
+        description="User that reads there; HDFS checks it. With store.config.keytab it is store.config.user.",
+    )
     version: Literal["latest"] | Annotated[int, Field(ge=1, le=EXACT)] = Field(
         default="latest",
         description="The version to begin with; its checkpoint must still be in the store. latest: the newest that has one.",

@@ -32,7 +32,6 @@ class StoreConfig(Addressed):
         description="One place for all roles: file:///dir, http://file-server:8080, hdfs://namenode:9000/dir (addresses of HDFS as in "
         "data.source.url), or a bucket: s3://bucket/dir, gs://bucket/dir, az://container/dir.",
     )
-    user: str = Field(default="root", min_length=1, description="User that writes there; HDFS alone checks it.")
 
 
 # A version of a stream is eleven PUTs, 28 GETs and some lists, each of 10 to 100 ms. Two a second, as by default, would not keep up, and
@@ -95,12 +94,18 @@ class Restore(Section):
         description="The address of a backup, as `elastic-ctr backup --to` was given it. A master without a ledger first restores it into "
         "the empty store; one with a ledger ignores it.",
     )
-    user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it.")
+    user: str = Field(
+        default="root",
+        min_length=1,
+        description="User that reads there; HDFS checks it. With store.config.keytab it is store.config.user.",
+    )
     bucket: BucketSettings = BucketSettings()
 
     def at(self, url: str, user: str, store: StoreConfig) -> StoreConfig:
-        """Return the location of a backup. Without `bucket` a bucket is reached as that of the store."""
+        """Return the location of a backup. Without `bucket` a bucket is reached as that of the store, and HDFS by the store's keytab."""
         bucket = store.bucket if self.bucket == BucketSettings() else self.bucket
+        # A keytab has the key of its own user.
+        user = user if store.keytab is None else store.user
         return store.model_copy(update={"url": url, "user": user, "bucket": bucket})
 
 

@@ -40,7 +40,7 @@ _KUBERNETES = frozenset([
 ])  # fmt: skip
 _TOP = frozenset([
     "auth", "bucketSecret", "check", "clusterDomain", "commonAnnotations", "commonLabels", "dataSecret", "dataVolume", "enabled", "extraObjects",
-    "fileServer", "fullnameOverride", "global", "image", "log", "metrics", "nameOverride", "networkPolicy", "podDefaults",
+    "fileServer", "fullnameOverride", "global", "image", "kerberos", "log", "metrics", "nameOverride", "networkPolicy", "podDefaults",
     "priorityClasses", "serviceAccount", "serviceDefaults", "tmpSizeLimit", "tolerationSeconds", "tracking", "training",
 ])  # fmt: skip
 

@@ -65,3 +65,24 @@ def test_a_backup_in_a_bucket_is_reached_as_the_store_unless_the_settings_of_res
 
     assert as_the_store.bucket == store.bucket
     assert (of_its_own.bucket.endpoint, of_its_own.bucket.region) == (None, "eu-west-1")
+
+
+@pytest.mark.parametrize(("keytab", "user"), [("/ctr.keytab", "ctr@EXAMPLE.ORG"), (None, "archivist")])
+def test_a_backup_in_hdfs_is_reached_by_the_keytab_of_the_store_and_its_user(keytab: str | None, user: str) -> None:
+    store = StoreConfig(url="hdfs://nn", user="ctr@EXAMPLE.ORG", keytab=keytab)
+
+    place = Restore().at("hdfs://archive", "archivist", store)
+
+    assert (place.url, place.user, place.keytab) == ("hdfs://archive", user, keytab)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"url": "s3://ctr"}, "keytab is of HDFS, and s3://ctr is no address of it; leave it out"),
+        ({"url": "swebhdfs://nn", "user": "root"}, "keytab goes with user, the principal whose key it has"),
+    ],
+)
+def test_a_keytab_is_of_an_hdfs_and_of_a_principal(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        StoreConfig.model_validate({"user": "ctr@EXAMPLE.ORG", "keytab": "/ctr.keytab", **given})

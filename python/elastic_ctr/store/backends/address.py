@@ -14,16 +14,20 @@ from elastic_ctr.store.backends.store import Store
 C = TypeVar("C", bound=Credentials)
 _PORTS = {"http": 80, "https": 443}
 BUCKETS = frozenset({"s3", "gs", "az"})
+_HDFS = frozenset({"hdfs", "webhdfs", "swebhdfs"})
 
 
 class Location(Protocol):
-    """Where a store or source is, and what its kind of address needs. `user` is for HDFS."""
+    """Where a store or source is, and what its kind of address needs. `user` and `keytab` are for HDFS."""
 
     @property
     def url(self) -> str: ...
 
     @property
     def user(self) -> str: ...
+
+    @property
+    def keytab(self) -> str | None: ...
 
     @property
     def bucket(self) -> BucketAccess: ...
@@ -46,8 +50,8 @@ def _split(place: Location) -> tuple[tuple[str | None, ...], PurePosixPath]:
     path = unquote(parts.path)
     if parts.scheme == "file":
         return ("file",), PurePosixPath(Path(path).resolve())
-    # hdfs:// and webhdfs:// have different ports for the same file system.
-    if parts.scheme in {"hdfs", "webhdfs"}:
+    # hdfs://, webhdfs:// and swebhdfs:// have different ports for the same file system.
+    if parts.scheme in _HDFS:
         host: tuple[str | None, ...] = ("hdfs", parts.hostname)
     elif parts.scheme in BUCKETS:
         # Two endpoints may each have a bucket of this name.
@@ -70,10 +74,10 @@ def open_store(at: Location, *, tokens: Credentials | None = None, retry: RetryP
         from elastic_ctr.store.backends.webdav import WebDav
 
         return Store(WebDav(url, tokens), retry)
-    if parts.scheme in {"hdfs", "webhdfs"}:
+    if parts.scheme in _HDFS:
         from elastic_ctr.store.backends.hdfs import WebHdfs
 
-        return Store(WebHdfs(url, user, "store.config"), retry)
+        return Store(WebHdfs(url, user, "store.config", at.keytab), retry)
     if parts.scheme in BUCKETS and parts.netloc:
         from elastic_ctr.store.backends.object_store import ObjectStore
 
@@ -93,10 +97,10 @@ def open_source(at: Location, retry: RetryPolicy | None = None) -> Source:
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/") and not parts.query:
         return FileSource(Path(unquote(parts.path)))
-    if parts.scheme in {"hdfs", "webhdfs"}:
+    if parts.scheme in _HDFS:
         from elastic_ctr.store.backends.hdfs import WebHdfs
 
-        return Source(WebHdfs(url, user, "data.source"), retry)
+        return Source(WebHdfs(url, user, "data.source", at.keytab), retry)
     if parts.scheme in BUCKETS and parts.netloc and not parts.query:
         from elastic_ctr.store.backends.object_store import ObjectStore
 

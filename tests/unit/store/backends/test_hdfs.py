@@ -1,6 +1,8 @@
 """Addresses, and what Hadoop and others say in its place. A real Hadoop: tests/contract."""
 
 import json
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -32,6 +34,8 @@ FILE = {"type": "FILE", "length": 5, "modificationTime": 1795250638463, "fileId"
         ("hdfs://nn:8020/user/ctr/", ("http://nn:9870",), "/user/ctr"),
         ("webhdfs://nn:14000/a%20b", ("http://nn:14000",), "/a b"),
         ("webhdfs://nn", ("http://nn:9870",), ""),
+        ("swebhdfs://nn/x", ("https://nn:9871",), "/x"),
+        ("swebhdfs://nn1:50470,nn2", ("https://nn1:50470", "https://nn2:9871"), ""),
         ("hdfs://nn1:9000,nn2:9000/x", ("http://nn1:9870", "http://nn2:9870"), "/x"),
         ("webhdfs://10.0.0.1:1,[fe80::1]:2", ("http://10.0.0.1:1", "http://[fe80::1]:2"), ""),
     ],
@@ -90,7 +94,10 @@ Saying = Callable[..., Server]
         ),
         (refusal(403, "SecurityException", "Failed to obtain user group"), "as user 'alice' (Failed to obtain user"),
         (refusal(400, "IllegalArgumentException", 'Invalid value for "user.name"'), "set store.config.user"),
-        (Answer(401, b"<html>Authentication required</html>"), "(401), and Kerberos is not supported"),
+        (
+            Answer(401, b"<html>Authentication required</html>"),
+            "(401); set store.config.user to a Kerberos principal and",
+        ),
         (Answer(404, b"It looks like you are making an HTTP request to a Hadoop IPC port."), "a Hadoop IPC port"),
         (Answer(404, b""), "answers 'it does not say why'; is store.config.url right, and is WebHDFS on?"),
         (Answer(200, b"<html>hello</html>"), "does not speak WebHDFS; is store.config.url right?"),
@@ -220,6 +227,31 @@ def test_a_datanode_that_is_not_known_here_is_named_with_the_way_out(saying: Say
         store.get_bytes("a")
 
     assert "no host datanode-7.invalid is known here; it must have that name here as well" in str(unknown.value)
+
+
+def test_the_address_of_a_transfer_is_in_no_traceback(saying: Saying) -> None:
+    with answering(lambda _: file()) as away:
+        pass
+
+    def answer(asked: Asked) -> Answer:
+        if "op=GETFILESTATUS" in asked.path:
+            return file()
+        return Answer(307, headers={"location": f"http://{away.address}/webhdfs/v1/root/a?delegation=SECRET"})
+
+    with store_at(saying(by=answer)) as store:
+        for transfer in (lambda: store.get_bytes("a"), lambda: store.put_bytes(b"x", "a", overwrite=True)):
+            with pytest.raises(StoreUnavailable, match=rf"DataNode http://{away.address}, .* refuses the") as failed:
+                transfer()
+            assert "SECRET" not in "".join(traceback.format_exception(failed.value))
+
+
+def test_a_keytab_without_gssapi_is_refused_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+
+    with pytest.raises(
+        StoreError, match=r"store\.config\.keytab needs the Python package gssapi.*libkrb5-dev of Debian, run"
+    ):
+        open_store(StoreConfig(url="hdfs://nn:9000", user="ctr@EXAMPLE.ORG", keytab="/ctr.keytab"))
 
 
 def test_an_unknown_host_is_one_sentence_at_once() -> None:
