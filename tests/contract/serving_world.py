@@ -169,7 +169,7 @@ def put_version(
         partitions=PARTITIONS,
         dim=DIM,
         keys=len(exported.keys),
-        slots=SLOTS,
+        slots=SLOTS if columns is None else tuple(columns.transformer().slots.names),
         sparse_dim=None,
         network="slot-dnn",
         cube_files=(),

@@ -87,7 +87,7 @@ def probabilities_in(answer: str) -> list[float]:
     found = json.loads(answer)
     if isinstance(found, dict):
         [tensor] = [each for each in found["outputs"] if each["name"] == "probability"]
-        found = tensor["data"] if "data" in tensor else tensor["contents"]["fp32Contents"]
+        found = tensor["data"] if "data" in tensor else tensor["contents"]["fp32_contents"]
     return [float(each) for each in found]
 
 

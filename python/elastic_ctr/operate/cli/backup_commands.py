@@ -110,7 +110,9 @@ def backup(
     user: User = "root",
     token_file: StoreTokenFile = None,
     where: Where = Where(),
-    in_pod: Annotated[bool, typer.Option("--in-pod", hidden=True)] = False,
+    in_pod: Annotated[
+        bool, typer.Option("--in-pod", hidden=True, help="Run in the master's pod, which has the ledger.")
+    ] = False,
 ) -> None:
     """Copy a release to another address while it runs: ledger, checkpoint, live version. A repetition copies only what is new.
 
