@@ -17,7 +17,7 @@ import pytest
 
 from browser import Browser, browser
 
-# The site is built with packages of its own, and few changes touch how: test_docs.py checks the links of each page.
+# The site is built with packages of its own, and few changes touch how: tests/unit/test_docs.py checks the links of each page.
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]

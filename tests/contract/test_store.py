@@ -91,15 +91,10 @@ def _world(kind: str, at: StoreConfig, files: Callable[[], list[str]]) -> Iterat
 
 # A second server of buckets takes minutes to build: each run has the first, here as `s3` and in tests/contract/test_bucket.py.
 # The secured HDFS is nightly; tests/contract/test_store_kerberos.py has it in every run.
-@pytest.fixture(
-    params=[
-        "file",
-        "http",
-        "hdfs",
-        "s3",
-        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("secure-hdfs", "versitygw")),
-    ]
-)
+SELDOM = [pytest.param(each, marks=pytest.mark.nightly) for each in ("secure-hdfs", "versitygw")]
+
+
+@pytest.fixture(params=["file", "http", "hdfs", "s3", *SELDOM])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     kind = request.param
     if kind == "http":
