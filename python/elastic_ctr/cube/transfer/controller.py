@@ -210,6 +210,8 @@ class CubeTransfer:
             log.info("no state here: listening %.0f s for what pods carry", self.rules.state_recovery_seconds)
             return
         self.state = self._persisted.state
+        # An earlier process may have ended between the takeover of a backup's document and its deletion.
+        self._restored = True
         self._revision = self._persisted.revisions
         # Persisted reports expire at the end of the state recovery, unless their pods report again before.
         heard = self._began + self.rules.state_recovery_seconds - self.rules.report_timeout_seconds

@@ -463,6 +463,24 @@ async def test_a_transfer_without_a_live_version_takes_over_the_release_of_a_bac
     )
 
 
+async def test_a_transfer_that_ended_after_it_took_over_a_backup_deletes_its_document_when_it_starts_again(
+    tmp_path: Path,
+) -> None:
+    """A later loss of the state would make the version of the backup live again."""
+    async with desk(tmp_path) as it:
+        it.publish(1)
+        await it.agent(1)
+        await it.until(live=1)
+    it.store.put_bytes(
+        ReleaseDocument(generation=1, revision=1, placement=Placement(shards=1), live=1).to_json(), layout.RESTORED
+    )
+
+    async with desk(tmp_path) as again:
+        while again.store.exists(layout.RESTORED):
+            await asyncio.sleep(0.005)
+        assert (await again.until(live=1)).generation == 1
+
+
 async def test_a_transfer_with_a_live_version_leaves_the_release_of_a_backup_alone(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         it.publish(1)
