@@ -67,6 +67,13 @@ class BucketServer:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
+    @contextmanager
+    def running(self) -> Iterator["BucketServer"]:
+        try:
+            yield self.start()
+        finally:
+            self.stop()
+
     def raw(self, bucket: str, **config: Any) -> S3Store:
         """A client of the library alone: what is really in the bucket."""
         given: Any = {"access_key_id": KEY, "secret_access_key": SECRET, "endpoint": self.endpoint, **config}
@@ -123,11 +130,8 @@ def s3proxy(folder: Path) -> Iterator[BucketServer]:
         "--properties",
         str(properties),
     ]
-    made = BucketServer(command, folder, port)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
+    with BucketServer(command, folder, port).running() as made:
+        yield made
 
 
 @contextmanager
@@ -138,11 +142,8 @@ def versitygw(folder: Path) -> Iterator[BucketServer]:
     port = free_port()
     (folder / "data").mkdir(parents=True)
     command = [str(VERSITYGW), "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(folder / "data")]
-    made = BucketServer(command, folder, port, ROOT_ACCESS_KEY=KEY, ROOT_SECRET_KEY=SECRET)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
+    with BucketServer(command, folder, port, ROOT_ACCESS_KEY=KEY, ROOT_SECRET_KEY=SECRET).running() as made:
+        yield made
 
 
 @contextmanager
@@ -164,8 +165,5 @@ def rclone(folder: Path) -> Iterator[BucketServer]:
         os.devnull,
         str(folder / "data"),
     ]
-    made = BucketServer(command, folder, port)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
+    with BucketServer(command, folder, port).running() as made:
+        yield made

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,8 @@ from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
 from elastic_ctr.cube.builder.part import PartIdentity, build_full
 from elastic_ctr.cube.release import Holder, Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.formats.cells import cells_of
+from elastic_ctr.formats.json_rows import row_of
 from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, read_record
 from elastic_ctr.serving.app import ServingProcess
 from elastic_ctr.store.backends import FileStore
@@ -127,6 +129,21 @@ def lines_of(features: list[list[tuple[int, str]]]) -> dict[str, Any]:
     """A request of the Open Inference Protocol."""
     data = [line_of(each) for each in features]
     return {"inputs": [{"name": "line", "shape": [len(features)], "datatype": "BYTES", "data": data}]}
+
+
+def of_columns(
+    exported: Exported, columns: FeatureDocument, rows: Sequence[Mapping[str, str]], version: int
+) -> tuple[Exported, list[float]]:
+    """A version of as many columns as there are slots that knows each key of the rows, and the rows' probabilities."""
+    transformer = columns.transformer()
+    found = transformer.transform(cells_of([row_of(each, transformer.inputs) for each in rows], transformer.inputs))
+    keys = np.unique(found.keys)
+    values = np.random.default_rng(5).normal(0, 1, (len(keys), DIM)).astype(np.float32)
+    known = exported._replace(version=version, keys=keys, values=values)
+    slots = [SLOTS[at % len(SLOTS)] for at, n in enumerate(found.lengths.ravel()) for _ in range(n)]
+    ends = np.cumsum(found.lengths.reshape(-1, len(SLOTS)).sum(axis=1)).tolist()
+    pairs = list(zip(found.keys.tolist(), slots, strict=True))
+    return known, [known.probability(pairs[begin:end]) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def put_version(

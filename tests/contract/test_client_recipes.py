@@ -8,15 +8,21 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from contract import serving_world
-from contract.serving_world import DIM, FIRST, SLOTS, TOLERANCE, Cube, Exported, Transfer, put_version, serving
+from contract.serving_world import (
+    FIRST,
+    TOLERANCE,
+    Cube,
+    Exported,
+    Transfer,
+    of_columns,
+    put_version,
+    serving,
+)
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.features import Features
-from elastic_ctr.formats.cells import cells_of
-from elastic_ctr.formats.json_rows import row_of
 from elastic_ctr.store.backends import FileStore
 from needs import needs
 from ports import free_port
@@ -58,24 +64,6 @@ def commands(folder: Path, at: Callable[[str], str]) -> dict[str, list[str]]:
     return found
 
 
-def of_columns(exported: Exported) -> tuple[Exported, list[float]]:
-    """The version that knows each key of the rows, and their probabilities."""
-    transformer = FEATURES.transformer()
-    found = transformer.transform(cells_of([row_of(each, transformer.inputs) for each in ROWS], transformer.inputs))
-    keys = np.unique(found.keys)
-    values = np.random.default_rng(5).normal(0, 1, (len(keys), DIM)).astype(np.float32)
-    known = exported._replace(version=VERSION, keys=keys, values=values)
-    lengths = found.lengths.reshape(len(ROWS), len(COLUMNS))
-    probabilities, at = [], 0
-    for row in lengths:
-        pairs = []
-        for slot, n in zip(SLOTS, row, strict=True):
-            pairs += [(int(key), slot) for key in found.keys[at : at + n]]
-            at += n
-        probabilities.append(known.probability(pairs))
-    return known, probabilities
-
-
 def run(folder: Path, command: list[str]) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -99,7 +87,7 @@ async def test_each_program_of_the_page_prints_the_probabilities_of_its_two_inst
     scratch: Path,
     tmp_path: Path,
 ) -> None:
-    known, expected = of_columns(exports[FIRST])
+    known, expected = of_columns(exports[FIRST], FEATURES, ROWS, VERSION)
     started_cube.load(known)
     put_version(store, known, columns=FEATURES, rows=list(zip(map(json.dumps, ROWS), expected, strict=True)))
     await transfer.publish(live=VERSION, wanted=(VERSION,), holders={VERSION: started_cube.holders()})

@@ -9,11 +9,19 @@ import numpy as np
 import pytest
 
 from contract import serving_world
-from contract.serving_world import DIM, FIRST, SLOTS, TOLERANCE, Cube, Exported, Transfer, put_version, serving
+from contract.serving_world import (
+    FIRST,
+    SLOTS,
+    TOLERANCE,
+    Cube,
+    Exported,
+    Transfer,
+    of_columns,
+    put_version,
+    serving,
+)
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.features import Features
-from elastic_ctr.formats.cells import cells_of
-from elastic_ctr.formats.json_rows import row_of
 from elastic_ctr.serving.client import AsyncServingClient, PredictionRefused, ServingClient
 from elastic_ctr.store.backends import FileStore
 from ports import free_port
@@ -39,23 +47,10 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def of_columns(exported: Exported) -> tuple[Exported, list[float]]:
-    """The version that knows each key of the rows, and their probabilities."""
-    transformer = FEATURES.transformer()
-    found = transformer.transform(cells_of([row_of(each, transformer.inputs) for each in TEXTS], transformer.inputs))
-    keys = np.unique(found.keys)
-    values = np.random.default_rng(5).normal(0, 1, (len(keys), DIM)).astype(np.float32)
-    known = exported._replace(version=VERSION, keys=keys, values=values)
-    slots = [transformer.slots.names[at % len(SLOTS)] for at, n in enumerate(found.lengths.ravel()) for _ in range(n)]
-    ends = np.cumsum(found.lengths.reshape(-1, len(SLOTS)).sum(axis=1)).tolist()
-    pairs = list(zip(found.keys.tolist(), slots, strict=True))
-    return known, [known.probability(pairs[begin:end]) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
 async def test_both_clients_ask_a_model_of_columns_for_the_probabilities_of_its_rows(
     exports: dict[int, Exported], started_cube: Cube, store: FileStore, transfer: Transfer, scratch: Path
 ) -> None:
-    known, expected = of_columns(exports[FIRST])
+    known, expected = of_columns(exports[FIRST], FEATURES, TEXTS, VERSION)
     started_cube.load(known)
     put_version(store, known, columns=FEATURES, rows=list(zip(map(json.dumps, TEXTS), expected, strict=True)))
     await transfer.publish(live=VERSION, wanted=(VERSION,), holders={VERSION: started_cube.holders()})

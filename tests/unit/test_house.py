@@ -1,22 +1,16 @@
 """The counters of `make house`, over a small tree of which each figure is known."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tools_modules import tool
+
 
 @pytest.fixture(scope="module")
 def house() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("house", Path(__file__).parents[2] / "tools" / "house.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["house"] = module
-    spec.loader.exec_module(module)
-    return module
+    return tool("house")
 
 
 ONE = '''"""Whether it is there. A role reads it."""

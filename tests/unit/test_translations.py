@@ -1,32 +1,19 @@
 """The Chinese pages have the commands and settings of the English sections that they translate, and show which of these have changed."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tools_modules import tool
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "zh").glob("*.md"))
 _FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`]+)`")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-
-
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("translations", ROOT / "tools" / "translations.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["translations"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-TRANSLATIONS = tool()
+TRANSLATIONS = tool("translations")
 # Of a section that is not current the page has a notice instead.
 CURRENT = [
     (page.name, each)
