@@ -198,7 +198,7 @@ def test_hours_in_a_bucket_are_listed_read_by_ranges_and_seen_to_change(
     source = open_source(DataSource(url=f"s3://{bucket}/logs", bucket=bucket_server.access()))
 
     assert source.folders("/") == ["20200401"]
-    assert source.list("/20200401/00/") == [("donefile", 0), ("part-0", 10)]
+    assert source.listing("/20200401/00/").files == [("donefile", 0), ("part-0", 10)]
     with source.open("20200401/00/part-0", 4) as stream:
         assert (stream.read(3), stream.read()) == (b"456", b"789")
         stream.seek(-2, os.SEEK_END)
@@ -206,11 +206,11 @@ def test_hours_in_a_bucket_are_listed_read_by_ranges_and_seen_to_change(
     with source.open("20200401/00/donefile") as stream:
         assert stream.read() == b""
     assert not source.exists("20200402")
-    before = source.fingerprint("20200401/00")
-    assert before == source.fingerprint("20200401/00")
+    before = source.listing("20200401/00").fingerprint
+    assert before == source.listing("20200401/00").fingerprint
     # Of the same size, and most likely in the same second.
     raw.put("logs/20200401/00/part-0", b"9876543210", use_multipart=False)
-    assert source.fingerprint("20200401/00") != before
+    assert source.listing("20200401/00").fingerprint != before
 
 
 def test_parquet_in_a_bucket_is_read_where_it_is_needed(bucket_server: BucketServer, bucket: str) -> None:

@@ -112,12 +112,12 @@ def test_a_namenode_that_is_started_again_is_waited_for(folder: Folder, store: S
         threads.submit(store.put_bytes, b"meanwhile", "x/b")
         listed = threads.submit(store.list, "x")
         read = threads.submit(store.get_bytes, "x/a")
-        logs = threads.submit(source.list, "x")
+        logs = threads.submit(source.listing, "x")
     back.join()
 
     assert "a" in listed.result()
     assert read.result() == b"before"
-    assert ("a", 6) in logs.result()
+    assert ("a", 6) in logs.result().files
     assert folder.files() == ["x/a", "x/b"]
 
 
@@ -208,10 +208,10 @@ def test_click_logs_are_listed_and_read_by_ranges_as_from_a_local_folder(folder:
     store.put_bytes(b"", "20200401/00/below/x")
     source = folder.source()
 
-    listed = source.list("/20200401/00")
+    listed = source.listing("/20200401/00").files
     assert [name for name, _ in listed] == ["donefile", "part-0", "part-1.gz"]
     assert dict(listed)["part-0"] == len(lines)
-    assert source.list("20200401/01") == source.list("20200401/00/part-0") == []
+    assert source.listing("20200401/01").files == source.listing("20200401/00/part-0").files == []
 
     found = b""
     for start, end in ((0, 500_000), (500_000, 1_000_000), (1_000_000, None)):

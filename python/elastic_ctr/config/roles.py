@@ -33,6 +33,10 @@ class StoreConfig(Addressed):
         "data.source.url), or a bucket: s3://bucket/dir, gs://bucket/dir, az://container/dir.",
     )
 
+    def elsewhere(self, url: str, user: str) -> "StoreConfig":
+        """Return another store, which is reached as this one. A keytab has the key of its own user, so that one is kept with it."""
+        return self.model_copy(update={"url": url, "user": user if self.keytab is None else self.user})
+
 
 # A version of a stream is eleven PUTs, 28 GETs and some lists, each of 10 to 100 ms. Two a second, as by default, would not keep up, and
 # would cost 21 USD a day at S3's prices; one in 5 s keeps up, and costs 3.
@@ -104,9 +108,7 @@ class Restore(Section):
     def at(self, url: str, user: str, store: StoreConfig) -> StoreConfig:
         """Return the location of a backup. Without `bucket` a bucket is reached as that of the store, and HDFS by the store's keytab."""
         bucket = store.bucket if self.bucket == BucketSettings() else self.bucket
-        # A keytab has the key of its own user.
-        user = user if store.keytab is None else store.user
-        return store.model_copy(update={"url": url, "user": user, "bucket": bucket})
+        return store.elsewhere(url, user).model_copy(update={"bucket": bucket})
 
 
 class MasterSettings(Section):

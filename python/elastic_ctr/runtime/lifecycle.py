@@ -118,8 +118,8 @@ def preserve_sigterm_handler() -> Iterator[None]:
 def bind(host: str, port: int, *, share: bool = False) -> socket.socket:
     """Return a TCP socket that is bound but not listening; port 0 chooses a free port. Raises OSError.
 
-    The host `::` means every address, of IPv6 and of IPv4; on a kernel without IPv6, of IPv4. With `share` (SO_REUSEPORT), several processes of this user can bind the port, and the kernel spreads connections over those
-    that listen.
+    The host `::` means every address, of IPv6 and of IPv4; on a kernel without IPv6, of IPv4. With `share` (SO_REUSEPORT), several
+    processes of this user can bind the port, and the kernel spreads connections over those that listen.
     """
     # asyncio switches Nagle's algorithm off only for sockets created with an explicit protocol. With Nagle, the body of an answer
     # waits 40 ms for the peer's acknowledgement of the head.

@@ -70,7 +70,10 @@ def _rows(
 
 
 def names_of(stream: BinaryIO, path: str, form: Format, max_line_bytes: int) -> tuple[str, ...] | None:
-    """Return the columns' names, with those in the path; None for an empty file or a format without header. Raises ColumnsRefused, DamagedFile, ValueError."""
+    """Return the columns' names, with those in the path; None for an empty file or a format without header.
+
+    Raises ColumnsRefused, DamagedFile, ValueError.
+    """
     names = _names(stream, path, form, max_line_bytes)
     return None if names is None else tuple(dict.fromkeys([*names, *partition_values(path, form.root)]))
 

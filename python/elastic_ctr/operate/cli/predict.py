@@ -198,7 +198,7 @@ def _files_of(given: list[str], run: RunData | None) -> list[str]:
             raise ValueError(
                 f"{name} is not the folder of one hour: name one, or a file; `{way}` scores all hours with a version in the store"
             )
-        listed = (path / each for each, _ in FileSource(path.resolve()).list(""))
+        listed = (path / each for each, _ in FileSource(path.resolve()).listing("").files)
         found += [str(each) for each in listed if each.name != donefile and not each.name.startswith((".", "_"))]
     return found
 

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from elastic_ctr.store.backends.backend import BucketAccess, Credentials, StoreError
+from elastic_ctr.store.backends.backend import Backend, BucketAccess, Credentials, StoreError
 from elastic_ctr.store.backends.file import FileStore
 from elastic_ctr.store.backends.retry import RetryPolicy
 from elastic_ctr.store.backends.source import FileSource, Source
@@ -13,7 +13,7 @@ from elastic_ctr.store.backends.store import Store
 
 C = TypeVar("C", bound=Credentials)
 _PORTS = {"http": 80, "https": 443}
-BUCKETS = frozenset({"s3", "gs", "az"})
+_BUCKETS = frozenset({"s3", "gs", "az"})
 _HDFS = frozenset({"hdfs", "webhdfs", "swebhdfs"})
 
 
@@ -53,7 +53,7 @@ def _split(place: Location) -> tuple[tuple[str | None, ...], PurePosixPath]:
     # hdfs://, webhdfs:// and swebhdfs:// have different ports for the same file system.
     if parts.scheme in _HDFS:
         host: tuple[str | None, ...] = ("hdfs", parts.hostname)
-    elif parts.scheme in BUCKETS:
+    elif parts.scheme in _BUCKETS:
         # Two endpoints may each have a bucket of this name.
         host = (parts.scheme, parts.netloc, place.bucket.endpoint)
     else:
@@ -66,24 +66,17 @@ def open_store(at: Location, *, tokens: Credentials | None = None, retry: RetryP
 
     Raises StoreError for an address of another form.
     """
-    url, user = at.url, at.user
-    parts = urlsplit(url)
+    parts = urlsplit(at.url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FileStore(Path(unquote(parts.path)))
     if parts.scheme in {"http", "https"} and parts.netloc:
         from elastic_ctr.store.backends.webdav import WebDav
 
-        return Store(WebDav(url, tokens), retry)
-    if parts.scheme in _HDFS:
-        from elastic_ctr.store.backends.hdfs import WebHdfs
-
-        return Store(WebHdfs(url, user, "store.config", at.keytab), retry)
-    if parts.scheme in BUCKETS and parts.netloc:
-        from elastic_ctr.store.backends.object_store import ObjectStore
-
-        return Store(ObjectStore(url, at.bucket, "store.config"), retry)
+        return Store(WebDav(at.url, tokens), retry)
+    if (backend := _hdfs_or_bucket(at, "store.config")) is not None:
+        return Store(backend, retry)
     raise StoreError(
-        f"store.config.url {url!r} is not understood; give file:///a/folder, http://file-server:8080, "
+        f"store.config.url {at.url!r} is not understood; give file:///a/folder, http://file-server:8080, "
         "hdfs://namenode:9000/a/folder or s3://bucket/a/folder"
     )
 
@@ -93,22 +86,29 @@ def open_source(at: Location, retry: RetryPolicy | None = None) -> Source:
 
     Raises StoreError for an address of another form.
     """
-    url, user = at.url, at.user
-    parts = urlsplit(url)
+    parts = urlsplit(at.url)
+    if parts.scheme in {"kafka", "intake"} or parts.query == "follow":
+        raise StoreError(
+            f"{at.url} is a stream and has no hours; give the address of a folder of hours, as file:///a/folder"
+        )
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/") and not parts.query:
         return FileSource(Path(unquote(parts.path)))
+    if (backend := _hdfs_or_bucket(at, "data.source")) is not None:
+        return Source(backend, retry)
+    raise StoreError(
+        f"data.source.url {at.url!r} is not understood; give file:///a/folder, hdfs://namenode:9000/a/folder or s3://bucket/a/folder"
+    )
+
+
+def _hdfs_or_bucket(at: Location, setting: str) -> Backend | None:
+    """Return the backend, whose messages name `setting`; None for an address of another form. Raises StoreError."""
+    parts = urlsplit(at.url)
     if parts.scheme in _HDFS:
         from elastic_ctr.store.backends.hdfs import WebHdfs
 
-        return Source(WebHdfs(url, user, "data.source", at.keytab), retry)
-    if parts.scheme in BUCKETS and parts.netloc and not parts.query:
+        return WebHdfs(at.url, at.user, setting, at.keytab)
+    if parts.scheme in _BUCKETS and parts.netloc and not parts.query:
         from elastic_ctr.store.backends.object_store import ObjectStore
 
-        return Source(ObjectStore(url, at.bucket, "data.source"), retry)
-    if parts.scheme in {"kafka", "intake"} or parts.query == "follow":
-        raise StoreError(
-            f"{url} is a stream and has no hours; give the address of a folder of hours, as file:///a/folder"
-        )
-    raise StoreError(
-        f"data.source.url {url!r} is not understood; give file:///a/folder, hdfs://namenode:9000/a/folder or s3://bucket/a/folder"
-    )
+        return ObjectStore(at.url, at.bucket, setting)
+    return None

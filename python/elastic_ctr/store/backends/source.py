@@ -41,14 +41,6 @@ class Source(Tree):
         """Return the sorted names of the folders directly in a folder, [] if it is absent. Raises StoreError."""
         return sorted(name for name, stat in self._found(folder) if stat.folder)
 
-    def list(self, folder: str) -> list[tuple[str, int]]:
-        """Return the files of `listing`. Raises StoreError."""
-        return self.listing(folder).files
-
-    def fingerprint(self, folder: str) -> str:
-        """Return the fingerprint of `listing`. Raises StoreError."""
-        return self.listing(folder).fingerprint
-
     def listing(self, folder: str) -> FolderListing:
         """List a folder and those below it that are partitions, `key=value`. An absent folder is empty. Raises StoreError."""
         files: list[tuple[str, Stat]] = []

@@ -216,9 +216,7 @@ class Master:
         if url is None or url.rstrip("/") == self._store.url.rstrip("/"):
             return self._store
         own = self._settings.store
-        # A keytab has the key of its own user.
-        user = own.user if wanted is None or own.keytab is not None else wanted.user
-        other = own.model_copy(update={"url": url, "user": user})
+        other = own.elsewhere(url, own.user if wanted is None else wanted.user)
         return open_store(other, tokens=tokens_for(other, own, self._settings.auth.internal()))
 
     def _copy_start(self, stop: threading.Event) -> bool:

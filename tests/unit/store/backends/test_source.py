@@ -19,8 +19,8 @@ def source(tmp_path: Path) -> FileSource:
 
 
 def test_a_folder_lists_its_files_with_their_bytes_by_name(source: FileSource) -> None:
-    assert source.list("day/00") == [("a", 0), ("b", 5)]
-    assert source.list("/day/00/") == [("a", 0), ("b", 5)]
+    assert source.listing("day/00").files == [("a", 0), ("b", 5)]
+    assert source.listing("/day/00/").files == [("a", 0), ("b", 5)]
 
 
 def test_the_folders_in_a_folder_are_listed_by_name(source: FileSource) -> None:
@@ -30,13 +30,13 @@ def test_the_folders_in_a_folder_are_listed_by_name(source: FileSource) -> None:
 
 
 def test_a_folder_that_is_not_there_is_empty_and_so_is_a_file(source: FileSource) -> None:
-    assert source.list("none") == source.list("day/00/b") == []
+    assert source.listing("none").files == source.listing("day/00/b").files == []
 
 
 def test_the_root_may_be_listed(source: FileSource) -> None:
     (source.root / "file").write_bytes(b"x")
 
-    assert source.list("/") == [("file", 1)]
+    assert source.listing("/").files == [("file", 1)]
 
 
 def test_a_file_is_read_from_any_byte(source: FileSource) -> None:
@@ -70,7 +70,7 @@ def test_an_address_of_a_folder_gives_a_source(tmp_path: Path) -> None:
 
     found: Source = open_source(DataSource(url=f"file://{str(folder).replace(' ', '%20')}"))
 
-    assert found.list("/") == [("x", 0)]
+    assert found.listing("/").files == [("x", 0)]
 
 
 def test_an_address_of_hdfs_gives_a_source_without_asking_it_anything() -> None:
@@ -86,15 +86,15 @@ def test_an_address_of_an_unknown_scheme_is_refused_with_the_way_out() -> None:
 
 
 def test_a_fingerprint_differs_once_a_file_of_the_folder_was_changed(source: FileSource) -> None:
-    first = source.fingerprint("day/00")
+    first = source.listing("day/00").fingerprint
     file = source.root / "day/00/b"
     os.utime(file, (1, 1))
-    other_time = source.fingerprint("day/00")
+    other_time = source.listing("day/00").fingerprint
     file.write_bytes(b"123456")
     os.utime(file, (1, 1))
-    other_size = source.fingerprint("day/00")
+    other_size = source.listing("day/00").fingerprint
     (source.root / "day/00/c").touch()
 
-    found = [first, other_time, other_size, source.fingerprint("day/00"), source.fingerprint("none")]
+    found = [first, other_time, other_size, source.listing("day/00").fingerprint, source.listing("none").fingerprint]
     assert len(set(found)) == 5
-    assert source.fingerprint("/day/00/") == found[3]
+    assert source.listing("/day/00/").fingerprint == found[3]

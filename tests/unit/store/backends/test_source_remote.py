@@ -24,9 +24,9 @@ def test_a_folder_lists_its_files_with_their_bytes_by_name() -> None:
     faults = iter(["refused", "unheard"])
     remote.fault = lambda _: next(faults, None)
 
-    assert source.list("/day/") == [("a", 0), ("b", 5)]
-    assert source.list("none") == source.list("day/a") == []
-    assert source.list("/") == []
+    assert source.listing("/day/").files == [("a", 0), ("b", 5)]
+    assert source.listing("none").files == source.listing("day/a").files == []
+    assert source.listing("/").files == []
     assert source.exists("day/b")
     assert not source.exists("/day/c")
 
@@ -98,9 +98,9 @@ def test_lines_of_a_range_are_read_as_of_a_local_file(name: str) -> None:
 
 def test_a_fingerprint_differs_once_a_file_of_the_folder_was_written() -> None:
     source, remote = source_of(day__b=b"12345", day__a=b"")
-    before = source.fingerprint("/day/")
-    assert before == source.fingerprint("day") != source.fingerprint("none")
+    before = source.listing("/day/").fingerprint
+    assert before == source.listing("day").fingerprint != source.listing("none").fingerprint
 
     remote.files["day/b"] = (99, b"54321")
 
-    assert source.fingerprint("day") != before
+    assert source.listing("day").fingerprint != before

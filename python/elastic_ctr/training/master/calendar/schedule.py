@@ -133,7 +133,7 @@ class ChangedFiles:
         self._next = 0.0
 
     def _fingerprint(self, one: PassRow) -> list[str]:
-        return [self._source.fingerprint(self._data.folder_of(split)) for split in one.splits]
+        return [self._source.listing(self._data.folder_of(split)).fingerprint for split in one.splits]
 
     def remember(self, one: PassRow, listed: list[str] | None = None) -> None:
         """Record the fingerprints with which a pass was `listed`, or those of now. Raises StoreError."""
