@@ -50,7 +50,7 @@ def until_passes(folder: Path, records: int) -> None:
     while trained < records and time.monotonic() < ends:
         time.sleep(1)
         [status] = run(folder, ".venv/bin/elastic-ctr status --json --dir stream")
-        trained = json.loads(status.stdout)["master"]["totals"]["trained"]
+        trained = json.loads(status.stdout)["master"]["ledger"]["trained"]
     assert trained == records
 
 
