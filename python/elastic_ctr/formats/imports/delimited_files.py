@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from elastic_ctr.formats.imports.importers import ImportedRow, ImportRefused, RowRefused, Rows
 from elastic_ctr.formats.imports.proposal import Proposal, Proposed
@@ -112,6 +113,10 @@ class CsvImport:
         """Rows whose label or columns were not written as they were read."""
 
     @property
+    def proposal(self) -> Proposal:
+        return self._proposal
+
+    @property
     def features(self) -> int:
         return len(self._proposal.features())
 
@@ -143,9 +148,9 @@ class CsvImport:
         """The first line of each written file; empty for files without header."""
         return self._line([name.encode() for name in self._names]) + b"\n" if self._form.header else b""
 
-    def file_rows(self, path: Path) -> Rows:
-        """As Importer.file_rows."""
-        return self.rows(lines_of_file(path, self._form.encoding), str(path))
+    def file_rows(self, path: Path, stored: BinaryIO | None = None) -> Rows:
+        """As Importer.file_rows. `stored` has the file's bytes if it is not of this machine."""
+        return self.rows(lines_of_file(path, self._form.encoding, stored), str(path))
 
     def rows(self, lines: Iterator[bytes], name: str) -> Rows:
         """Yield rows of a file, or reasons to refuse them. Raises ImportRefused for a header that cannot be read or lacks a column."""

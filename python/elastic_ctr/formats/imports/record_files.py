@@ -12,7 +12,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import orjson
 
@@ -41,12 +41,18 @@ class ImportedRecord:
 
 
 class RecordImport:
-    """One import: `added_to` is the values file of the hours to which the rows are added."""
+    """One import: `added_to` is the values file of the hours to which the rows are added.
+
+    With `whole_vectors` a list of numbers is a column that no feature can have; else each of its numbers becomes a column.
+    """
 
     slots = None
     header = b""
 
-    def __init__(self, form: RecordFormat, added_to: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, form: RecordFormat, added_to: Mapping[str, object] | None = None, *, whole_vectors: bool = False
+    ) -> None:
+        self._whole_vectors = whole_vectors
         self._form = form
         self._added_to = added_to
         self._proposal = Proposal([], form.fields or (), typed=True)
@@ -57,7 +63,7 @@ class RecordImport:
 
     @property
     def features(self) -> int:
-        return len(self._proposed().features())
+        return len(self.proposal.features())
 
     @property
     def is_guessed(self) -> bool:
@@ -66,12 +72,12 @@ class RecordImport:
     @property
     def columns(self) -> list[Proposed]:
         """As CsvImport.columns."""
-        return [] if self._added_to is not None else self._proposed().columns()
+        return [] if self._added_to is not None else self.proposal.columns()
 
     @property
     def notes(self) -> list[str]:
         """As CsvImport.notes."""
-        found = [] if self._added_to is not None else self._proposed().notes()
+        found = [] if self._added_to is not None else self.proposal.notes()
         found += [
             f"the column {name!r} holds vectors: its {size} numbers are the columns {name}_0 to {name}_{size - 1}, in requests, too."
             for name, size in self._vectors.items()
@@ -84,7 +90,7 @@ class RecordImport:
             require_same(self._added_to, "jsonl", self._form, None, list(self._proposal.samples))
             return ""
         given = WrittenValues("jsonl", self._form, None, interval, splits)
-        return given.text(start, end, self._proposed(), guessed=True)
+        return given.text(start, end, self.proposal, guessed=True)
 
     def rows(self, records: Iterable[ImportedRecord | RowRefused], name: str) -> Rows:
         """Yield rows of a file, or reasons to refuse them. Raises ImportRefused for a file that lacks a column."""
@@ -100,8 +106,9 @@ class RecordImport:
             except RowRefused as refused:
                 yield RowRefused(refused.reason, f"row {each.number}: {refused}")
 
-    def _proposed(self) -> Proposal:
-        """Return the proposal, with the settings of lists."""
+    @property
+    def proposal(self) -> Proposal:
+        """The proposal, with the settings of lists."""
         for name, marks in self._lists.items():
             mark = next((each for each in _SEPARATORS if each not in marks), _SEPARATORS[-1])
             self._proposal.separate(name, mark)
@@ -122,12 +129,11 @@ class RecordImport:
                 continue
             sizes = {len(_items(one)) for one in lists}
             numbers = all(isinstance(number, (int, float, Decimal)) for one in lists for number in _items(one))
-            if len(sizes) == 1 and numbers and 0 < min(sizes) <= _LONGEST_VECTOR:
+            if len(sizes) == 1 and numbers and 0 < min(sizes) <= _LONGEST_VECTOR and not self._whole_vectors:
                 self._vectors.setdefault(column, min(sizes))
             elif column not in self._form.names:
-                self._proposal.sample(column).add_unreadable(
-                    "lists of numbers of different lengths; write each number into a column of its own"
-                )
+                kind = "lists of numbers" if len(sizes) == 1 and numbers else "lists of numbers of different lengths"
+                self._proposal.sample(column).add_unreadable(f"{kind}; write each number into a column of its own")
 
     def _row(self, record: ImportedRecord) -> ImportedRow:
         """Raises RowRefused."""
@@ -247,11 +253,10 @@ def json_records(lines: Iterator[bytes], name: str) -> Iterator[ImportedRecord |
 class JsonImport(RecordImport):
     """One import; a line is kept as it is if its label is 0, 1, true or false."""
 
-    def file_rows(self, path: Path) -> Rows:
-        """As Importer.file_rows."""
-        return self.rows(
-            json_records(without_last_empty(lines_of_file(path, self._form.encoding)), str(path)), str(path)
-        )
+    def file_rows(self, path: Path, stored: BinaryIO | None = None) -> Rows:
+        """As CsvImport.file_rows."""
+        lines = without_last_empty(lines_of_file(path, self._form.encoding, stored))
+        return self.rows(json_records(lines, str(path)), str(path))
 
 
 _MOST_ROWS = 4_096
@@ -260,18 +265,18 @@ _MOST_ROWS = 4_096
 class ParquetImport(RecordImport):
     """One import."""
 
-    def file_rows(self, path: Path) -> Rows:
-        """As Importer.file_rows."""
-        return self.rows(_records(path), str(path))
+    def file_rows(self, path: Path, stored: BinaryIO | None = None) -> Rows:
+        """As CsvImport.file_rows."""
+        return self.rows(_records(path, stored), str(path))
 
 
-def _records(path: Path) -> Iterator[ImportedRecord]:
+def _records(path: Path, stored: BinaryIO | None) -> Iterator[ImportedRecord]:
     """Raises ImportRefused."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
     try:
-        with ParquetFile(path) as file:
+        with ParquetFile(stored or path) as file:
             names = file.schema_arrow.names
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise ImportRefused(f"{path} has several columns {twice!r}; give each its own name.")

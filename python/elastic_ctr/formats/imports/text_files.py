@@ -36,12 +36,12 @@ class _Whole(io.RawIOBase):
         return len(found)
 
 
-def lines_of_file(path: Path, encoding: str | None = None) -> Iterator[bytes]:
-    """Yield the lines of a file in UTF-8, decompressed, without BOM and line ends.
+def lines_of_file(path: Path, encoding: str | None = None, stored: BinaryIO | None = None) -> Iterator[bytes]:
+    """Yield the lines of a file in UTF-8, decompressed, without BOM and line ends. `stored` has its bytes if it is not of this machine.
 
     UTF-16 with a BOM is recognized, and so are line ends of CR only. Raises ImportRefused for text that is not in its encoding.
     """
-    with open_lines(path) as stream:
+    with open_lines(path) if stored is None else open_lines(stored, str(path)) as stream:
         head = stream.read(_HEAD_BYTES)
         if encoding is None and head.startswith(_UTF_16):
             encoding = "utf-16"

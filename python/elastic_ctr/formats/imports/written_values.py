@@ -53,16 +53,19 @@ class WrittenValues:
             raise ImportRefused(
                 f"no column is left to learn from ({found}); --fields names those that become features. Nothing was written."
             )
-        looked = (
-            f"    # guessed from the first {proposal.rows:,} rows: whole numbers may be ids, so they are categories"
-        )
-        lines = [
-            "data:",
-            *(f"  {key}: {value}" for key, value in data.items()),
-            f"features:{looked if guessed else ''}",
-            *(f"  {yaml_text(name)}: {settings}" for name, settings in features.items()),
-        ]
-        return "\n".join(lines) + "\n"
+        lines = ["data:", *(f"  {key}: {value}" for key, value in data.items())]
+        return "\n".join(lines) + "\n" + features_text(features, proposal.rows if guessed else None)
+
+
+def features_text(features: Mapping[str, str], rows: int | None) -> str:
+    """Return the block `features:` of settings in YAML by name, with a comment on the rows from which they were guessed; None: they were not."""
+    guessed = (
+        ""
+        if rows is None
+        else f"    # guessed from the first {rows:,} rows: whole numbers may be ids, so they are categories"
+    )
+    lines = [f"features:{guessed}", *(f"  {yaml_text(name)}: {settings}" for name, settings in features.items())]
+    return "\n".join(lines) + "\n"
 
 
 def require_same(

@@ -154,6 +154,24 @@ def _read(values: Values, files: dict[str, int], processes: int) -> Analysis:
     return found
 
 
+@dataclass(frozen=True)
+class FirstRows:
+    """The beginning of the first file as training reads it: rows, refused ones, and `why` they are."""
+
+    path: str
+    records: int
+    refused: int
+    why: str
+
+
+def first_rows(values: Values, files: dict[str, int]) -> FirstRows:
+    """Read the first task of the files as a trainer does. Raises AnalysisRefused."""
+    [first, *_] = ranges(files, values.data.task_bytes)
+    found = Analysis()
+    found.add(first, _result_of(PartReader(values).read(first)))
+    return FirstRows(first[0], found.records, found.refused.total(), found.refusals())
+
+
 def _results(values: Values, parts: Sequence[Part], processes: int) -> Iterator[tuple[Part, control.TaskResult]]:
     """Yield the results of parts in any order. Raises AnalysisRefused."""
     if processes == 1:

@@ -57,10 +57,13 @@ def _read_values(file: Path) -> dict[str, object]:
     return values
 
 
-def load_values(
+def read_values(
     files: list[Path], set_files: list[str] | None, end: str | None = None, *, for_helm: bool = False
-) -> Values:
-    """Load values files; `end` replaces data.end. With `for_helm`, what only this machine can read is refused. Raises ConfigRefused."""
+) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
+    """Return values files as one, and each by its name; `end` replaces data.end. With `for_helm`, paths stay as they are written.
+
+    Raises ConfigRefused.
+    """
     read = read_yaml if for_helm else _read_values
     parts: dict[str, dict[str, object]] = {str(file): read(file) for file in files}
     for each in set_files or []:
@@ -88,6 +91,14 @@ def load_values(
     if isinstance(tracking, dict) and tracking.get("enabled") is True and isinstance(local or {}, dict):
         # The chart has its own MLflow server; a run on this machine uses the user's, at its default port.
         given = merged({"local": {"trackingUrl": _MLFLOW_URL}}, given)
+    return given, parts
+
+
+def load_values(
+    files: list[Path], set_files: list[str] | None, end: str | None = None, *, for_helm: bool = False
+) -> Values:
+    """Load values files; `end` replaces data.end. With `for_helm`, what only this machine can read is refused. Raises ConfigRefused."""
+    given, parts = read_values(files, set_files, end, for_helm=for_helm)
     return settings(Values, given, " + ".join(map(str, files)), parts)
 
 

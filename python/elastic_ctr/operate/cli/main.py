@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "network": ("elastic_ctr.operate.cli.network", "app", None),
     "values": ("elastic_ctr.operate.cli.values", "values", None),
     "import": ("elastic_ctr.operate.cli.import_data", "app", None),
+    "propose": ("elastic_ctr.operate.cli.propose", "propose", None),
     "analyze": ("elastic_ctr.operate.cli.analyze", "analyze", None),
     "tune": ("elastic_ctr.operate.cli.tune", "tune", None),
     "synth": ("elastic_ctr.operate.cli.synth", "synth", None),
