@@ -18,15 +18,16 @@ _ROOT = Path(__file__).parents[2]
 _RECORD = Path(__file__).with_name("bounds_checked.json")
 # Where a run's imports are looked for, as Python and pytest do.
 _PATH = (_ROOT / "python", _ROOT / "tests", _ROOT / "tests" / "unit")
-# Product files of these rooms count for unit tests: machine code, and the tables, rows and transforms in Python that it follows.
-_ROOMS = ("cube", "features", "formats", "machine_code")
+_PRODUCT = _ROOT / "python" / "elastic_ctr"
+# Product files of these rooms count for each run: machine code, and the tables, rows and transforms in Python that it follows.
+_ROOMS = frozenset({"cube", "features", "formats", "machine_code"})
 # How a run is started, and with what.
 _RUNNERS = frozenset(
     _ROOT / "tests" / name
-    for name in (
-        "conftest.py", "contract/test_bounds_checking.py", "fuzz/__main__.py", "fuzz/checked_code.py", "fuzz/targets.py",
-    )
-)  # fmt: skip
+    for name in ("contract/test_bounds_checking.py", "fuzz/__main__.py", "fuzz/checked_code.py", "fuzz/targets.py")
+)
+# Packages whose modules have another name.
+_PACKAGES = {"google": "protobuf", "yaml": "pyyaml"}
 # Unit tests of compiled code, by run.
 UNIT_TESTS = {
     "dictionary": tuple(f"cube/dictionary/test_{name}" for name in ("kernel", "table", "perfect_hash", "value_kinds")),
@@ -44,8 +45,8 @@ UNIT_TESTS = {
 
 
 @cache
-def _program(file: Path) -> tuple[str, frozenset[Path]]:
-    """The digest of what runs, and the files of this repository that it imports anywhere, functions included.
+def _program(file: Path) -> tuple[str, frozenset[Path], frozenset[str]]:
+    """The digest of what runs, the files of this repository that it imports anywhere, functions included, and the packages.
 
     Comments, docstrings and line breaks change nothing that runs.
     """
@@ -62,7 +63,9 @@ def _program(file: Path) -> tuple[str, frozenset[Path]]:
     places = [top / name.replace(".", "/") for name in names for top in _PATH]
     candidates = [*(place.with_suffix(".py") for place in places), *(place / "__init__.py" for place in places)]
     imported = frozenset(each for each in candidates if each.is_file())
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imported
+    tops = {name.partition(".")[0] for name in names}
+    packages = frozenset(_PACKAGES.get(top, top.replace("_", "-")) for top in tops)
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imported, packages
 
 
 def _with_imports(files: Iterable[Path]) -> set[Path]:
@@ -76,25 +79,32 @@ def _with_imports(files: Iterable[Path]) -> set[Path]:
 
 
 def files_of(run: str) -> set[Path]:
-    """A fuzzer feeds parsers in Python, too. Unit tests run machine code over rows and addresses that the rooms above it build; the rest
-    of what they use has no influence on it.
+    """Tests run machine code over rows and addresses that _ROOMS build. A fuzzer feeds parsers in Python, too: those of the rooms that it
+    imports itself. The rest of what they use has no influence on what is checked.
     """
     if run in NAMES:
         [fuzzer] = [
             file for file in (_ROOT / "tests" / "fuzz").glob("[!_]*.py") if f'name = "{run}"' in file.read_text()
         ]
-        return _with_imports([fuzzer]) | _RUNNERS
-    every = _with_imports(_ROOT / "tests" / "unit" / f"{name}.py" for name in UNIT_TESTS[run])
-    product = _ROOT / "python" / "elastic_ctr"
-    return {
-        file for file in every if not file.is_relative_to(product) or file.relative_to(product).parts[0] in _ROOMS
-    } | _RUNNERS
+        starts, fed = {fuzzer}, {_room(file) for file in _program(fuzzer)[1]}
+    else:
+        starts, fed = {_ROOT / "tests" / "unit" / f"{name}.py" for name in UNIT_TESTS[run]}, set()
+    return {file for file in _with_imports(starts) if _room(file) in {None, *fed, *_ROOMS}} | _RUNNERS
+
+
+def _room(file: Path) -> str | None:
+    return file.relative_to(_PRODUCT).parts[0] if file.is_relative_to(_PRODUCT) else None
 
 
 def digest(run: str) -> str:
-    """Of the code of one run: its tests, what they run, the constants that machine code is compiled with, all packages, and Python."""
-    lines = [f"{file.relative_to(_ROOT)} {_program(file)[0]}" for file in files_of(run)]
-    lines += [line for line in (_ROOT / "requirements" / "dev.txt").read_text().splitlines() if "==" in line]
+    """Of the code of one run: its tests, what they run, the constants that machine code is compiled with, the packages that they import,
+    and Python.
+    """
+    files = files_of(run)
+    lines = [f"{file.relative_to(_ROOT)} {_program(file)[0]}" for file in files]
+    packages = {package for file in files for package in _program(file)[2]}
+    locked = (_ROOT / "requirements" / "dev.txt").read_text().splitlines()
+    lines += [line for line in locked if line.partition("==")[0] in packages]
     lines.append("Python {}.{}".format(*sys.version_info[:2]))
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
