@@ -26,9 +26,9 @@ def _image(name: str, made_by: str) -> Image:
     return image
 
 
-@pytest.fixture(params=["cube", "trainer", "serving"])
+@pytest.fixture(params=["cube", "trainer"])
 def image(request: pytest.FixtureRequest) -> Image:
-    """Each image of the project in turn."""
+    """Each image of the project in turn, but that of serving, whose layers are the trainer's."""
     return _image(f"{PREFIX}/{request.param}:{TAG}", "make images")
 
 

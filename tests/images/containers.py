@@ -37,11 +37,20 @@ class Image:
         ).returncode
 
     @cached_property
+    def _inspected(self) -> dict[str, Any]:
+        told = subprocess.run([self._docker, "image", "inspect", self.name], capture_output=True, check=True).stdout
+        [inspected] = json.loads(told)
+        return dict(inspected)
+
+    @property
     def config(self) -> dict[str, Any]:
         """User, Entrypoint, Env, Labels …"""
-        told = subprocess.run([self._docker, "image", "inspect", self.name], capture_output=True, check=True).stdout
-        config: dict[str, Any] = json.loads(told)[0]["Config"]
-        return config
+        return dict(self._inspected["Config"])
+
+    @property
+    def layers(self) -> list[str]:
+        """The digests of the layers, the lowest first."""
+        return list(self._inspected["RootFS"]["Layers"])
 
     @property
     def environment(self) -> dict[str, str]:
@@ -54,7 +63,7 @@ class Image:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         return Ended(done.returncode, done.stdout, done.stderr)

@@ -21,7 +21,7 @@ IMAGE_OF = {
     "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "intake": "cube",
     "trainer": "trainer", "pserver": "trainer", "serving": "serving", "scoring": "serving",
 }  # fmt: skip
-LOCK_OF = {"cube": "cube", "trainer": "run", "serving": "run"}
+LOCK_OF = {"cube": "cube", "trainer": "run"}
 
 Images = Callable[[str], Image]
 
@@ -43,14 +43,21 @@ def test_the_cube_image_has_no_paddle(images: Images) -> None:
     assert cube.python("import paddle").code == 1
 
 
-def test_paddle_can_train_and_predict_where_it_must(images: Images) -> None:
-    for name in ("trainer", "serving"):
-        done = images(name).python(
-            "import zlib\nimport paddle, paddle.distributed.fleet, paddle.inference\n"
-            "from elastic_ctr.training.trainer import engine\nprint(paddle.__version__)"
-        )
+def test_serving_has_the_trainers_files_and_is_run_as_it_is(images: Images) -> None:
+    trainer, serving = images("trainer"), images("serving")
 
-        assert done.out.split()[-1:] == ["2.6.2"], done.err
+    assert serving.layers == trainer.layers
+    for each in ("User", "Env", "WorkingDir", "Entrypoint", "Cmd"):
+        assert serving.config.get(each) == trainer.config.get(each), each
+
+
+def test_paddle_can_train_and_predict_where_it_must(images: Images) -> None:
+    done = images("trainer").python(
+        "import zlib\nimport paddle, paddle.distributed.fleet, paddle.inference\n"
+        "from elastic_ctr.training.trainer import engine\nprint(paddle.__version__)"
+    )
+
+    assert done.out.split()[-1:] == ["2.6.2"], done.err
 
 
 def test_an_image_holds_the_locked_packages_and_no_others(image: Image) -> None:
@@ -110,10 +117,11 @@ def test_it_runs_as_nobody_in_particular_on_a_root_that_cannot_be_written(image:
     assert image.config["Entrypoint"] == ["elastic-ctr"]
 
 
-def test_it_says_what_it_is(image: Image) -> None:
-    labels = image.config["Labels"]
+@pytest.mark.parametrize("name", ["cube", "trainer", "serving"])
+def test_it_says_what_it_is(images: Images, name: str) -> None:
+    labels = images(name).config["Labels"]
 
-    assert labels["org.opencontainers.image.title"] == f"elastic-ctr {short(image)}"
+    assert labels["org.opencontainers.image.title"] == f"elastic-ctr {name}"
     assert labels["org.opencontainers.image.version"]
     assert labels["org.opencontainers.image.revision"]
     assert labels["org.opencontainers.image.description"]
@@ -133,8 +141,11 @@ def test_bytecode_does_not_depend_on_the_time_of_its_source(image: Image) -> Non
 
 def test_every_command_says_how_it_is_used(image: Image) -> None:
     assert "Roles (a container runs one)" in image.run("--help").out
-    for name in COMMANDS:
-        assert image.run(name, "--help").code == 0, name
+
+    # In one container: most of the time of a short one goes into its start and the copy of the machine code.
+    failed = image.sh(f"for name in {' '.join(COMMANDS)}; do elastic-ctr $name --help >/dev/null || echo $name; done")
+
+    assert (failed.out, failed.code) == ("", 0), failed.err
 
 
 @pytest.mark.parametrize("role", IMAGE_OF)
