@@ -73,6 +73,9 @@ def replaced(run: Run, values: dict[str, object], training: str, pservers: int) 
         new.stop()
 
 
+# tests/unit/training/master/test_handover.py replaces a training in mid pass, tests/cluster/test_upgrade.py in a cluster, and
+# tests/contract/test_trainer_ends.py ends a trainer that has tasks.
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_trainer_that_is_told_to_end_and_a_training_that_is_replaced_in_mid_pass_lose_nothing(
     tmp_path: Path,
