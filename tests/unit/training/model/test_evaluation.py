@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import log_loss, roc_auc_score
 
 from elastic_ctr.training.model.evaluation import (
     BUCKETS,
@@ -11,6 +10,8 @@ from elastic_ctr.training.model.evaluation import (
     weighted_auc,
     weighted_logloss,
 )
+from quality_oracles import auc as auc_of_pairs
+from quality_oracles import logloss
 
 LINES = st.lists(
     st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]), st.integers(1, 5), st.integers(0, 5)).map(
@@ -46,7 +47,7 @@ def test_auc_is_that_of_the_impressions_one_by_one(lines: list[tuple[float, int,
     if clicks in (0, sum(line[1] for line in lines)):
         assert auc is None
     else:
-        assert auc == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights), abs=1e-12)
+        assert auc == pytest.approx(auc_of_pairs(labels, scores, weights), abs=1e-12)
 
 
 @given(LINES)
@@ -54,7 +55,7 @@ def test_logloss_is_that_of_the_impressions_one_by_one(lines: list[tuple[float, 
     labels, scores, weights = impressions(lines)
     kept = np.clip(scores, 1e-15, np.nextafter(np.float32(1), np.float32(0)))
 
-    expected = log_loss(labels, kept, sample_weight=weights, labels=[0, 1])
+    expected = logloss(labels, kept, weights)
 
     assert weighted_logloss(*columns(lines)) == pytest.approx(expected, rel=1e-9)
 

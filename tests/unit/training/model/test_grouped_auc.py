@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
 
 from elastic_ctr.training.model.grouped_auc import (
     NOTHING,
@@ -15,6 +14,7 @@ from elastic_ctr.training.model.grouped_auc import (
     rows_of,
     sample_of,
 )
+from quality_oracles import auc
 
 # Group, bucket, clicks, shows without click.
 IMPRESSIONS = st.lists(
@@ -29,13 +29,13 @@ def sampled(impressions: Impressions) -> GroupSample:
 
 
 def one_by_one(impressions: Impressions) -> tuple[float | None, int]:
-    """With scikit-learn's AUC of each group."""
+    """With the AUC of all pairs of each group."""
     aucs, weights = [], []
     for group in {each[0] for each in impressions}:
         rows = np.array([each[1:] for each in impressions if each[0] == group])
         if rows[:, 1].sum() and rows[:, 2].sum():
             labels, scores = [1] * len(rows) + [0] * len(rows), [*rows[:, 0], *rows[:, 0]]
-            aucs.append(roc_auc_score(labels, scores, sample_weight=[*rows[:, 1], *rows[:, 2]]))
+            aucs.append(auc(labels, scores, [*rows[:, 1], *rows[:, 2]]))
             weights.append(rows[:, 1:].sum())
     return (float(np.average(aucs, weights=weights)), len(aucs)) if aucs else (None, 0)
 
