@@ -20,7 +20,6 @@ from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.process_pool import WorkerHung, WorkerLost
 from elastic_ctr.serving.worker_pool import ServingWorker, WorkerPool
-from elastic_ctr.serving.worker_process import MANIFEST_FILE
 from elastic_ctr.store.backends import NotInStore, Store, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import ManifestDamaged, VersionManifest
@@ -256,10 +255,10 @@ class Rollout:
             raise ManifestDamaged(f"its manifest lists no {layout.sample_file(version)}")
         for entry in manifest.model_files:
             name = entry.path.removeprefix(prefix)
-            if not entry.path.startswith(prefix) or "/" in name or name in {"", ".", "..", MANIFEST_FILE}:
+            if not entry.path.startswith(prefix) or "/" in name or name in {"", ".", "..", layout.MANIFEST}:
                 raise ManifestDamaged(f"its manifest lists {entry.path} among the model files, which stand in {prefix}")
             fetch(self._store, entry, self._folder(version) / name)
-        (self._folder(version) / MANIFEST_FILE).write_bytes(manifest.to_json())
+        (self._folder(version) / layout.MANIFEST).write_bytes(manifest.to_json())
         return manifest
 
     # -- workers, each with its own task, so that a hung worker delays no other

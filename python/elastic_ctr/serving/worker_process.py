@@ -61,7 +61,6 @@ KEEP_ALIVE_SECONDS = 5.0
 COUNT_SECONDS = 0.5
 DOCUMENT_SECONDS = 2.0
 OPEN_FILES = 65_536
-MANIFEST_FILE = "manifest.json"
 SAMPLE_FILE = Path(layout.sample_file(1)).name
 
 Message = dict[str, Any]
@@ -233,7 +232,7 @@ class WorkerProcess:
 
     async def _load_version(self, version: int, folder: Path) -> VersionManifest:
         """Load and warm up the network. Raises predictor.NetworkUnusable, OSError, ValueError."""
-        manifest = VersionManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+        manifest = VersionManifest.model_validate_json((folder / layout.MANIFEST).read_bytes())
         loaded = self._batcher.versions.get(version)
         if loaded is None:
             schema = schema_of(manifest, folder, ignores_unknown=self._config.serving.ignore_unknown)

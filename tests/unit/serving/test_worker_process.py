@@ -21,6 +21,7 @@ from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.batching.spare_networks import SpareNetworks
 from elastic_ctr.serving.worker_process import WorkerProcess
+from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import VersionManifest
 from fuzz.model import Sum
 from serving.frontends import Table
@@ -187,7 +188,7 @@ def put_version(folder: Path, published: float) -> None:
         partitions=1, dim=1, keys=0, slots=("0",), sparse_dim=None, network="slot-dnn", cube_files=(),
         model_files=(), samples=1, auc_live=None, auc_published=None,
     )  # fmt: skip
-    (folder / worker_process.MANIFEST_FILE).write_bytes(manifest.to_json())
+    (folder / layout.MANIFEST).write_bytes(manifest.to_json())
     (folder / worker_process.SAMPLE_FILE).write_text(json.dumps({"line": "5:0 6:0", "published": published}) + "\n")
 
 
@@ -210,7 +211,7 @@ async def test_a_version_is_checked_by_its_samples_and_let_go_and_loaded_without
         left = list(it._batcher.versions)
         lookups = table.lookups
         loaded = await parent.order("load", **order)
-        (tmp_path / worker_process.MANIFEST_FILE).unlink()
+        (tmp_path / layout.MANIFEST).unlink()
         missing = await parent.order("load", **order)
 
         assert list(it._batcher.versions) == [1]

@@ -16,6 +16,8 @@ SCORES = "scores"
 # The files of a version's dense network. A checkpoint copied by `model.startFrom` may have them in the folder below.
 NETWORK = ("network.pdmodel", "network.pdiparams")
 NETWORK_FOLDER = "network"
+# Serving keeps the manifest of a version beside them.
+MANIFEST = "manifest.json"
 
 BASE_DONEFILE = f"{DONEFILES}/base.txt"
 PATCH_DONEFILE = f"{DONEFILES}/patch.txt"
