@@ -13,6 +13,8 @@ from elastic_ctr.store.versions.manifest import DictionaryManifest, VersionManif
 Holders = Mapping[str, Holder]
 
 _SHORTEST_GAP = 0.5
+# A scan lists four folders: each second of a day that is 1.37 USD of requests to a bucket, each minute 0.03.
+_LONGEST_SCAN_PAUSE = 60.0
 _YOUNG_DICTIONARY_SECONDS = 120.0
 # Longer than a fold takes, so that a fold that began before a compaction can be used after it.
 _YOUNG_CHAIN_SECONDS = 600.0
@@ -229,10 +231,20 @@ def seconds_to_next_look(published: Iterable[float], now: float, longest: float)
     """Return a tenth of the time between the last two versions, by the times of their publication. So a version of a stream waits
     little, and the store gets few requests for an hourly one. The pause grows while no version comes, up to `longest`.
     """
+    return min(longest, _seconds_between(published, now) / 10)
+
+
+def seconds_to_next_scan(published: Iterable[float], now: float, shortest: float) -> float:
+    """Return the time between the last two versions, from `shortest` to a minute. A changed donefile brings a scan forward; the others find
+    that a stream's master has stopped publishing, repaired files, and what is to be deleted.
+    """
+    return min(_LONGEST_SCAN_PAUSE, max(shortest, _seconds_between(published, now)))
+
+
+def _seconds_between(published: Iterable[float], now: float) -> float:
+    """Return the time between the last two versions, or since the last one if that is longer; infinity without two."""
     last = sorted(published)[-2:]
-    if len(last) < 2:
-        return longest
-    return min(longest, max(last[1] - last[0], now - last[1], _SHORTEST_GAP) / 10)
+    return math.inf if len(last) < 2 else max(last[1] - last[0], now - last[1], _SHORTEST_GAP)
 
 
 def versions_to_delete(

@@ -16,6 +16,7 @@ from elastic_ctr.cube.placement import (
     next_to_build,
     readers_verdict,
     seconds_to_next_look,
+    seconds_to_next_scan,
     served_without,
     shard_of_pod,
     shards_up,
@@ -454,3 +455,21 @@ def test_an_overlay_stays_as_long_as_one_that_lies_over_it() -> None:
 )
 def test_the_store_is_looked_at_as_often_as_versions_come(published: list[float], now: float, seconds: float) -> None:
     assert seconds_to_next_look(published, now, 3.0) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("published", "now", "seconds"),
+    [
+        ([], 100.0, 60.0),
+        ([0.0, 3600.0], 3600.0, 60.0),
+        # A stream's publishing hold is found in the time of a version or two.
+        ([99.0, 98.0, 100.0], 100.5, 1.0),
+        ([95.0, 100.0], 100.5, 5.0),
+        ([99.0, 100.0], 110.0, 10.0),
+        ([99.0, 100.0], 1000.0, 60.0),
+    ],
+)
+def test_the_store_is_scanned_each_minute_and_a_streams_more_often(
+    published: list[float], now: float, seconds: float
+) -> None:
+    assert seconds_to_next_scan(published, now, 1.0) == pytest.approx(seconds)

@@ -16,6 +16,7 @@ from elastic_ctr.cube.placement import (
     holders_by_version,
     next_to_build,
     seconds_to_next_look,
+    seconds_to_next_scan,
     shards_up,
     standing_on_refused,
     versions_to_delete,
@@ -106,6 +107,10 @@ class CubeTransfer:
         self._news = asyncio.Event()
         self._scanning = asyncio.Lock()
         self._looked = asyncio.Event()
+        # Set where a scan is due at once: the state has what is to be written to the store, or compared with it.
+        self._scan_due = asyncio.Event()
+        # True if a part of the last scan failed, and is repeated soon.
+        self._scan_failed = False
         self._began = time.monotonic()
         self._clock_offset = time.time() - time.monotonic()
         self._revision = 0
@@ -274,6 +279,8 @@ class CubeTransfer:
         if view is not None:
             state = rules_of.advance(state, view, self.rules)
         self.state = state
+        if before is None or _shared_of(before) != _shared_of(state):
+            self._scan_due.set()
         document = rules_of.document_of(state, self._revision, self._placement_now(), self._holders())
         changed = document != self.document
         if changed:
@@ -347,14 +354,19 @@ class CubeTransfer:
 
     async def _watch(self) -> None:
         while True:
+            self._scan_due.clear()
+            self._scan_failed = False
             await self._scan()
             self._looked.set()
             published = [] if self.scan is None else [each.created_at for each in self.scan.manifests.values()]
-            pause = seconds_to_next_look(published, time.time(), self.rules.poll_seconds)
-            next_scan = time.monotonic() + self.rules.poll_seconds
-            await asyncio.sleep(pause)
-            while time.monotonic() < next_scan and not await asyncio.to_thread(self._catalog.has_news):
-                await asyncio.sleep(pause)
+            now, shortest = time.time(), self.rules.poll_seconds
+            pause = seconds_to_next_look(published, now, shortest)
+            next_scan = time.monotonic() + (
+                shortest if self._scan_failed else seconds_to_next_scan(published, now, shortest)
+            )
+            while not await wait_event(self._scan_due, pause) and time.monotonic() < next_scan:
+                if await asyncio.to_thread(self._catalog.has_news):
+                    break
 
     async def _scan(self) -> None:
         async with self._scanning:
@@ -365,6 +377,7 @@ class CubeTransfer:
                 if self.store_error is None:
                     log.warning("the store cannot be looked at: %s", failed)
                 self.store_error = str(failed)
+                self._scan_failed = True
                 return
             await self._take_restored()
             self.store_error = None
@@ -401,6 +414,7 @@ class CubeTransfer:
             self._revision = max(self._revision, document.revision)
             self._decide(rules_of.state_from_newer(self.state, document))
         except (OSError, DocumentDamaged) as failed:
+            self._scan_failed = True
             log.warning("the release of the backup cannot be taken over now: %s", failed)
 
     async def obey_hold(self) -> None:
@@ -429,6 +443,7 @@ class CubeTransfer:
                 await asyncio.to_thread(write_resumption, self._store, number)
                 self._resumption_shared = number
         except OSError as failed:
+            self._scan_failed = True
             log.warning("publishing holds cannot be read from the store, or ended there, now: %s", failed)
 
     async def _share_refusals(self, scan: Scan) -> None:
@@ -449,6 +464,7 @@ class CubeTransfer:
                 await asyncio.to_thread(write_refusal, self._store, refusal)
                 self._shared[version] = refusal.reason
         except OSError as failed:
+            self._scan_failed = True
             log.warning("refusals cannot be written to the store now: %s", failed)
 
     async def _retain(self, scan: Scan) -> None:
@@ -534,6 +550,11 @@ class CubeTransfer:
         if self.state is None or self.scan is None:
             return None
         return self.repairs.next_of(self.state.wanted, self.scan.dictionaries, self.agents.reports)
+
+
+def _shared_of(state: ReleaseState) -> tuple[int, Collection[int], int]:
+    """Return what a scan takes to the store, and the generation, whose first scan has to be noted."""
+    return state.generation, state.refused.keys(), state.resumed
 
 
 def _tell(before: ReleaseState | None, after: ReleaseState) -> None:

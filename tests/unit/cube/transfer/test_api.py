@@ -4,7 +4,7 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from elastic_ctr.config.role_files import CubeTransferFile
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.cube.transfer import controller
+from elastic_ctr.cube.transfer.catalog import Scan
 from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.state import state_after_loss
 from elastic_ctr.cube.transfer.transfer_api import transfer_app
@@ -26,9 +27,10 @@ from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import serving
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.runtime.status.transfer_status import ReleaseStatus
-from elastic_ctr.store.backends import FileStore
+from elastic_ctr.store.backends import FileStore, StoreError
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry
+from elastic_ctr.store.versions.safeguards import read_refusals
 from status_documents import complete
 
 ALL = tuple(range(PARTITIONS))
@@ -51,6 +53,8 @@ class Desk:
                 dim=DIM, keys=3, files=(),
             )  # fmt: skip
             self.store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
+            # As after the end of a build.
+            self.transfer._scan_due.set()
 
     async def agent(self, *versions: int, pod: str = "c-s0-0", **more: Any) -> httpx.Response:
         fields = {"pod": pod, "address": "127.0.0.1:1", "shard": 0, "loaded": dict.fromkeys(versions, ALL), **more}
@@ -103,6 +107,85 @@ async def desk(root: Path, *, state_recovery_seconds: float = 0.05, **options: A
             finally:
                 stop.set()
                 await running
+
+
+class Looks:
+    """Counts scans, and looks at the donefiles since the last of them."""
+
+    def __init__(self, transfer: CubeTransfer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.scans = self.idle = 0
+        catalog = transfer._catalog
+        scan, has_news = catalog.scan, catalog.has_news
+
+        def counted_scan(deleted: Collection[int] = ()) -> Scan:
+            self.scans, self.idle = self.scans + 1, 0
+            return scan(deleted)
+
+        def counted_look() -> bool:
+            self.idle += 1
+            return has_news()
+
+        monkeypatch.setattr(catalog, "scan", counted_scan)
+        monkeypatch.setattr(catalog, "has_news", counted_look)
+
+    async def many(self) -> None:
+        while self.idle < 20:
+            await asyncio.sleep(0.01)
+
+
+async def test_an_idle_store_is_looked_at_without_scans_and_a_donefile_brings_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path) as it:
+        looks = Looks(it.transfer, monkeypatch)
+        await looks.many()
+        assert looks.scans <= 1
+
+        it.publish(100)
+        await it.agent(100)
+        await it.until(live=100)
+        await looks.many()
+        assert looks.scans <= 3
+
+
+async def test_a_refusal_is_in_the_store_without_news_of_the_donefiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path) as it:
+        it.publish(100)
+        await it.until(candidate=100)
+        await Looks(it.transfer, monkeypatch).many()
+
+        await it.reader(refused={100: "scores differ"})
+
+        while 100 not in read_refusals(it.store):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("broken", ["scan", "refusals"])
+async def test_a_scan_that_fails_in_part_is_repeated_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    async with desk(tmp_path) as it:
+        it.publish(100)
+        await it.until(candidate=100)
+        failed = 0
+        place, name = (it.transfer._catalog, "scan") if broken == "scan" else (controller, "write_refusal")
+        works = getattr(place, name)
+
+        def fails_twice(*given: object) -> object:
+            nonlocal failed
+            if failed == 2:
+                return works(*given)
+            failed += 1
+            raise StoreError("it is away")
+
+        monkeypatch.setattr(place, name, fails_twice)
+        await it.reader(refused={100: "scores differ"})
+
+        while 100 not in read_refusals(it.store):
+            await asyncio.sleep(0.01)
+        assert failed == 2
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0, 1.5, -1.5])
