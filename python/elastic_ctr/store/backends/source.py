@@ -70,7 +70,7 @@ class Source(Tree):
         found = self._stat(path)
         if found.folder:
             raise StoreError(f"{path} in {self.url} cannot be read: it is a folder")
-        raw = _RemoteFile(Reading(self._backend, self._at(path), self._retry), found.size)
+        raw = _RemoteFile(Reading(self._backend, self._at(path), self._retry, found), found.size)
         stream = io.BufferedReader(raw, _BUFFER)
         stream.seek(start)
         return cast("BinaryIO", stream)

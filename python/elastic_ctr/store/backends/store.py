@@ -178,13 +178,15 @@ class Store(Tree):
 
 
 class Reading:
-    """Reads of one file. If it is replaced after the first byte arrived, a later read raises FileChanged."""
+    """Reads of one file. If it is replaced after it was looked up as `stat`, or after the first byte arrived, a later read raises
+    FileChanged.
+    """
 
-    def __init__(self, backend: Backend, path: str, retry: RetryPolicy) -> None:
+    def __init__(self, backend: Backend, path: str, retry: RetryPolicy, stat: Stat | None = None) -> None:
         self._backend = backend
         self._path = path
         self._retry = retry
-        self._seen: tuple[int, str] | None = None
+        self._seen = None if stat is None else (stat.size, stat.identity)
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
         """Return an iterator of the bytes from `start` on. Raises NotInStore, FileChanged, StoreError."""

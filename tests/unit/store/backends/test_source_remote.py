@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
 from elastic_ctr.store.backends import NotInStore, RetryPolicy, StoreError
 from elastic_ctr.store.backends.source import Source
+from elastic_ctr.store.backends.store import FileChanged
 from store.backends.memory import MemoryRemote
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -63,6 +64,16 @@ def test_a_stream_reads_and_seeks_like_a_local_file_over_a_line_that_breaks(
             assert stream.seek(at) == at
             assert stream.read(count) == data[at : at + count]
         assert stream.seek(0, 2) == len(data)
+
+
+def test_a_file_that_is_replaced_between_its_opening_and_its_first_read_is_refused() -> None:
+    """The footer of a Parquet file is where the size at the opening puts it."""
+    source, remote = source_of(f=b"12345")
+
+    with source.open("f") as stream:
+        remote.files["f"] = (7, b"54321")
+        with pytest.raises(FileChanged, match="f in memory:// was changed while it was read"):
+            stream.read()
 
 
 def test_nothing_is_read_before_it_is_wanted_and_nothing_again_after_a_seek_to_the_same_place() -> None:
