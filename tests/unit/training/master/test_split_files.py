@@ -41,6 +41,15 @@ def test_an_hour_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     assert look(tmp_path, DATA, "20200401/00") == ({}, "20200401/00")
 
 
+def test_a_settled_hour_with_a_marker_of_hadoop_alone_has_no_files_yet(tmp_path: Path) -> None:
+    data = data_of(path="/logs", settle_seconds=1)
+    hour(tmp_path, "20200401/00", **{"country=de_$folder$": 0})
+    for each in (tmp_path / "logs/20200401/00/country=de_$folder$", tmp_path / "logs/20200401/00"):
+        os.utime(each, (0, 0))
+
+    assert look(tmp_path, data, "20200401/00") == ({}, "20200401/00")
+
+
 def test_the_first_of_several_splits_that_is_missing_is_named(tmp_path: Path) -> None:
     hour(tmp_path, "20200401/00", part=5, donefile=0)
     hour(tmp_path, "20200401/01", part=5)

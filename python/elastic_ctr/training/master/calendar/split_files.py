@@ -11,6 +11,8 @@ from elastic_ctr.store.backends.source import FolderListing, Source
 # Seconds. Older modification times count as settled without a watch, so that a backlog of hours does not wait one by one. Younger ones do
 # not: the clock of a file server may differ from this one's, but hardly by an hour.
 _LONG_SETTLED = 3600.0
+# End of the names of empty objects that Hadoop writes beside a bucket's folders; with one alone a split is not complete.
+_MARKER = "_$folder$"
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ def data_files(data: Data, split: str, listed: FolderListing) -> dict[str, int]:
     return {
         f"{folder}/{name}": size
         for name, size in listed.files
-        if (last := name.rpartition("/")[2]) != data.donefile and not last.startswith((".", "_"))
+        if (last := name.rpartition("/")[2]) != data.donefile
+        and not last.startswith((".", "_"))
+        and not last.endswith(_MARKER)
     }
 
 
