@@ -74,7 +74,7 @@ _BLOCK = 1 << 18
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _PASSING = {408, 409, 425, 429, *range(500, 600)} - {501, 505}
-_PASSING_CODES = {"ConditionalRequestConflict", "ExpiredToken", "RequestTimeout", "SlowDown"}
+_PASSING_CODES = {"ConditionalRequestConflict", "RequestTimeout", "SlowDown"}
 _NO_BUCKET = {"ContainerNotFound", "NoSuchBucket"}
 _WRITTEN = "written to"
 # Signs in the text of an error without a status, each with whether a retry may help, and the reason.
@@ -112,14 +112,14 @@ class ObjectStore(Backend):
         self._setting = setting
         self._lock = threading.Lock()
         self._files = self._credential_files()
-        self._client = self._new_client()
+        self._client = self._new_client(self._files)
 
     # -- the client --------------------------------------------------------------------------------------------------
 
-    def _new_client(self) -> "Client":
+    def _new_client(self, files: dict[str, str]) -> "Client":
         parts, access = urlsplit(self.url), self._access
         prefix, endpoint_key, variables = _VARIABLES[parts.scheme]
-        config: dict[str, object] = {name.lower(): value for name, value in self._files.items()}
+        config: dict[str, object] = {name.lower(): value for name, value in files.items()}
         if access.credentials == "environment" and not any(map(os.environ.get, variables)):
             # Without this the library would look for a metadata service, where there may be none.
             raise StoreError(
@@ -179,14 +179,20 @@ class ObjectStore(Backend):
         return found
 
     def _has_new_credentials(self, refused: "Client") -> bool:
-        """True if the mounted credentials have changed since a refused client was made; there is then a new one."""
+        """True if the mounted credentials have changed since a refused client was made; there is then a new one.
+
+        Raises StoreUnavailable while the files cannot be used: they may be written just now.
+        """
         with self._lock:
             if self._client is not refused:
                 return True
-            if (found := self._credential_files()) == self._files:
-                return False
+            try:
+                if (found := self._credential_files()) == self._files:
+                    return False
+                self._client = self._new_client(found)
+            except StoreError as failed:
+                raise StoreUnavailable(str(failed)) from failed
             self._files = found
-            self._client = self._new_client()
             return True
 
     def close(self) -> None:
@@ -199,7 +205,7 @@ class ObjectStore(Backend):
             return Stat(0, 0.0, folder=True)
         with suppress(NotInStore):
             return _stat_of(self._ask(lambda: self._client.head(path), path, deed))
-        if below := self._ask(lambda: next(iter(self._client.list(path)), ()), path, deed):
+        if below := self._ask_list(lambda: next(iter(self._client.list(path)), ()), path, deed):
             return Stat(0, max(each["last_modified"].timestamp() for each in below), folder=True)
         raise NotInStore(f"{path} is not in {self.url}")
 
@@ -207,32 +213,32 @@ class ObjectStore(Backend):
         def pages() -> "list[ObjectMeta]":
             return [each for page in self._client.list(folder or None) for each in page]
 
-        found = self._ask(pages, folder, "listed in")
+        found = self._ask_list(pages, folder)
         # As below, of every folder on the way.
         folders = {folder, *(str(above) for each in found for above in PurePosixPath(each["path"]).parents)}
         return [(each["path"], _stat_of(each)) for each in found if each["size"] or each["path"] not in folders]
 
     def list(self, folder: str) -> list[tuple[str, Stat]]:
-        found = self._ask(lambda: self._client.list_with_delimiter(folder or None), folder, "listed in")
+        found = self._ask_list(lambda: self._client.list_with_delimiter(folder or None), folder)
         folders = {_name(each): Stat(0, 0.0, folder=True) for each in found["common_prefixes"]}
         # The object `a/`, which consoles and Hadoop write as a marker of a folder, has the path `a`.
-        files = {_name(each["path"]): _stat_of(each) for each in found["objects"] if each["path"] != folder}
+        files = [(_name(each["path"]), _stat_of(each)) for each in found["objects"] if each["path"] != folder]
         if folder and not (folders or files):
             raise NotInStore(f"{folder} is not in {self.url}")
-        return [*(files | folders).items()]
+        # A file may have the name of a folder. An empty one is a marker of it, as Azure's tools write.
+        return [*((name, stat) for name, stat in files if stat.size or name not in folders), *folders.items()]
 
     @contextmanager
     def read(self, path: str, start: int) -> Iterator[Body]:
         options: GetOptions = {"range": {"offset": start}} if start else {}
         try:
             answer = self._ask(lambda: self._client.get(path, options=options), path, "read from")
-        except StoreUnavailable:
+        except (StoreUnavailable, NotInStore):
+            # A folder is no object, and to look for one would cost a list at each look at an absent donefile.
             raise
         except StoreError:
-            # The statuses of a start at the end or past it, and of a folder, differ between stores.
+            # The statuses of a start at the end or past it differ between stores.
             stat = self.stat(path)
-            if stat.folder:
-                raise StoreError(f"{path} cannot be read from {self.url}: it is a folder") from None
             if stat.size > start:
                 raise
             yield Body(stat, stat.size, iter(()))
@@ -289,7 +295,7 @@ class ObjectStore(Backend):
 
     def _try_second(self) -> None:
         """Raises StoreError if the bucket is absent or takes a second object of one name."""
-        self._ask(lambda: next(iter(self._client.list()), ()), "", "listed in")
+        self._ask_list(lambda: next(iter(self._client.list()), ()), "")
         # Hidden, should its deletion fail.
         name = temporary_beside("probe")
         try:
@@ -330,13 +336,23 @@ class ObjectStore(Backend):
             # The text is not shown: it may have the address of a request, with its signature.
             raise self._refusal(failed, cannot, path, client) from None
 
+    def _ask_list(self, call: Callable[[], T], folder: str, deed: str = "listed in") -> T:
+        """As `_ask`. A folder without objects is no error to a bucket, so what answers that it finds nothing is no bucket."""
+        try:
+            return self._ask(call, folder, deed)
+        except NotInStore:
+            raise self._no_bucket(f"{folder or '/'} cannot be {deed} {self.url}") from None
+
+    def _no_bucket(self, cannot: str) -> StoreError:
+        return StoreError(f"{cannot}: there is no such bucket; is {self._setting}.url right?")
+
     def _refusal(self, failed: Exception, cannot: str, path: str, client: "Client") -> StoreError:
         text = str(failed)
         found, named = _STATUS.search(text), _CODE.search(text)
         status, code = int(found[1]) if found else 0, named[1] if named else ""
         answers = f"{cannot}: it answers {status} {code}".rstrip()
         if code in _NO_BUCKET:
-            return StoreError(f"{cannot}: there is no such bucket; is {self._setting}.url right?")
+            return self._no_bucket(cannot)
         if status == 412 or code == "BlobAlreadyExists":
             return AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
         if status == 404 or isinstance(failed, FileNotFoundError):
@@ -345,6 +361,10 @@ class ObjectStore(Backend):
         expired = code == "ExpiredToken" or (status == 400 and not code)
         if (status in {401, 403} or expired) and self._has_new_credentials(client):
             return StoreUnavailable(f"{answers}, and there are new credentials; try again")
+        if code == "ExpiredToken" or (expired and "AWS_SESSION_TOKEN" in self._files):
+            return StoreUnavailable(f"{answers}: the credentials have expired, and there are no new ones yet")
+        if code == "RequestTimeTooSkewed":
+            return StoreUnavailable(f"{answers}: the clock of this machine is wrong; set it by NTP")
         if status in {401, 403}:
             return StoreError(
                 f"{answers}: access is denied; it needs credentials that may list, read, write and delete there: set "

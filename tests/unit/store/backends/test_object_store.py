@@ -271,6 +271,32 @@ def test_a_read_from_the_end_of_an_object_is_empty(world: Making, refused: Answe
     assert b"".join(here.store.read_from("b", 5)) == b""
 
 
+def test_a_file_with_the_name_of_a_folder_is_listed_and_an_empty_marker_of_it_is_not(world: Making) -> None:
+    here = world(listing("a/logs/part=", "a/logs/day", prefixes=("a/logs/part/", "a/logs/day/")))
+
+    assert here.store.list("logs") == ["day/", "part", "part/"]
+
+
+@pytest.mark.parametrize("answer", [ABSENT, Answer(404, b"<html>")])
+def test_a_listing_that_is_answered_with_404_is_no_empty_folder(world: Making, answer: Answer) -> None:
+    """An hour whose files are not listed would be trained without them."""
+    store = world(answer).store
+
+    for call in (lambda: store.list("logs"), lambda: store.walk("logs"), lambda: store.exists("logs")):
+        with pytest.raises(StoreError, match="there is no such bucket") as refused:
+            call()
+        assert not isinstance(refused.value, NotInStore)
+
+
+def test_an_absent_file_costs_one_request(world: Making) -> None:
+    here = world(ABSENT)
+
+    with pytest.raises(NotInStore, match="b is not in s3://models/a"):
+        here.store.get_bytes("b")
+
+    assert [each.method for each in here.asked] == ["GET"]
+
+
 def test_a_mapped_file_is_sent_and_an_empty_one(world: Making, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"0123456789")
     (tmp_path / "empty").touch()
@@ -313,6 +339,45 @@ def test_credentials_that_have_changed_are_read_again(world: Making, keys: Path,
     assert here.store.size("b") == 1
 
     assert ["key-2/" in each.headers["authorization"] for each in here.asked] == [False, True]
+
+
+@pytest.mark.parametrize("halfway", ["", None])
+def test_credentials_that_are_just_written_are_waited_for(world: Making, keys: Path, halfway: str | None) -> None:
+    """They are replaced file by file, and the first refusal finds one that is empty, or none at all."""
+
+    def answer(asked: Asked) -> Answer:
+        if "key-2/" in asked.headers["authorization"]:
+            return content(b"x")
+        if len(here.asked) == 1:
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                (keys / name).unlink()
+            if halfway is not None:
+                (keys / "AWS_NONSENSE").write_text(halfway)
+            threading.Timer(0.3, give).start()
+        return refusal(403, "InvalidAccessKeyId")
+
+    def give() -> None:
+        (keys / "AWS_NONSENSE").unlink(missing_ok=True)
+        (keys / "AWS_ACCESS_KEY_ID").write_text("key-2")
+        (keys / "AWS_SECRET_ACCESS_KEY").write_text(SECRET)
+
+    here = world(answer, seconds=60)
+
+    assert here.store.size("b") == 1
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [Answer(400), Answer(403, b"<Error><Code>ExpiredToken</Code></Error>"), refusal(403, "RequestTimeTooSkewed")],
+)
+def test_temporary_credentials_that_expire_and_a_clock_that_is_wrong_are_waited_out(
+    world: Making, keys: Path, refused: Answer
+) -> None:
+    """The new credentials, or the right time, come later than the refusal."""
+    (keys / "AWS_SESSION_TOKEN").write_text("token")
+    here = world(refused, refused, content(b"x"), seconds=60)
+
+    assert here.store.get_bytes("b") == b"x"
 
 
 def test_two_calls_that_are_refused_at_once_both_find_the_new_credentials(world: Making, keys: Path) -> None:
@@ -385,7 +450,7 @@ def test_the_host_names_the_bucket_where_it_should(keys: Path, monkeypatch: pyte
         )
         store = open_store(StoreConfig(url="s3://models/a", bucket=access), retry=RetryPolicy(0))
         with pytest.raises(NotInStore):
-            store.size("b")
+            store.get_bytes("b")
 
     assert server.asked[0].path == "http://models.oss.test/a/b"
 
