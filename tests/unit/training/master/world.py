@@ -401,12 +401,15 @@ class World:
         self.tasks: list[control.Task] = []  # of each result
         self.used: list[tuple[str, int, str]] = []  # (task, phase, statistics) of each result
         self.saved: list[tuple[int, str]] = []  # (generation, save), each time its steps were taken
-        self.store: Store = FileStore(self.folder / "store")
+        self.store = self.open_store()
         self.ledger = Ledger(self.folder / "ledger.db")
         self.start_master()
         self.pservers: list[Pserver] = []
         self.trainers: list[Trainer] = []
         self.start_training()
+
+    def open_store(self) -> Store:
+        return FileStore(self.folder / "store")
 
     def start_training(self) -> None:
         """All pods of a training; those of another one go on until they hear that it is over."""
