@@ -18,12 +18,13 @@ class FolderListing(NamedTuple):
     """The files of a folder.
 
     `files` are (path below the folder, bytes), sorted. `fingerprint` changes if a file is added, removed or written. `changed_at` is the
-    newest time of change of an entry, in Unix seconds; 0 without an entry.
+    newest time of change of an entry, in Unix seconds; 0 without an entry. `written` is by file another text once it is written again.
     """
 
     files: list[tuple[str, int]]
     fingerprint: str
     changed_at: float
+    written: dict[str, str]
 
 
 def is_partition(name: str) -> bool:
@@ -56,7 +57,8 @@ class Source(Tree):
         # A bucket's times are whole seconds: two objects of one size and second differ in their identities.
         found = sorted((name, stat.size, stat.modified_at, stat.identity) for name, stat in files)
         digest = hashlib.sha256(repr(found).encode()).hexdigest()
-        return FolderListing([(name, size) for name, size, *_ in found], digest, changed_at)
+        written = {name: f"{at} {identity}" for name, _, at, identity in found}
+        return FolderListing([(name, size) for name, size, *_ in found], digest, changed_at, written)
 
     def changed_at(self, folder: str) -> float:
         """Return the Unix seconds at which an entry of a folder was added or removed, 0 if it is absent. Raises StoreError."""

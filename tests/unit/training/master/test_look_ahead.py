@@ -189,6 +189,16 @@ def test_files_that_come_after_their_pass_was_listed_are_reported_once_and_not_t
     assert one.files_of(1) == ["a"]
 
 
+def test_a_file_that_is_replaced_by_one_of_its_size_while_its_pass_trains_is_reported(one: HourWorld) -> None:
+    one.until_state("training")
+    one.until(lambda: one.finder._late._written)
+    [file] = [each for each in one.folder.rglob("a") if each.is_file()]
+    (new := file.with_name(".new")).write_bytes(file.read_bytes()[::-1])
+    new.replace(file)
+
+    one.until(lambda: one.finder.late == 1)
+
+
 def test_a_late_file_of_an_hour_that_was_trained_long_ago_is_found_while_the_next_one_is_waited_for(
     one: HourWorld,
 ) -> None:

@@ -121,7 +121,17 @@ def missing_folder(source: Source, data: Data) -> str:
     return f"the folder {source.url.rstrip('/')}/{folder} does not exist: is data.source.url or data.path right?"
 
 
-def late_files(source: Source, data: Data, split: str, listed: Mapping[str, int]) -> list[str]:
-    """Return the files of a split that came, or were written, after they were `listed` for its pass. Raises StoreError."""
-    now = data_files(data, split, source.listing(data.folder_of(split)))
-    return [path for path, size in now.items() if listed.get(path) != size]
+def late_files(
+    source: Source, data: Data, split: str, listed: Mapping[str, int], written: dict[str, str] | None = None
+) -> list[str]:
+    """Return the files of a split that came, or were written, after they were `listed` for its pass. Raises StoreError.
+
+    A file of the same size is noticed if it was written after an earlier call with the same `written`, which is filled.
+    """
+    now = source.listing(folder := data.folder_of(split))
+    known = {} if written is None else written
+    return [
+        path
+        for path, size in data_files(data, split, now).items()
+        if known.setdefault(path, at := now.written[path.removeprefix(f"{folder}/")]) != at or listed.get(path) != size
+    ]

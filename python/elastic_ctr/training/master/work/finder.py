@@ -220,6 +220,8 @@ class LateFiles:
         self._data = data
         self._last = ""
         self._known: set[str] = set()
+        # By split, when each of its files was written at the first look.
+        self._written: dict[str, dict[str, str]] = {}
 
     @property
     def count(self) -> int:
@@ -234,7 +236,11 @@ class LateFiles:
         if begun is None:
             return
         self._last, listed = begun
-        late = [path for path in late_files(self._source, self._data, self._last, listed) if path not in self._known]
+        written = self._written.setdefault(self._last, {})
+        found = late_files(self._source, self._data, self._last, listed, written)
+        if len(self._written) > _LATE_PASSES * self._data.splits_per_pass:
+            del self._written[min(self._written)]
+        late = [path for path in found if path not in self._known]
         if late:
             self._known.update(late)
             log.error(
