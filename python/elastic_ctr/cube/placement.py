@@ -13,7 +13,7 @@ from elastic_ctr.store.versions.manifest import DictionaryManifest, VersionManif
 Holders = Mapping[str, Holder]
 
 _SHORTEST_GAP = 0.5
-# A scan lists four folders: each second of a day that is 1.37 USD of requests to a bucket, each minute 0.03.
+# A scan lists four folders: each second of a day that is 1.30 USD of requests to a bucket, each minute 0.05.
 _LONGEST_SCAN_PAUSE = 60.0
 _YOUNG_DICTIONARY_SECONDS = 120.0
 # Longer than a fold takes, so that a fold that began before a compaction can be used after it.
