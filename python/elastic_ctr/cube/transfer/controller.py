@@ -393,7 +393,8 @@ class CubeTransfer:
                 await self._retain(scan)
 
     async def _take_restored(self) -> None:
-        """Take over the release document of a restored backup, one generation later. The file is deleted once its version is live here.
+        """Take over the release document of a restored backup, one generation later. The file is deleted once its version is live here,
+        at once where it has none.
 
         A restore writes it before the dictionaries. It is read before they are used, or the newest of them would go live.
         """
@@ -413,6 +414,10 @@ class CubeTransfer:
             log.info("the release of a backup is taken over: live %s", document.live)
             self._revision = max(self._revision, document.revision)
             self._decide(rules_of.state_from_newer(self.state, document))
+            if document.live is None:
+                # Nothing to wait for. Taken over again at each scan, it would end a canary and raise the generation.
+                await asyncio.to_thread(self._store.delete, layout.RESTORED)
+                self._restored = False
         except (OSError, DocumentDamaged) as failed:
             self._scan_failed = True
             log.warning("the release of the backup cannot be taken over now: %s", failed)
