@@ -103,7 +103,7 @@ class SqliteFile:
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copy a file as it is at one moment, while its owner may write to it. Raises sqlite3.Error."""
+    """Copy a file as it is at one moment, while its owner may write to it. Raises sqlite3.Error, also if the copy is damaged."""
     # Not `connect(path)`, which would create an absent file.
     address = f"{source.resolve().as_uri()}?mode=rw"
     with closing(sqlite3.connect(address, uri=True)) as read, closing(sqlite3.connect(target)) as written:
@@ -111,6 +111,23 @@ def copy_database(source: Path, target: Path) -> None:
         read.backup(written, pages=-1)
         # The copy is one file: its reader needs no write-ahead log beside it.
         written.execute("pragma journal_mode = delete")
+        [found] = written.execute("pragma quick_check(1)").fetchone()
+    if found != "ok":
+        raise sqlite3.DatabaseError(f"{source}: {' '.join(found.split())}")
+
+
+def schema_of(path: Path) -> int:
+    """Return the schema number of a file that no process has open. Raises sqlite3.Error."""
+    # Without `immutable` SQLite would make files beside one in write-ahead mode.
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+        [number] = db.execute("pragma user_version").fetchone()
+    return int(number)
+
+
+def delete_beside(path: Path) -> None:
+    """Delete the logs that a lost file has left behind. Raises OSError."""
+    for ending in ("-wal", "-shm", "-journal"):
+        path.with_name(f"{path.name}{ending}").unlink(missing_ok=True)
 
 
 def tables(sql: str) -> Migration:

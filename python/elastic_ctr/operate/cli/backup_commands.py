@@ -4,7 +4,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -22,8 +22,7 @@ from elastic_ctr.operate.cli.cluster import Cluster, port_forwards, target_of, t
 from elastic_ctr.operate.cli.entrypoint import checked, reason_of, refuse
 from elastic_ctr.operate.cli.given_values import SetFile, ValuesFile, values_of
 from elastic_ctr.operate.cli.kubectl import KubectlFailed
-from elastic_ctr.operate.cli.local import Folder
-from elastic_ctr.operate.cli.shared_options import MASTER_STATUS, TRANSFER, StoreTokenFile, Where, grouped
+from elastic_ctr.operate.cli.shared_options import MASTER_STATUS, TRANSFER, RunDir, StoreTokenFile, Where, grouped
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, release_document
 from elastic_ctr.operate.local.plan import RunPlaces
 from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER, RunFolder
@@ -31,6 +30,7 @@ from elastic_ctr.runtime.auth import Right, Tokens, tokens_in
 from elastic_ctr.runtime.documents import read_document
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.sqlite_file import copy_database
+from elastic_ctr.sources.intake.click_log import SCHEMA as CLICKS_SCHEMA
 from elastic_ctr.store.backends import open_store
 from elastic_ctr.store.backends.address import lies_in
 from elastic_ctr.store.versions.backup import (
@@ -40,16 +40,21 @@ from elastic_ctr.store.versions.backup import (
     BackupManifest,
     BackupRefused,
     Overtaken,
+    Part,
     State,
     back_up,
     scratch_in,
 )
-from elastic_ctr.store.versions.backup import restore as fill
-from elastic_ctr.training.master.ledger.ledger import Ledger
-from elastic_ctr.training.master.ledger.ledger_file import naming_damage
-from elastic_ctr.training.master.server import LEDGER as LEDGER_FILE
+from elastic_ctr.store.versions.restore import RestoredDatabase
+from elastic_ctr.store.versions.restore import restore as fill
+from elastic_ctr.training.master.ledger.ledger_file import LEDGER as LEDGER_FILE
+from elastic_ctr.training.master.ledger.ledger_file import SCHEMA as LEDGER_SCHEMA
+from elastic_ctr.training.master.ledger.ledger_file import LedgerFile, naming_damage
+from elastic_ctr.training.master.ledger.save_table import SaveTable
 
 _MEGABYTE = 1e6
+# The exit code of the command in the pod, where a newer release document may help, and how often it is then run.
+_OVERTAKEN, _ROUNDS = 75, 3
 Address = Annotated[str, typer.Option("--to", metavar="URL", help="An address such as `store.config.url` takes.")]
 User = Annotated[str, typer.Option("--user", help="User at that address; HDFS checks it.")]
 
@@ -67,29 +72,33 @@ class _Roles(NamedTuple):
     """The places of the roles' state, on this machine."""
 
     settings: MasterFile
-    release: ReleaseDocument | None
+    release: Callable[[], ReleaseDocument | None]
     clicks: Path | None
 
     def state(self, folder: Path) -> State:
-        """Copy the state. Raises BackupRefused, LedgerDamaged, NewerSchema, sqlite3.Error, OSError."""
-        files, source = {LEDGER: folder / LEDGER}, Path(self.settings.master.state_dir) / LEDGER_FILE
+        """Copy the state. Raises BackupRefused, LedgerDamaged, NewerSchema, DocumentDamaged, sqlite3.Error, OSError."""
+        # Before the ledger, which then has the live version.
+        release = self.release()
+        files: dict[Part, Path] = {LEDGER: folder / LEDGER}
+        source = Path(self.settings.master.state_dir) / LEDGER_FILE
         if source.exists():
             with naming_damage(source):
                 copy_database(source, files[LEDGER])
-        with closing(Ledger(files[LEDGER])) as ledger:
-            facts, checkpoints = ledger.facts, ledger.saves.checkpoints()
+        # Not `Ledger`, whose packages take 90 MB: in a cluster the master's memory limit is of this process, too.
+        with closing(LedgerFile(files[LEDGER])) as ledger:
+            facts, checkpoints = ledger.facts, SaveTable(ledger).checkpoints()
         if not facts.id:
             raise BackupRefused(f"{source} has no training: the master has not begun, so there is nothing to back up")
         if self.clicks is not None:
             # After the ledger, so that it has every offset that a pass of the ledger names.
             files[CLICKS] = folder / CLICKS
             copy_database(self.clicks, files[CLICKS])
-        if self.release is not None:
+        if release is not None:
             files[RELEASE] = folder / RELEASE
-            files[RELEASE].write_bytes(self.release.model_copy(update={"holders": {}}).to_json())
+            files[RELEASE].write_bytes(release.model_copy(update={"holders": {}}).to_json())
         return State(
             release=facts.id,
-            live=None if self.release is None else self.release.live,
+            live=None if release is None else release.live,
             newest=facts.last_version,
             checkpoints=needed_checkpoints(checkpoints),
             files=files,
@@ -121,7 +130,8 @@ def backup(
     if in_pod:
         sent = read_document(_Sent, sys.stdin.buffer.read())
         tokens = None if sent.tokens is None else Tokens(tokens_in(sent.tokens.encode(), "--token-file"))
-        _back_up(_Roles(load(MasterFile, Path(os.environ["ELASTIC_CTR_CONFIG"])), sent.release, None), to, user, tokens)
+        settings = load(MasterFile, Path(os.environ["ELASTIC_CTR_CONFIG"]))
+        _back_up(_Roles(settings, lambda: sent.release, None), to, user, tokens, overtaken=_OVERTAKEN)
         return
     given = None if token_file is None else tokens_of(token_file)
     cluster = target_of(where, {}).cluster
@@ -131,13 +141,14 @@ def backup(
     config, state, log = (
         run.path / name for name in ("config/ctr-master-0.yaml", "state", "state/intake/clicks.sqlite")
     )
+    document = state / "cube-transfer" / "release.json"
     try:
         settings = load(MasterFile, config)
-        release = _release_in(state / "cube-transfer" / "release.json")
+        _release_in(document)
     except (ConfigRefused, ValueError) as wrong:
         refuse(f"{run.path} has no run that can be backed up: {wrong}; --dir names another folder")
     with run.private():
-        _back_up(_Roles(settings, release, log if log.exists() else None), to, user, given)
+        _back_up(_Roles(settings, lambda: _release_in(document), log if log.exists() else None), to, user, given)
 
 
 def _release_in(file: Path) -> ReleaseDocument | None:
@@ -151,20 +162,23 @@ def _release_in(file: Path) -> ReleaseDocument | None:
 def _back_up_in(cluster: Cluster, to: str, user: str, tokens: str | None) -> None:
     """Run the command in the master's pod, which alone has the ledger. Ends this command with its exit code."""
     try:
-        release = None
-        if cluster.has(TRANSFER.component):
-            with port_forwards(cluster) as forwards:
-                release = release_document(forwards.address(TRANSFER))
-        sent = _Sent(release=release, tokens=tokens).model_dump_json(by_alias=True).encode()
-        words = ("elastic-ctr", "backup", "--in-pod", "--to", to, "--user", user)
-        pod = cluster.pod(MASTER_STATUS.component)
-        code = cluster.kubectl.executed(pod.name, MASTER_STATUS.component, *words, given=sent)
+        for _ in range(_ROUNDS):
+            release = None
+            if cluster.has(TRANSFER.component):
+                with port_forwards(cluster) as forwards:
+                    release = release_document(forwards.address(TRANSFER))
+            sent = _Sent(release=release, tokens=tokens).model_dump_json(by_alias=True).encode()
+            words = ("elastic-ctr", "backup", "--in-pod", "--to", to, "--user", user)
+            pod = cluster.pod(MASTER_STATUS.component)
+            code = cluster.kubectl.executed(pod.name, MASTER_STATUS.component, *words, given=sent)
+            if code != _OVERTAKEN:
+                raise typer.Exit(code)
     except (EndpointUnavailable, KubectlFailed) as failed:
         refuse(str(failed))
-    raise typer.Exit(code)
+    raise typer.Exit(1)
 
 
-def _back_up(roles: _Roles, to: str, user: str, tokens: Tokens | None) -> None:
+def _back_up(roles: _Roles, to: str, user: str, tokens: Tokens | None, overtaken: int = 1) -> None:
     settings, began = roles.settings, time.monotonic()
     place = settings.restore.at(to, user, settings.store)
     if lies_in(place, settings.store):
@@ -177,7 +191,7 @@ def _back_up(roles: _Roles, to: str, user: str, tokens: Tokens | None) -> None:
     except ValueError as wrong:
         refuse(str(wrong))
     except Overtaken as late:
-        refuse(f"{late}; run it again, what is copied stays", 1)
+        refuse(f"{late}; run it again, what is copied stays", overtaken)
     except (OSError, sqlite3.Error) as failed:
         refuse(f"the backup is not complete: {reason_of(failed)}; run it again, what is copied stays", 1)
     new = f"{done.files} new files, {done.bytes / _MEGABYTE:.1f} MB, in {time.monotonic() - began:.1f} s"
@@ -187,7 +201,7 @@ def _back_up(roles: _Roles, to: str, user: str, tokens: Tokens | None) -> None:
 def restore(
     url: Annotated[str, typer.Option("--from", metavar="URL", help="The address that `backup --to` was given.")],
     values: ValuesFile,
-    folder: Folder = DEFAULT_FOLDER,
+    folder: RunDir = DEFAULT_FOLDER,
     user: User = "root",
     set_file: SetFile = None,
 ) -> None:
@@ -200,7 +214,10 @@ def restore(
     except ConfigRefused as wrong:
         refuse(str(wrong))
     run, began = RunFolder(places.folder), time.monotonic()
-    state = {LEDGER: Path(places.state("master")) / LEDGER_FILE, CLICKS: Path(places.state("intake")) / "clicks.sqlite"}
+    state: dict[Part, RestoredDatabase] = {
+        LEDGER: RestoredDatabase(Path(places.state("master")) / LEDGER_FILE, LEDGER_SCHEMA),
+        CLICKS: RestoredDatabase(Path(places.state("intake")) / "clicks.sqlite", CLICKS_SCHEMA),
+    }
     try:
         with run.private(), StateLock(places.folder / "state"), scratch_in(Path(places.state("master"))) as scratch:
             run.write_tokens()

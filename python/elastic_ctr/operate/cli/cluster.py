@@ -27,7 +27,8 @@ from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER, RunFolder
 from elastic_ctr.runtime.auth import Right, TokenFile, Tokens, tokens_in
 
 _LABEL = "app.kubernetes.io"
-_NAMED = f"{_LABEL}/name=elastic-ctr"
+# Not the name, which `nameOverride` sets.
+_OURS = f"{_LABEL}/part-of=elastic-ctr"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Cluster:
 
     def selector_of(self, component: str | None) -> str:
         """Return the label selector of all its pods, or of a component's."""
-        release = f"{_NAMED},{_LABEL}/instance={self.release}"
+        release = f"{_OURS},{_LABEL}/instance={self.release}"
         return release if component is None else f"{release},{_LABEL}/component={component}"
 
     def pods(self, component: str | None = None) -> list[Pod]:
@@ -105,7 +106,7 @@ class Cluster:
         found = self.kubectl.read("get", "pods", "--selector", self.selector_of(None))["items"]
         pods = sorted((Pod.read(each) for each in found), key=lambda each: each.name)
         if not pods:
-            found = self.kubectl.read("get", "pods", "--selector", _NAMED)["items"]
+            found = self.kubectl.read("get", "pods", "--selector", _OURS)["items"]
             names = {each["metadata"].get("labels", {}).get(f"{_LABEL}/instance", "") for each in found} - {""}
             others = f"there are {', '.join(sorted(names))}: say --release" if names else "is it another namespace?"
             raise KubectlFailed(f"namespace {self.kubectl.namespace} has no pods of release {self.release}; {others}")

@@ -24,6 +24,7 @@ from elastic_ctr.operate.cli.check import SETTLE_SECONDS, CheckFailed, verify_se
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.given_values import SetFile, ValuesFile, load_values
 from elastic_ctr.operate.cli.next_step import dir_option, print_next, shown, values_options
+from elastic_ctr.operate.cli.shared_options import RunDir
 from elastic_ctr.operate.cli.status import status
 from elastic_ctr.operate.fitted_text import FittedTable, output_console
 from elastic_ctr.operate.local.plan import RunPlaces
@@ -52,7 +53,6 @@ app = typer.Typer(
     help="Run everything on this machine, from the values file that a cluster takes.", no_args_is_help=True
 )
 
-Folder = Annotated[Path, typer.Option("--dir", help="Where state, logs and published versions are kept.")]
 Last = Annotated[
     str | None,
     typer.Option(
@@ -98,7 +98,7 @@ def _places(files: list[Path], set_files: list[str] | None, folder: Path, last: 
 @app.command()
 def run(
     values: ValuesFile,
-    folder: Folder = DEFAULT_FOLDER,
+    folder: RunDir = DEFAULT_FOLDER,
     report: Annotated[Path | None, typer.Option("--report", help="Write the report here as JSON.")] = None,
     set_file: SetFile = None,
     last: Last = None,
@@ -166,7 +166,7 @@ def _stop_without_up(stop: threading.Event) -> None:
 
 
 @app.command()
-def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = None, last: Last = None) -> None:
+def up(values: ValuesFile, folder: RunDir = DEFAULT_FOLDER, set_file: SetFile = None, last: Last = None) -> None:
     """Start everything in the background and return once predictions are answered; with --to, once that hour is in them.
 
     Exit codes: 0 serving answers with the live version; 1 predictions or training do not go on until the problem that is printed
@@ -310,7 +310,7 @@ def _unanswered(predictions: list[str], model: str, live: int) -> CheckFailed | 
 
 
 @app.command()
-def down(folder: Folder = DEFAULT_FOLDER) -> None:
+def down(folder: RunDir = DEFAULT_FOLDER) -> None:
     """End the processes that `up` or `run` started in this folder, and return when all have ended. Published versions stay.
 
     Exit codes: 0 nothing runs any more; 2 a process does not end, or the run is another user's.

@@ -52,8 +52,8 @@ def master(config: ConfigFile) -> None:
     from elastic_ctr.config.addresses import OWN_INTAKE
     from elastic_ctr.sources.streams.open import open_stream
     from elastic_ctr.store.backends import open_source, open_store
-    from elastic_ctr.training.master.ledger.ledger_file import naming_damage
-    from elastic_ctr.training.master.server import LEDGER, Master
+    from elastic_ctr.training.master.ledger.ledger_file import LEDGER, naming_damage
+    from elastic_ctr.training.master.server import Master
 
     settings = _settings_of(MasterFile, config, "master")
     checked(settings.auth)
@@ -81,7 +81,8 @@ def _restore(settings: MasterFile, store: "Store", ledger: Path) -> None:
     from elastic_ctr.runtime.lock import StateLock
     from elastic_ctr.runtime.status.master_status import LineCounts, TrainingStatus
     from elastic_ctr.store.backends import open_store
-    from elastic_ctr.store.versions import backup
+    from elastic_ctr.store.versions import backup, restore
+    from elastic_ctr.training.master.ledger.ledger_file import SCHEMA
 
     log, url = logging.getLogger(__name__), settings.restore.url
     assert url is not None
@@ -92,7 +93,9 @@ def _restore(settings: MasterFile, store: "Store", ledger: Path) -> None:
         _health_server("master", now.to_dict, settings.host, settings.master.status_port),
     ):
         source = open_store(settings.restore.at(url, settings.restore.user, settings.store))
-        found = backup.restore(source, store, {backup.LEDGER: ledger}, folder, log.info)
+        found = restore.restore(
+            source, store, {backup.LEDGER: restore.RestoredDatabase(ledger, SCHEMA)}, folder, log.info
+        )
     if backup.CLICKS in found.state:
         log.warning(
             "the backup has a log of clicks, which this release does not get; docs/operations/backup.md has the way out"

@@ -57,6 +57,7 @@ OperatorTokenFile = Annotated[
         f"{DEFAULT_FOLDER / 'tokens' / 'operate'} by default. In a cluster the Secret is read, if you may.",
     ),
 ]
+RunDir = Annotated[Path, typer.Option("--dir", help="Where state, logs and published versions are kept.")]
 StoreTokenFile = Annotated[
     Path | None,
     typer.Option(

@@ -15,9 +15,8 @@ from elastic_ctr.runtime.sqlite_file import NewerSchema
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.runtime.status.transfer_status import ReleaseStatus, VersionTimes
 from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.ledger.ledger_file import LEDGER
 from elastic_ctr.training.master.training_status import status_of_ledger
-
-_LEDGER = "ledger.db"
 
 
 class RunUnreadable(ValueError):
@@ -32,29 +31,29 @@ def answers_of_finished(run: RunFolder) -> tuple[TrainingStatus, ReleaseStatus |
 
 def _ledger_of(folder: Path, run: RunFolder) -> TrainingStatus:
     """Read a copy of the ledger, because SQLite would write beside the file, and an earlier release's ledger is migrated."""
-    if not (folder / _LEDGER).exists():
+    if not (folder / LEDGER).exists():
         raise RunUnreadable(f"{run.path} has no ledger: the master of that run never started; {run.logs} says why")
     try:
         with tempfile.TemporaryDirectory(prefix="elastic-ctr-report-") as copies:
-            for name in (_LEDGER, f"{_LEDGER}-wal"):
+            for name in (LEDGER, f"{LEDGER}-wal"):
                 if (folder / name).exists():
                     shutil.copyfile(folder / name, Path(copies, name))
             if StateLock(folder).owner() is not None:
                 raise RunUnreadable(f"{run.path} has just been started again; ask once more")
-            ledger = Ledger(Path(copies, _LEDGER))
+            ledger = Ledger(Path(copies, LEDGER))
             try:
                 return status_of_ledger(ledger)
             finally:
                 ledger.close()
     except NewerSchema as wrong:
         raise RunUnreadable(
-            f"{folder / _LEDGER} was written by a newer release: ask the elastic-ctr of that release"
+            f"{folder / LEDGER} was written by a newer release: ask the elastic-ctr of that release"
         ) from wrong
     except (sqlite3.Error, ValidationError) as wrong:
         reason = wrong.errors()[0]["msg"] if isinstance(wrong, ValidationError) else wrong
-        raise RunUnreadable(f"{folder / _LEDGER} cannot be read as a ledger: {reason}") from wrong
+        raise RunUnreadable(f"{folder / LEDGER} cannot be read as a ledger: {reason}") from wrong
     except OSError as failed:
-        raise RunUnreadable(f"{folder / _LEDGER} cannot be read: {failed.strerror or failed}") from failed
+        raise RunUnreadable(f"{folder / LEDGER} cannot be read: {failed.strerror or failed}") from failed
 
 
 def _release_of(folder: Path) -> ReleaseStatus | None:

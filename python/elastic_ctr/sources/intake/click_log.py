@@ -48,6 +48,7 @@ insert or ignore into facts values ('needed from', 0);
 """
 # The first schema has `if not exists` and `or ignore`, because releases that wrote no schema number have its tables, or some of them.
 _MIGRATIONS = (tables(_SCHEMA),)
+SCHEMA = len(_MIGRATIONS)
 
 
 class LogUnwritable(OSError):

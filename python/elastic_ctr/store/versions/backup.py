@@ -18,7 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
+
+from pydantic import model_validator
+from typing_extensions import Self
 
 from elastic_ctr.runtime.documents import DocumentDamaged, Numbered, read_document
 from elastic_ctr.runtime.lock import StateLock
@@ -36,20 +39,21 @@ from elastic_ctr.store.versions.manifest import (
     Whole,
     digest_of,
 )
-from elastic_ctr.store.versions.published_files import checked_file, fetch, published_versions, versions_in
+from elastic_ctr.store.versions.published_files import checked_file, published_versions, versions_in
 
 log = logging.getLogger(__name__)
 
 SCHEMA = 1
-LEDGER, CLICKS, RELEASE = "ledger", "clicks", "release"
+LEDGER: Final = "ledger"
+CLICKS: Final = "clicks"
+RELEASE: Final = "release"
+Part = Literal["ledger", "clicks", "release"]
 _MANIFEST = "backup/manifest.json"
 _OWNER = "backup/release.txt"
-_FILES = "backup/files"
+FILES = "backup/files"
 _STATE = "backup/state"
-_TOPS = ("output", "checkpoints")
-# Written by the roles of the empty release itself, or by an earlier try of the same restore.
-_NOT_PUBLISHED = {layout.BASE_DONEFILE, layout.PATCH_DONEFILE, layout.RESTORED}
-_COPIES = 4
+TOPS = ("output/", "checkpoints/")
+COPIES = 4
 _ATTEMPTS = 5
 M = TypeVar("M", VersionManifest, DictionaryManifest, CheckpointManifest)
 
@@ -72,6 +76,8 @@ class BackupManifest(Record):
         checkpoint: the checkpoint to which training returns; empty if there was none.
         state: the ledger, and where the release has them, the log of clicks and the release document.
         files: files of the store; `manifests` are restored after them.
+
+    A manifest without a ledger, or with a path that no published file has, is refused.
     """
 
     schema_number: Whole = SCHEMA
@@ -80,9 +86,29 @@ class BackupManifest(Record):
     made_by: str
     live: VersionId | None
     checkpoint: str
-    state: dict[str, FileEntry]
+    state: dict[Part, FileEntry]
     files: tuple[FileEntry, ...]
     manifests: tuple[FileEntry, ...]
+
+    @property
+    def published(self) -> tuple[FileEntry, ...]:
+        """Return all files of the store."""
+        return (*self.files, *self.manifests)
+
+    @property
+    def stored(self) -> tuple[FileEntry, ...]:
+        """Return the entries of all files of the backup but this manifest, with their places in it."""
+        return (*(entry_in(FILES, each) for each in self.published), *map(entry_of_state, self.state.values()))
+
+    @model_validator(mode="after")
+    def _is_of_a_release(self) -> Self:
+        if LEDGER not in self.state:
+            raise ValueError("it names no ledger")
+        for each in self.published:
+            path = PurePosixPath(each.path)
+            if not each.path.startswith(TOPS) or ".." in path.parts or str(path) != each.path:
+                raise ValueError(f"{each.path[:200]!r} is not a path of a published file")
+        return self
 
 
 @dataclass(frozen=True)
@@ -99,7 +125,7 @@ class State:
     live: int | None
     newest: int
     checkpoints: Sequence[str]
-    files: Mapping[str, Path]
+    files: Mapping[Part, Path]
 
 
 class BackedUp(NamedTuple):
@@ -117,10 +143,11 @@ def back_up(
 
     Raises BackupRefused, StoreError, ManifestDamaged.
     """
-    copies = _Copies(folder)
+    copies = Copies(folder)
     for attempt in range(_ATTEMPTS):
         now = state()
         _own(target, now.release)
+        copies.trusted |= _named_by_the_last(target)
         try:
             manifest = _Backup(store, target, copies).of(now, made_by)
         except Overtaken as again:
@@ -169,52 +196,12 @@ def read_backup(backup: Store) -> BackupManifest:
         raise BackupRefused(f"{_MANIFEST} in {backup.url} is damaged ({damaged}); restore another backup") from damaged
 
 
-def restore(
-    backup: Store, store: Store, state: Mapping[str, Path], folder: Path, said: Callable[[str], None]
-) -> BackupManifest:
-    """Fill an empty release. `state` has the place of the ledger, and of the log of clicks if this process can write it.
-
-    The ledger comes last, so an interrupted restore is repeated, and a master finds a complete one. Nothing is changed where the same
-    backup is restored already. Raises BackupRefused, StoreError, OSError.
-    """
-    manifest = read_backup(backup)
-    ledger = state[LEDGER]
-    if ledger.exists():
-        if digest_of(ledger)[1] == manifest.state[LEDGER].sha256:
-            return manifest
-        raise BackupRefused(
-            f"{ledger} is there already, so this release is not empty; restore into an empty folder or release"
-        )
-    _refuse_others(store, manifest)
-    _refuse_half(backup, manifest)
-    copies = _Copies(folder)
-    said(f"{len(manifest.files) + len(manifest.manifests)} files of {backup.url} are restored")
-    try:
-        copies.copy(backup, store, [(_at(_FILES, each), each.path) for each in manifest.files])
-        if (document := manifest.state.get(RELEASE)) is not None:
-            copies.copy(backup, store, [(_of_state(document), layout.RESTORED)])
-        # Sorted, checkpoints are first: cube-transfer deletes old versions that no checkpoint follows.
-        for each in sorted(manifest.manifests, key=lambda entry: entry.path):
-            copies.copy(backup, store, [(_at(_FILES, each), each.path)])
-        for name in (CLICKS, LEDGER):
-            if name in manifest.state and name in state:
-                part = state[name].with_suffix(".restored")
-                fetch(backup, _of_state(manifest.state[name]), part)
-                part.replace(state[name])
-    except ManifestDamaged as damaged:
-        raise BackupRefused(
-            f"the backup is damaged, and no role starts with what is restored so far: {str(damaged).partition(';')[0]}; put a copy of the "
-            "file back and restore again, or restore another backup"
-        ) from damaged
-    return manifest
-
-
-def _at(folder: str, entry: FileEntry) -> FileEntry:
+def entry_in(folder: str, entry: FileEntry) -> FileEntry:
     """Return the entry of the same file below `folder` of a backup."""
     return entry.model_copy(update={"path": f"{folder}/{entry.path}"})
 
 
-def _of_state(entry: FileEntry) -> FileEntry:
+def entry_of_state(entry: FileEntry) -> FileEntry:
     return entry.model_copy(update={"path": f"{_STATE}/{entry.sha256}"})
 
 
@@ -228,29 +215,25 @@ def _own(target: Store, release: str) -> None:
         )
 
 
-def _refuse_others(store: Store, manifest: BackupManifest) -> None:
-    known = {each.path for each in (*manifest.files, *manifest.manifests)} | _NOT_PUBLISHED
-    for top in _TOPS:
-        for path in store.walk(top):
-            if path not in known:
-                raise BackupRefused(
-                    f"{store.url} has {path}, which is not of the backup, so this release is not empty; restore into an empty store"
-                )
+def has(store: Store, entry: FileEntry) -> bool:
+    """True if the store's file is that of the entry, by its bytes. Raises StoreError."""
+    if size_of(store, entry.path) != entry.bytes:
+        return False
+    digest = sha256()
+    for block in store.read_from(entry.path):
+        digest.update(block)
+    return digest.hexdigest() == entry.sha256
 
 
-def _refuse_half(backup: Store, manifest: BackupManifest) -> None:
-    files = (_at(_FILES, each) for each in (*manifest.files, *manifest.manifests))
-    for each in (*files, *map(_of_state, manifest.state.values())):
-        found = _size(backup, each.path)
-        if found != each.bytes:
-            has = "lacks it" if found is None else f"has {found} bytes of it"
-            raise BackupRefused(
-                f"the backup names {each.path} of {each.bytes} bytes, and {backup.url} {has}: it is damaged, and nothing is restored; put "
-                "the file back, or restore another backup"
-            )
+def _named_by_the_last(target: Store) -> set[FileEntry]:
+    """Return the files of the complete backup that is there. Other files are of interrupted ones, perhaps before a restore."""
+    try:
+        return set(read_backup(target).stored)
+    except BackupRefused:
+        return set()
 
 
-def _size(store: Store, path: str) -> int | None:
+def size_of(store: Store, path: str) -> int | None:
     try:
         return store.size(path)
     except NotInStore:
@@ -259,31 +242,38 @@ def _size(store: Store, path: str) -> int | None:
 
 def _sweep(target: Store, manifest: BackupManifest) -> None:
     """Delete the files of earlier and of interrupted backups."""
-    files = (_at(_FILES, each).path for each in (*manifest.files, *manifest.manifests))
-    named = {_MANIFEST, _OWNER, *files, *(_of_state(each).path for each in manifest.state.values())}
-    for folder in {str(PurePosixPath(path).parent) for path in named}:
+    named = {each.path for each in manifest.stored}
+    for folder in {"backup", *(str(PurePosixPath(path).parent) for path in named)}:
         target.sweep(folder)
-    for path in list(target.walk("backup")):
+    for path in (*target.walk(FILES), *target.walk(_STATE)):
         if path not in named:
             target.delete(path)
 
 
-class _Copies:
-    """Copies of files between stores. `files` and `bytes` count those that the target lacked."""
+class Copies:
+    """Copies of files between stores. `files` and `bytes` count those that the target lacked.
+
+    A file in the target that is not `trusted` is read before it is taken for the one: it may be of the same name and size alone. Copied
+    files are.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.trusted: set[FileEntry] = set()
         self.files = self.bytes = 0
 
     def copy(self, source: Store, target: Store, wanted: Collection[tuple[FileEntry, str]]) -> None:
         """Copy files to their places, unless they are there. Raises NotInStore, ManifestDamaged, StoreError."""
-        with ThreadPoolExecutor(max_workers=_COPIES) as pool:
-            for size in pool.map(lambda each: self._copied(source, target, *each), wanted):
+        with ThreadPoolExecutor(max_workers=COPIES) as pool:
+            for (entry, place), size in zip(
+                wanted, pool.map(lambda each: self._copied(source, target, *each), wanted), strict=True
+            ):
+                self.trusted.add(entry.model_copy(update={"path": place}))
                 self.files += size is not None
                 self.bytes += size or 0
 
     def _copied(self, source: Store, target: Store, entry: FileEntry, place: str) -> int | None:
-        if _size(target, place) == entry.bytes:
+        if self.has(target, entry.model_copy(update={"path": place})):
             return None
         file = checked_file(source, entry, self._folder)
         try:
@@ -295,6 +285,10 @@ class _Copies:
         if file.is_relative_to(self._folder):
             file.unlink()
         return entry.bytes
+
+    def has(self, target: Store, entry: FileEntry) -> bool:
+        """True if the target has the file. Raises StoreError."""
+        return size_of(target, entry.path) == entry.bytes if entry in self.trusted else has(target, entry)
 
     def put(self, data: bytes, target: Store, place: str) -> None:
         """Write a small file, unless it is there."""
@@ -309,7 +303,7 @@ class _Copies:
 class _Backup:
     """One attempt: the files that the state needs, then the other published ones, then the manifest."""
 
-    def __init__(self, store: Store, target: Store, copies: _Copies) -> None:
+    def __init__(self, store: Store, target: Store, copies: Copies) -> None:
         self._store = store
         self._target = target
         self._copies = copies
@@ -384,21 +378,21 @@ class _Backup:
     def _copy_all(self, path: str, kind: type[M]) -> None:
         manifest, data = self._read(path, kind)
         entries = {each.path: each for each in _files_of(manifest) if each.path not in self._files}
-        wanted = [(each, f"{_FILES}/{each.path}") for each in entries.values()]
+        wanted = [(each, f"{FILES}/{each.path}") for each in entries.values()]
         self._copies.copy(self._store, self._target, wanted)
         self._files |= entries
         self._keep(path, data)
 
     def _keep(self, path: str, data: bytes) -> None:
-        self._copies.put(data, self._target, f"{_FILES}/{path}")
+        self._copies.put(data, self._target, f"{FILES}/{path}")
         self._manifests[path] = FileEntry(path=path, bytes=len(data), sha256=sha256(data).hexdigest())
 
     def _state(self, file: Path) -> FileEntry:
         size, digest = digest_of(file)
         entry = FileEntry(path=file.name, bytes=size, sha256=digest)
-        place = _of_state(entry).path
-        if _size(self._target, place) != size:
-            self._target.put(file, place, overwrite=True)
+        stored = entry_of_state(entry)
+        if not self._copies.has(self._target, stored):
+            self._target.put(file, stored.path, overwrite=True)
             self._copies.files += 1
             self._copies.bytes += size
         return entry

@@ -50,7 +50,7 @@ from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.generations.checkpoint_files import first_generation, last_begun
 from elastic_ctr.training.master.generations.store_queries import StoreQueries
 from elastic_ctr.training.master.ledger.ledger import Ledger
-from elastic_ctr.training.master.ledger.ledger_file import not_written
+from elastic_ctr.training.master.ledger.ledger_file import LEDGER, not_written
 from elastic_ctr.training.master.metrics import MasterMetrics
 from elastic_ctr.training.master.saves.publishing_hold import HoldAnnouncer
 from elastic_ctr.training.master.tracking import Tracking
@@ -63,7 +63,6 @@ from elastic_ctr.training.master.work.statistics import PassStatistics, pin_give
 log = logging.getLogger(__name__)
 Reply = TypeVar("Reply")
 
-LEDGER = "ledger.db"
 _DIGEST, _MODEL = "model and data.slots", "model"
 _TICK = 0.1
 _ASK_SECONDS = 2.0

@@ -151,7 +151,7 @@ def pod(
     name: str, component: str, *, ports: Mapping[str, int] | None = None, release: str = "ctr", **changes: Any
 ) -> dict[str, Any]:
     """As `kubectl get pods --output json` shows one that is ready; `changes` are laid over its status."""
-    labels = {"name": "elastic-ctr", "instance": release, "component": component}
+    labels = {"name": "ads", "part-of": "elastic-ctr", "instance": release, "component": component}
     container = {
         "name": component,
         "ports": [{"name": each, "containerPort": number} for each, number in (ports or {}).items()],

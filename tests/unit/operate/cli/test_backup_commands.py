@@ -1,4 +1,5 @@
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,14 +15,17 @@ from answering import saying
 from elastic_ctr.config.load import dump, load
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
+from elastic_ctr.cube.transfer.state import ReleaseState
+from elastic_ctr.cube.transfer.state_file import PersistedState
 from elastic_ctr.operate.cli.backup_commands import needed_checkpoints
 from elastic_ctr.operate.cli.main import build
 from elastic_ctr.operate.local.endpoints import answers
+from elastic_ctr.operate.local.run_folder import RunFolder, RunInfo
 from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.backup import RELEASE, read_backup
 from elastic_ctr.training.master.ledger.ledger import Ledger
-from elastic_ctr.training.master.server import LEDGER
+from elastic_ctr.training.master.ledger.ledger_file import LEDGER
 from operate.cli.fake_kubectl import FakeKubectl
 from ports import free_port
 from training.master.world import settings_of
@@ -61,6 +65,19 @@ def test_in_a_cluster_the_masters_pod_gets_the_release_document_and_the_token_by
         "elastic-ctr", "backup", "--in-pod", "--to", "http://archive/ctr", "--user", "root",
     ]  # fmt: skip
     assert kubectl.created == {"release": json.loads(RELEASED.to_json()), "tokens": None}
+
+
+@pytest.mark.usefixtures("transfer")
+def test_in_a_cluster_a_backup_that_retention_has_overtaken_begins_again_with_the_release_document_of_then(
+    kubectl: FakeKubectl,
+) -> None:
+    kubectl.say(exec=75)
+
+    done = call("--to", "http://archive/ctr", "-n", "ns")
+
+    assert done.exit_code == 1
+    words = ["exec" if "exec" in each else "document" for each in kubectl.calls if {"exec", "port-forward"} & {*each}]
+    assert words == ["document", "exec"] * 3
 
 
 def config(folder: Path, **more: Any) -> Path:
@@ -154,6 +171,84 @@ def test_a_master_that_has_not_begun_is_refused_and_gets_no_ledger(
     assert done.exit_code == 2
     assert "has no training: the master has not begun" in done.stderr
     assert not (tmp_path / "state" / LEDGER).exists()
+
+
+def test_a_damaged_ledger_does_not_replace_the_one_of_the_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTIC_CTR_CONFIG", str(begun(tmp_path)))
+    to = ("--in-pod", "--to", f"file://{tmp_path}/archive")
+    assert call(*to, given='{"release": null, "tokens": null}').exit_code == 0
+    before = read_backup(FileStore(tmp_path / "archive"))
+    with closing(sqlite3.connect(tmp_path / "state" / LEDGER)) as ledger:
+        [page] = ledger.execute("select rootpage from sqlite_master where name = 'drifts'").fetchone()
+        [size] = ledger.execute("pragma page_size").fetchone()
+    with (tmp_path / "state" / LEDGER).open("r+b") as file:
+        # A page that a backup does not read otherwise.
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+
+    done = call(*to, given='{"release": null, "tokens": null}')
+
+    assert done.exit_code == 2
+    assert f"the ledger {tmp_path}/state/{LEDGER} is damaged" in done.stderr
+    assert read_backup(FileStore(tmp_path / "archive")) == before
+
+
+def run_in(folder: Path, live: int | None) -> Path:
+    """The folder of a run that has begun, with its live version."""
+    run = folder / "run"
+    state = run / "state/master"
+    with closing(Ledger(state / LEDGER)) as ledger:
+        ledger.set_facts(id="abc", last_version=9)
+    settings = settings_of(master={"stateDir": str(state)}, store={"url": f"file://{run}/store"})
+    (run / "config").mkdir()
+    (run / "config/ctr-master-0.yaml").write_text(dump(settings))
+    RunFolder(run).write(RunInfo("m:1", "t:2", "s:3", ["p:4"], "ctr"))
+    released(run, live)
+    return run
+
+
+def released(run: Path, live: int | None) -> None:
+    file = run / "state/cube-transfer/release.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(PersistedState(state=ReleaseState(generation=1, live=live), revisions=1).to_json())
+
+
+def test_a_backup_that_begins_again_has_the_version_that_is_live_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, get = run_in(tmp_path, live=7), FileStore.get_bytes
+
+    def overtaken(self: FileStore, path: str) -> bytes:
+        # Version 7 is deleted, and so no longer live.
+        if path == layout.dictionary_manifest(7):
+            released(run, live=None)
+        return get(self, path)
+
+    monkeypatch.setattr(FileStore, "get_bytes", overtaken)
+    done = call("--to", f"file://{tmp_path}/archive", "--dir", run)
+
+    assert done.exit_code == 0, done.output
+    assert "the backup begins again with a newer state" in done.stderr
+    assert done.stdout.startswith("no live version, ")
+
+
+def test_the_backup_of_a_run_is_readable_by_its_user_alone(tmp_path: Path) -> None:
+    (tmp_path / "archive").mkdir(mode=0o755)
+
+    done = call("--to", f"file://{tmp_path}/archive", "--dir", run_in(tmp_path, live=None))
+
+    assert done.exit_code == 0, done.output
+    assert {each.stat().st_mode & 0o077 for each in (tmp_path / "archive").rglob("*")} == {0}
+
+
+def test_the_command_does_not_load_packages_that_a_masters_memory_limit_has_no_room_for() -> None:
+    code = "import sys, elastic_ctr.operate.cli.backup_commands; print({'numba', 'grpc', 'uvicorn'} & {*sys.modules})"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert loaded == "set()\n"
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

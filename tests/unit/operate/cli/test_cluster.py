@@ -40,9 +40,9 @@ def test_pods_are_found_by_the_labels_of_the_chart(cluster: Cluster, kubectl: Fa
         "ctr-cube-s0-0", "ctr-cube-transfer-0", "ctr-master-0", "ctr-serving-7c4d-x1",
     ]  # fmt: skip
     assert [each.name for each in cluster.pods("cube")] == ["ctr-cube-s0-0"]
-    assert "app.kubernetes.io/name=elastic-ctr,app.kubernetes.io/instance=ctr" in kubectl.calls[0]
+    assert "app.kubernetes.io/part-of=elastic-ctr,app.kubernetes.io/instance=ctr" in kubectl.calls[0]
     assert cluster.selector_of("cube") == (
-        "app.kubernetes.io/name=elastic-ctr,app.kubernetes.io/instance=ctr,app.kubernetes.io/component=cube"
+        "app.kubernetes.io/part-of=elastic-ctr,app.kubernetes.io/instance=ctr,app.kubernetes.io/component=cube"
     )
 
 

@@ -15,7 +15,7 @@ from operate.cli.fake_kubectl import FakeKubectl, environment
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 LINES = ["[pod/ctr-master-0/master] pass 20200401/00 is found", "[pod/ctr-cube-s0-0/cube-server] ]odd", "error: gone"]
-ALL = "app.kubernetes.io/name=elastic-ctr,app.kubernetes.io/instance=ctr"
+ALL = "app.kubernetes.io/part-of=elastic-ctr,app.kubernetes.io/instance=ctr"
 
 
 def call(*words: object) -> Result:

@@ -2,25 +2,30 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from elastic_ctr.store.backends import FileStore, Store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.backup import (
+    CLICKS,
     LEDGER,
     RELEASE,
     BackedUp,
     BackupRefused,
     Overtaken,
+    Part,
     State,
     back_up,
     read_backup,
-    restore,
 )
 from elastic_ctr.store.versions.manifest import CheckpointManifest, DictionaryManifest, FileEntry, VersionManifest
+from elastic_ctr.store.versions.restore import RestoredDatabase, restore
 
 
 class Killed(BaseException):
@@ -54,6 +59,16 @@ class Mortal(FileStore):
         super().delete(path)
 
 
+def database(file: Path, text: str, schema: int = 1) -> Path:
+    """A file of SQLite with this text in it."""
+    file.unlink(missing_ok=True)
+    with closing(sqlite3.connect(file)) as made, made:
+        made.execute("create table texts (text)")
+        made.execute("insert into texts values (?)", (text,))
+        made.execute(f"pragma user_version = {schema}")
+    return file
+
+
 class Release:
     """The store of a release, small enough to look at, and the state of its roles."""
 
@@ -63,7 +78,8 @@ class Release:
         self.target: Store = FileStore(folder / "backup")
         folder.mkdir(parents=True)
         self.checkpoints: tuple[str, ...] = ()
-        self.live, self.newest, self.id = 0, 0, "release1"
+        self.live, self.newest, self.id, self.schema = 0, 0, "release1", 1
+        self.clicks = ""
         self.said: list[str] = []
 
     def put(self, path: str) -> FileEntry:
@@ -98,9 +114,11 @@ class Release:
         self.checkpoints = (name,)
 
     def state(self) -> State:
-        files = {name: self.folder / name for name in (LEDGER, RELEASE)}
-        for name, file in files.items():
-            file.write_text(f"{name} at {self.newest} with {self.checkpoints}")
+        files: dict[Part, Path] = {LEDGER: self.folder / LEDGER, RELEASE: self.folder / RELEASE}
+        database(files[LEDGER], f"ledger at {self.newest} with {self.checkpoints}", self.schema)
+        files[RELEASE].write_text(f"release at {self.newest}")
+        if self.clicks:
+            files[CLICKS] = database(self.folder / CLICKS, self.clicks)
         return State(self.id, self.live or None, self.newest, self.checkpoints, files)
 
     def back_up(self, state: Callable[[], State] | None = None) -> BackedUp:
@@ -115,10 +133,16 @@ class Empty:
     def __init__(self, folder: Path) -> None:
         self.store = Mortal(folder / "store")
         self.ledger = folder / "master" / "ledger.db"
-        self.ledger.parent.mkdir(parents=True)
+        self.clicks = folder / "intake" / "clicks.db"
+        self.scratch = folder / "master" / "backup"
+        self.scratch.mkdir(parents=True)
 
     def restore(self, backup: Store) -> None:
-        restore(backup, self.store, {LEDGER: self.ledger}, self.ledger.parent, lambda _: None)
+        places: dict[Part, RestoredDatabase] = {
+            LEDGER: RestoredDatabase(self.ledger, 1),
+            CLICKS: RestoredDatabase(self.clicks, 1),
+        }
+        restore(backup, self.store, places, self.scratch, lambda _: None)
 
     def files(self) -> dict[str, bytes]:
         return contents(self.store)
@@ -296,7 +320,7 @@ def test_a_restore_writes_files_first_then_the_release_document_then_checkpoints
     empty.restore(release.target)
 
     manifests = [path for path in written if path.endswith(".json")]
-    assert written[-len(manifests) :] == manifests
+    assert written[-len(manifests) - 1 :] == [*manifests, empty.ledger.name]
     assert manifests == [
         layout.RESTORED,
         layout.checkpoint_manifest("a-g1"),
@@ -320,18 +344,169 @@ def test_a_backup_without_one_of_its_files_is_refused_before_anything_is_written
     assert not empty.files()
 
 
-@pytest.mark.parametrize("path", [f"backup/files/{layout.dictionary_part(11, 0)}", "ledger"])
-def test_a_backup_with_a_changed_byte_is_refused_and_no_ledger_appears(
+@pytest.mark.parametrize("path", [f"files/{layout.dictionary_part(11, 0)}", LEDGER, RELEASE])
+def test_a_backup_with_a_changed_byte_is_refused_before_anything_is_written(
     release: Release, empty: Empty, path: str
 ) -> None:
-    manifest = release.back_up().manifest
-    file = release.folder / "backup" / path.replace("ledger", f"backup/state/{manifest.state[LEDGER].sha256}")
-    file.write_bytes(b"X" + file.read_bytes()[1:])
+    places: dict[str, str] = {name: f"state/{each.sha256}" for name, each in release.back_up().manifest.state.items()}
+    file = release.folder / "backup/backup" / places.get(path, path)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
 
-    with pytest.raises(BackupRefused, match="is damaged, and no role starts with what is restored so far"):
+    with pytest.raises(
+        BackupRefused, match="has another checksum than the backup names: it is damaged, and nothing is restored"
+    ):
         empty.restore(release.target)
 
+    assert not empty.files()
     assert not empty.ledger.exists()
+
+
+def changed(release: Release, change: Callable[[dict[str, Any]], object]) -> None:
+    """Write another manifest of the backup."""
+    file = release.folder / "backup/backup/manifest.json"
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda it: it["state"].pop("ledger"), "it names no ledger"),
+        (lambda it: it["state"].update(ledgeq=it["state"].pop("release")), "state.ledgeq"),
+        (lambda it: it["files"][0].update(path="output/../../../etc/crontab"), "'output/../../../etc/crontab' is not a path of"),
+        (lambda it: it["files"][0].update(path="/etc/crontab"), "'/etc/crontab' is not a path of"),
+        (lambda it: it["files"][0].update(path="scores/a"), "'scores/a' is not a path of"),
+        (lambda it: it["manifests"][0].update(path="output/"), "'output/' is not a path of"),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_no_backup_has_is_refused_before_anything_is_written(
+    release: Release, empty: Empty, change: Callable[[dict[str, Any]], object], reason: str
+) -> None:
+    release.back_up()
+    changed(release, change)
+
+    with pytest.raises(BackupRefused) as refused:
+        empty.restore(release.target)
+
+    assert "backup/manifest.json in file://" in str(refused.value)
+    assert reason in str(refused.value)
+    assert not empty.files()
+
+
+@pytest.mark.parametrize("size", [0, 700])
+def test_a_manifest_that_is_cut_off_is_refused(release: Release, empty: Empty, size: int) -> None:
+    release.back_up()
+    file = release.folder / "backup/backup/manifest.json"
+    file.write_bytes(file.read_bytes()[:size])
+
+    with pytest.raises(BackupRefused, match=r"backup/manifest\.json in .* is damaged"):
+        empty.restore(release.target)
+
+
+def test_a_ledger_of_a_newer_release_is_refused_before_anything_is_written(release: Release, empty: Empty) -> None:
+    release.schema = 2
+    release.back_up()
+
+    with pytest.raises(BackupRefused, match=r"the ledger .* number 2 .* up to 1: restore it with release 1\.0, which"):
+        empty.restore(release.target)
+
+    assert not empty.files()
+
+
+def test_a_file_of_an_interrupted_backup_with_other_bytes_is_copied_again(release: Release, empty: Empty) -> None:
+    """A release that was restored trains passes again, whose files may have the names and sizes of lost ones."""
+    file = release.folder / "backup/backup/files" / layout.dictionary_part(11, 0)
+    file.parent.mkdir(parents=True)
+    content = release.store.get_bytes(layout.dictionary_part(11, 0))
+    file.write_bytes(b"X" + content[1:])
+
+    release.back_up()
+
+    assert file.read_bytes() == content
+    empty.restore(release.target)
+
+
+def test_a_backup_reads_no_file_again_that_it_or_the_complete_one_before_it_has_copied(
+    release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, read, read_from = release.state(), set[str](), Store.read_from
+    part = layout.dictionary_part(11, 0)
+    release.store.delete(layout.checkpoint_folder("a-g1"))
+    release.checkpoint("b-g1")
+    states = [old]
+
+    def watched(self: Store, path: str, offset: int = 0) -> Iterator[bytes]:
+        read.add(path)
+        return read_from(self, path, offset)
+
+    monkeypatch.setattr(Store, "read_from", watched)
+
+    # Begins again, because the checkpoint of the first state is gone.
+    release.back_up(lambda: states.pop() if states else release.state())
+    release.back_up()
+
+    assert release.said
+    assert release.target.exists(f"backup/files/{part}")
+    assert f"backup/files/{part}" not in read
+
+
+def test_a_file_of_an_interrupted_restore_with_other_bytes_is_restored_again(release: Release, empty: Empty) -> None:
+    release.back_up()
+    document = (release.folder / RELEASE).read_bytes()
+    empty.store.put_bytes(b"X" + document[1:], layout.RESTORED)
+    path = layout.dictionary_part(11, 0)
+    empty.store.put_bytes(b"X" + release.store.get_bytes(path)[1:], path)
+
+    empty.restore(release.target)
+
+    assert empty.files().pop(layout.RESTORED) == document
+    assert empty.store.get_bytes(path) == release.store.get_bytes(path)
+
+
+def test_the_log_of_a_lost_ledger_is_not_played_into_the_restored_one(release: Release, empty: Empty) -> None:
+    release.back_up()
+    with closing(sqlite3.connect(empty.ledger)) as lost:
+        lost.execute("pragma journal_mode = wal")
+        lost.execute("create table texts (text)")
+        log = empty.ledger.with_name("ledger.db-wal")
+        kept = log.read_bytes()
+    empty.ledger.unlink()
+    log.write_bytes(kept)
+
+    empty.restore(release.target)
+
+    with closing(sqlite3.connect(empty.ledger)) as restored:
+        assert restored.execute("select text from texts").fetchone() == ("ledger at 11 with ('a-g1',)",)
+
+
+def test_another_log_of_clicks_is_not_overwritten(release: Release, empty: Empty) -> None:
+    release.clicks = "clicks of the backup"
+    release.back_up()
+    empty.clicks.parent.mkdir()
+    database(empty.clicks, "newer clicks")
+    before = empty.clicks.read_bytes()
+
+    with pytest.raises(BackupRefused, match=r"clicks\.db is there already, so this release is not empty"):
+        empty.restore(release.target)
+
+    assert empty.clicks.read_bytes() == before
+    assert not empty.files()
+    empty.clicks.write_bytes((release.folder / CLICKS).read_bytes())
+    empty.restore(release.target)
+    assert empty.ledger.exists()
+
+
+def test_files_beside_a_backup_stay(release: Release) -> None:
+    release.target.put_bytes(b"notes", "backup/readme.txt")
+    release.target.put_bytes(b"left", "backup/files/output/left")
+
+    release.back_up()
+
+    assert release.target.exists("backup/readme.txt")
+    assert not release.target.exists("backup/files/output/left")
 
 
 def test_a_restore_that_is_repeated_changes_nothing(release: Release, empty: Empty) -> None:
@@ -366,8 +541,7 @@ def test_the_address_of_another_releases_backup_is_refused(release: Release) -> 
 
 def test_a_backup_of_a_newer_release_is_refused_with_the_way_out(release: Release, empty: Empty) -> None:
     release.back_up()
-    file = release.folder / "backup" / "backup/manifest.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "schemaNumber": 2, "unknown": 1}))
+    changed(release, lambda it: it.update(schemaNumber=2, unknown=1))
 
     with pytest.raises(BackupRefused, match="has schema number 2 and this release knows up to 1: restore it with"):
         read_backup(release.target)

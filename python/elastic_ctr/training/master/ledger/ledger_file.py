@@ -12,6 +12,8 @@ from pydantic import TypeAdapter
 from elastic_ctr.runtime.sqlite_file import SqliteFile, tables
 from elastic_ctr.training.master.ledger.rows import Columns, Facts, PassRow, SaveRow, TaskRow
 
+# The name of the file in the state folder of the master.
+LEDGER = "ledger.db"
 T = TypeVar("T", bound=PassRow | TaskRow | SaveRow)
 R = TypeVar("R")
 _SCHEMA = """
@@ -83,6 +85,7 @@ create table if not exists recoveries (
 
 # The first schema has `if not exists`, because releases that wrote no schema number have its tables, or some of them.
 MIGRATIONS = (tables(_SCHEMA),)
+SCHEMA = len(MIGRATIONS)
 # Tables whose rows of a pass are deleted when the pass is listed anew.
 OF_PASS = (
     *("files", "tasks", "refusals", "sample_lines", "collected", "collected_series", "drifts"),
