@@ -8,16 +8,18 @@ import re
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from release.__main__ import build
 from release.build import BUNDLE, SIGNATURE, SUMS, describe, package, seal
 from release.facts import Commit, NoRelease, commit_of, notes, refuse_another
 from release.oci import UNDATED, Damaged, ImageWriter, read_layout, sha256_of
 from release.sbom import packages_of_image
 from release.signing import NoSuchKey
-from release.verify import Release
+from release.verify import Release, verify
 
 from elastic_ctr import __version__ as VERSION
 from needs import needs, program
@@ -176,7 +178,72 @@ def test_a_signature_is_of_these_sums_and_of_the_trusted_key(
     damage(copy / SUMS)
     with pytest.raises(NoRelease, match=r"not a signature of SHA256SUMS by "):
         found.check_signature(keys[1])
-    assert found.check_signature(None).startswith("not checked: PUBLIC_KEY")
+    (copy / SIGNATURE).write_bytes(b"no signature")
+    with pytest.raises(NoRelease, match=r"SHA256SUMS.sig is not a signature"):
+        found.check_signature(keys[1])
+
+
+def test_a_check_without_a_key_ends_with_what_was_not_checked(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The wheel is installed in the nightly test above.
+    monkeypatch.setattr(Release, "check_wheel", lambda _: "")
+
+    *_, last = lines = list(verify(made, None))
+
+    assert "signature: NOT CHECKED" in lines
+    assert last.startswith("The signature was NOT CHECKED, so anyone may have made these files: PUBLIC_KEY=")
+
+
+@pytest.mark.parametrize("line", ["x", f"{'0' * 64}  ../release.key", f"{'0' * 64}  a\\b", f"{'0' * 64}  {SUMS}"])
+def test_a_line_of_the_checksums_that_is_of_no_file_of_the_folder_is_named(copy: Path, line: str) -> None:
+    with (copy / SUMS).open("a") as sums:
+        sums.write(f"{line}\n")
+
+    with pytest.raises(NoRelease, match=r"SHA256SUMS"):
+        Release(copy).check_sums()
+
+
+def test_two_checksums_of_a_file_are_refused(copy: Path) -> None:
+    (copy / SUMS).write_text((copy / SUMS).read_text() * 2)
+
+    with pytest.raises(NoRelease, match=r"SHA256SUMS has the line '.*, not a checksum and the name of another file"):
+        Release(copy).check_sums()
+
+
+def test_a_link_or_a_folder_is_no_file_of_a_release(copy: Path) -> None:
+    (copy / "more").mkdir()
+    with pytest.raises(NoRelease, match=r"more is not a file"):
+        Release(copy).check_sums()
+    (copy / "more").rmdir()
+    (copy / "more").symlink_to("/etc/passwd")
+    with pytest.raises(NoRelease, match=r"more is not a file"):
+        Release(copy).check_sums()
+
+
+def provenance(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    file = folder / f"elastic-ctr-{VERSION}.intoto.json"
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+
+
+def test_a_provenance_is_of_all_files_and_of_no_other(copy: Path) -> None:
+    found = Release(copy)
+    provenance(copy, lambda it: it["subject"][0].update(name="../release.key"))
+    with pytest.raises(NoRelease, match=r"the provenance is of \.\./release\.key, .* and the release has "):
+        found.check_provenance()
+    provenance(copy, lambda it: it["subject"].pop(0))
+    with pytest.raises(NoRelease, match=r"the provenance is of .* and the release has "):
+        found.check_provenance()
+
+
+def test_a_document_of_another_form_ends_the_check_with_a_sentence(copy: Path) -> None:
+    (copy / f"elastic-ctr-{VERSION}.intoto.json").write_text("[]")
+    for each in (SUMS, SIGNATURE, BUNDLE):
+        (copy / each).unlink()
+    seal(copy, None)
+
+    with pytest.raises(NoRelease, match=r"provenance: a file is not what a release has \(TypeError: "):
+        list(verify(copy, None))
 
 
 def test_an_sbom_meets_its_schema(copy: Path) -> None:
@@ -195,10 +262,12 @@ def test_an_sbom_of_another_file_is_found(copy: Path) -> None:
 
 
 def test_a_key_of_another_curve_is_refused(copy: Path, tmp_path: Path) -> None:
-    private, _ = key_pair(tmp_path, "secp384r1")
+    private, public = key_pair(tmp_path, "secp384r1")
 
     with pytest.raises(NoSuchKey, match=r"is no key of the curve P-256"):
         seal(copy, private)
+    with pytest.raises(NoSuchKey, match=r"is no key of the curve P-256"):
+        Release(copy).check_signature(public)
     with pytest.raises(NoSuchKey, match=r"absent.key is no private key"):
         seal(copy, tmp_path / "absent.key")
 
@@ -285,9 +354,10 @@ BASE = layer(
 )  # fmt: skip
 
 
-def saved(file: Path, *layers: bytes, when: str, compressed: bool) -> Path:
+def saved(file: Path, *layers: bytes, when: str, compressed: bool, title: str = "") -> Path:
     """An archive by `docker save`; those of containerd's store have compressed layers."""
-    labels = {"org.opencontainers.image.version": VERSION, "org.opencontainers.image.licenses": "Apache-2.0"}
+    given = {"title": title, "version": VERSION, "licenses": "Apache-2.0", "revision": COMMIT.digest}
+    labels = {f"org.opencontainers.image.{key}": text for key, text in given.items()}
     config = {
         "architecture": "amd64", "os": "linux", "created": when, "docker_version": "20.10", "container": when,
         "config": {"Hostname": when, "Image": when, "User": "10001:10001", "Env": ["A=b"], "Cmd": None, "Labels": labels},
@@ -307,7 +377,7 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def written(tmp_path: Path, name: str, time: int) -> Path:
+def written(tmp_path: Path, name: str, time: int, title: str = "") -> Path:
     """The layout of an image whose files were made at `time`, except one that the build has dated."""
     upper = layer(
         {f"{SITE}/.wh.pip-1.dist-info": b"", f"{SITE}/app-2.dist-info/METADATA": b"Name: App_x\nVersion: 2\n\n"}, time
@@ -319,7 +389,13 @@ def written(tmp_path: Path, name: str, time: int) -> Path:
     writer = ImageWriter(work, [digest_of(BASE)], COMMIT.time)
     writer.write(
         saved(
-            work / "saved", BASE, upper, dated, when=f"2023-11-15T01:02:{time % 60:02}Z", compressed=name == "trainer"
+            work / "saved",
+            BASE,
+            upper,
+            dated,
+            when=f"2023-11-15T01:02:{time % 60:02}Z",
+            compressed=name == "trainer",
+            title=title,
         ),
         target,
         VERSION,
@@ -357,7 +433,7 @@ def test_a_release_with_images_is_checked_with_them(copy: Path, source: Path, tm
         if each.suffix in (".json", ".md", ".sig") or each.name == SUMS:
             each.unlink()
     for name in ("cube", "trainer", "serving"):
-        shutil.move(written(tmp_path, name, COMMIT.time), copy)
+        shutil.move(written(tmp_path, name, COMMIT.time, f"elastic-ctr {name}"), copy)
     describe(source, copy, VERSION, COMMIT, {"base": digest_of(BASE)})
     found = Release(copy)
 
@@ -367,7 +443,16 @@ def test_a_release_with_images_is_checked_with_them(copy: Path, source: Path, tm
     bill.write_text(bill.read_text().replace("pkg:pypi/app-x@2", "pkg:pypi/app-x@3"))
     with pytest.raises(NoRelease, match=r"the image differ: pkg:pypi/app-x@2, pkg:pypi/app-x@3"):
         found.check_bills()
-    found.images[0].unlink()
+    provenance(
+        copy, lambda it: it["predicate"]["buildDefinition"]["resolvedDependencies"][0]["digest"].update(gitCommit="1")
+    )
+    with pytest.raises(NoRelease, match=rf"-cube-.* {COMMIT.digest}; its commit is 1"):
+        found.check_images()
+    cube, serving, _ = found.images
+    shutil.copy(serving, cube)
+    with pytest.raises(NoRelease, match=r"-cube-.* has tag, title, .* elastic-ctr serving, "):
+        found.check_images()
+    cube.rename(copy / f"elastic-ctr-serving-{VERSION}-arm64.oci.tar")
     with pytest.raises(NoRelease, match=r"there are images "):
         Release(copy).check_images()
 
@@ -406,6 +491,13 @@ def test_the_notes_are_the_section_of_the_version_or_of_what_is_unreleased() -> 
     assert notes(text, "0.3.0") == "# elastic-ctr 0.3.0\n\nnew\n"
     with pytest.raises(NoRelease, match=r"no section 0.1.0"):
         notes("# Changelog\n", "0.1.0")
+
+
+def test_a_key_that_cannot_sign_is_refused_before_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("release.__main__.commit_of", lambda _: pytest.fail("it has begun"))
+
+    with pytest.raises(NoSuchKey, match=r"absent.key is no private key"):
+        build(VERSION, tmp_path / "absent.key", None)
 
 
 def test_a_work_tree_with_changes_is_refused(tmp_path: Path) -> None:

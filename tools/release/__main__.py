@@ -9,7 +9,7 @@ from pathlib import Path
 from release.build import BuiltImages, extract, release
 from release.facts import NoRelease, commit_of, refuse_another
 from release.oci import Damaged
-from release.signing import NoSuchKey
+from release.signing import NoSuchKey, sign
 from release.verify import verify
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +19,9 @@ FOLDER = ROOT / "build" / "release"
 
 def build(version: str, key: Path | None, images: BuiltImages | None) -> None:
     refuse_another(ROOT, version)
+    if key:
+        # The build takes minutes, and the key is used at its end.
+        sign(key, b"")
     commit = commit_of(ROOT)
     extract(ROOT, SOURCE, commit)
     if images:

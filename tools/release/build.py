@@ -18,6 +18,8 @@ from release.oci import ImageWriter, read_layout, scratch, sha256_of, write_char
 from release.sbom import document, packages_of_image, packages_of_lock
 from release.signing import bundle, sign
 
+# The endings of files with an SBOM and a place in the provenance.
+DESCRIBED = (".whl", ".gz", ".tgz", ".tar")
 SUMS, SIGNATURE, BUNDLE = "SHA256SUMS", "SHA256SUMS.sig", "SHA256SUMS.sigstore.json"
 _BUILD_TYPE = "urn:elastic-ctr:make-release:1"
 
@@ -95,7 +97,7 @@ def write_images(images: BuiltImages, folder: Path, version: str, time: int) -> 
 def describe(source: Path, folder: Path, version: str, commit: Commit, base: Mapping[str, str]) -> None:
     """The SBOM of each file, the notes and the provenance. `base`: digests of images that others have built, by name."""
     needed = packages_of_lock((source / "requirements/run.txt").read_text())
-    made = sorted(each for each in folder.iterdir() if each.suffix in (".whl", ".gz", ".tgz", ".tar"))
+    made = sorted(each for each in folder.iterdir() if each.suffix in DESCRIBED)
     for file in made:
         found = needed if file.suffix in (".whl", ".gz") else []
         if file.name.endswith(".oci.tar") and "-chart-" not in file.name:

@@ -57,7 +57,7 @@ def is_of(public_key: Path, content: bytes, signature: bytes) -> bool:
         public = serialization.load_pem_public_key(public_key.read_bytes())
     except (OSError, ValueError) as failed:
         raise NoSuchKey(f"{public_key} is no public key: {failed}") from failed
-    if not isinstance(public, ec.EllipticCurvePublicKey):
+    if not isinstance(public, ec.EllipticCurvePublicKey) or not isinstance(public.curve, ec.SECP256R1):
         raise NoSuchKey(f"{public_key} is no key of the curve P-256")
     try:
         public.verify(signature, content, ec.ECDSA(hashes.SHA256()))

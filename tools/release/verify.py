@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -18,14 +19,16 @@ import yaml
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from release.build import BUNDLE, SIGNATURE, SUMS
+from release.build import BUNDLE, DESCRIBED, SIGNATURE, SUMS
 from release.facts import IMAGES, NoRelease
-from release.oci import read_layout, scratch, sha256_of
+from release.oci import Damaged, read_layout, scratch, sha256_of
 from release.sbom import packages_of_image
-from release.signing import is_of
+from release.signing import NoSuchKey, is_of
 
 _UNSUMMED = {SUMS, SIGNATURE, BUNDLE}
 _LABEL = "org.opencontainers.image."
+_LABELS = ("title", "version", "licenses", "revision")
+_SUM = re.compile(r"([0-9a-f]{64})  ([^/\\]+)")
 
 
 class Release:
@@ -55,22 +58,39 @@ class Release:
         found: dict[str, Any] = json.loads(self.read(f"elastic-ctr-{self.version}.intoto.json"))
         return found
 
+    @property
+    def commit(self) -> str:
+        """The commit that the provenance names."""
+        needed = self.provenance["predicate"]["buildDefinition"]["resolvedDependencies"]
+        [commit] = [each["digest"]["gitCommit"] for each in needed if "gitCommit" in each["digest"]]
+        return str(commit)
+
     def check_sums(self) -> str:
         """Every file has its line, and every line its file."""
-        lines = [line.split("  ", 1) for line in self.read(SUMS).decode().splitlines()]
-        summed = {name: digest for digest, name in lines}
-        here = {each.name for each in self.folder.iterdir()} - _UNSUMMED
+        summed: dict[str, str] = {}
+        for line in self.read(SUMS).decode("utf-8", "replace").splitlines():
+            found = _SUM.fullmatch(line)
+            if found is None or found[2] in summed:
+                raise NoRelease(
+                    f"{SUMS} has the line {line[:100]!r}, not a checksum and the name of another file of this folder"
+                )
+            summed[found[2]] = found[1]
+        files = list(self.folder.iterdir())
+        for each in files:
+            if each.is_symlink() or not each.is_file():
+                raise NoRelease(f"{each.name} is not a file, and a release has files alone")
+        here = {each.name for each in files} - _UNSUMMED
         for name in sorted(here ^ summed.keys()):
             raise NoRelease(f"{name} is {'not in SHA256SUMS' if name in here else 'in SHA256SUMS, but absent'}")
         for name, digest in summed.items():
-            if (found := sha256_of(self.folder / name)) != digest:
-                raise NoRelease(f"{name} has the SHA-256 {found}, and SHA256SUMS has {digest}")
+            if (other := sha256_of(self.folder / name)) != digest:
+                raise NoRelease(f"{name} has the SHA-256 {other}, and SHA256SUMS has {digest}")
         return f"{len(summed)} files"
 
     def check_signature(self, public_key: Path | None) -> str:
         if public_key is None:
-            return "not checked: PUBLIC_KEY names the key that you trust"
-        sums, signature = self.read(SUMS), b64decode(self.read(SIGNATURE))
+            return "NOT CHECKED"
+        sums, signature = self.read(SUMS), _decoded(self.read(SIGNATURE))
         if not is_of(public_key, sums, signature):
             raise NoRelease(f"{SIGNATURE} is not a signature of {SUMS} by {public_key}")
         if b64decode(json.loads(self.read(BUNDLE))["messageSignature"]["signature"]) != signature:
@@ -78,14 +98,15 @@ class Release:
         return f"of {SUMS} by {public_key}"
 
     def check_provenance(self) -> str:
+        """It names each file that is built, with its digest, and one commit."""
+        named = sorted(each["name"] for each in self.provenance["subject"])
+        built = sorted(each.name for each in self.folder.iterdir() if each.suffix in DESCRIBED)
+        if named != built:
+            raise NoRelease(f"the provenance is of {', '.join(named)}, and the release has {', '.join(built)}")
         for subject in self.provenance["subject"]:
             if (found := sha256_of(self.folder / subject["name"])) != subject["digest"]["sha256"]:
                 raise NoRelease(f"{subject['name']} has the SHA-256 {found}, not that of its provenance")
-        definition = self.provenance["predicate"]["buildDefinition"]
-        [commit] = [
-            each["digest"]["gitCommit"] for each in definition["resolvedDependencies"] if "gitCommit" in each["digest"]
-        ]
-        return f"{len(self.provenance['subject'])} files of commit {commit}"
+        return f"{len(named)} files of commit {self.commit}"
 
     def check_bills(self) -> str:
         """Each file has an SBOM of its digest, and an image that of the packages in it."""
@@ -161,15 +182,24 @@ class Release:
         """Their blobs, tags and labels. A release that was made without images has none."""
         if not self.images:
             return "none in this release"
-        layouts = [read_layout(each) for each in self.images]
-        if len(layouts) != len(IMAGES):
-            raise NoRelease(f"there are images {', '.join(each.file.name for each in layouts)} of {', '.join(IMAGES)}")
-        for each in layouts:
-            labels = each.config["config"]["Labels"]
-            found = (each.tag, labels[f"{_LABEL}version"], labels[f"{_LABEL}licenses"])
-            if found != (self.version, self.version, "Apache-2.0"):
-                raise NoRelease(f"{each.file.name} has tag, version and licence {', '.join(found)}")
-        return f"{len(layouts)} of tag {self.version}"
+        machines = {each.name.removesuffix(".oci.tar").rpartition("-")[2] for each in self.images}
+        wanted = [f"elastic-ctr-{name}-{self.version}-{each}.oci.tar" for name in IMAGES for each in machines]
+        if len(machines) > 1 or sorted(wanted) != [each.name for each in self.images]:
+            raise NoRelease(f"there are images {', '.join(each.name for each in self.images)} of {', '.join(IMAGES)}")
+        for file, name in zip(wanted, IMAGES, strict=True):
+            found = read_layout(self.folder / file)
+            labels = found.config["config"]["Labels"]
+            has = [found.tag, *(labels.get(f"{_LABEL}{key}", "none") for key in _LABELS)]
+            if has != [self.version, f"elastic-ctr {name}", self.version, "Apache-2.0", self.commit]:
+                raise NoRelease(f"{file} has tag, {', '.join(_LABELS)} {', '.join(has)}; its commit is {self.commit}")
+        return f"{len(IMAGES)} of tag {self.version}"
+
+
+def _decoded(text: bytes) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as failed:
+        raise NoRelease(f"{SIGNATURE} is not a signature: {failed}") from failed
 
 
 def _run(command: list[str | Path], cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
@@ -177,6 +207,16 @@ def _run(command: list[str | Path], cwd: Path | None = None, env: dict[str, str]
     if done.returncode:
         raise NoRelease(f"{' '.join(map(str, command))} failed: {done.stderr.strip()}")
     return done.stdout
+
+
+def _passed(name: str, check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except (NoRelease, Damaged, NoSuchKey):
+        raise
+    except Exception as failed:
+        # Without a signature, files may be anything, and their readers raise as much.
+        raise NoRelease(f"{name}: a file is not what a release has ({type(failed).__name__}: {failed})") from failed
 
 
 def verify(folder: Path, public_key: Path | None) -> Iterator[str]:
@@ -193,4 +233,6 @@ def verify(folder: Path, public_key: Path | None) -> Iterator[str]:
         "wheel": found.check_wheel,
     }
     for name, check in checks.items():
-        yield f"{name}: {check()}"
+        yield f"{name}: {_passed(name, check)}"
+    if public_key is None:
+        yield "The signature was NOT CHECKED, so anyone may have made these files: PUBLIC_KEY=key.pub names the key that you trust"
