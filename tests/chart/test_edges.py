@@ -224,6 +224,12 @@ def test_the_port_that_a_url_names_is_open(render: Renderer) -> None:
     assert reaching(files, HADOOP, [9999]) == {name: {9999} for name in WRITERS}
 
 
+def test_the_groups_of_an_address_of_ipv6_are_no_ports(render: Renderer) -> None:
+    rendered = render(store={"config": {"url": "http://[fd00:0:0:9998::1]:9999/"}}, fileServer={"enabled": False})
+
+    assert reaching(rendered, HADOOP, [0, 1, 9998, 9999]) == {name: {9999} for name in WRITERS}
+
+
 def test_a_client_is_let_out_to_what_there_is_and_nothing_else(render: Renderer) -> None:
     off = {"enabled": False}
     rendered = render(cube=off, serving=off, cubeTransfer=off)

@@ -15,6 +15,7 @@ SCALED: dict[str, Any] = {
     "serving": {"autoscaling": {"enabled": True, "minReplicas": 2, "maxReplicas": 6, "requestsInFlight": 12.5}},
     "trainer": {"autoscaling": {"enabled": True, "maxReplicas": 5, "lag": 1000001}},
     "training": {"scheduler": "none"},
+    "data": {"source": {"url": "kafka://broker:9092/clicks"}, "path": None, "end": None},
 }
 
 
@@ -56,8 +57,12 @@ def test_a_deployment_that_is_scaled_keeps_its_count_in_an_upgrade() -> None:
         ({"metrics": {"prometheusUrl": ""}}, "reads metrics from Prometheus, and metrics.prometheusUrl is empty"),
         ({"training": {"scheduler": "volcano"}}, "trainer.autoscaling.enabled needs trainers in a Deployment"),
         ({"trainer": {"minReplicas": 6}}, "trainer.minReplicas 6 is above trainer.autoscaling.maxReplicas 5"),
+        (
+            {"data": {"source": {"url": "hdfs://namenode:9000"}}},
+            "lag of a stream, and data.source.url hdfs://namenode:9000 is none",
+        ),
     ],
-    ids=["no Prometheus", "a Volcano Job", "more at least than at most"],
+    ids=["no Prometheus", "a Volcano Job", "more at least than at most", "hours"],
 )
 def test_an_autoscaler_that_cannot_work_is_refused(render: Renderer, changes: dict[str, Any], words: str) -> None:
     assert words in render.refusal(below=merged(SMALLEST, SCALED), **changes)

@@ -84,6 +84,9 @@ def test_another_name_is_in_every_label_and_every_selector(render: Renderer) -> 
 
     assert {each.labels["app.kubernetes.io/name"] for each in ours(rendered)} == {"ctr-of-ads"}
     assert {pod.labels["app.kubernetes.io/name"] for pod in rendered.pods} == {"ctr-of-ads"}
+    # By which `elastic-ctr --namespace` finds them.
+    labels = [*(each.labels for each in ours(rendered)), *(pod.labels for pod in rendered.pods)]
+    assert {each["app.kubernetes.io/part-of"] for each in labels} == {"elastic-ctr"}
     assert not any("'elastic-ctr'" in str(each.raw.get("spec", {}).get("selector")) for each in ours(rendered))
 
 

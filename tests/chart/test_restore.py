@@ -1,5 +1,7 @@
 """`restore` in the chart: the master alone has it, so that its removal restarts no other pod, and may reach the backup."""
 
+from typing import Any
+
 from chart.policies import Peer, lets_out
 from chart.rendering import Renderer
 from chart.role_settings import files
@@ -25,6 +27,19 @@ def test_the_master_may_reach_the_backup(render: Renderer) -> None:
 
     assert reaches("http://archive:8123")
     assert not reaches(None)
+
+
+def test_the_master_may_reach_the_bucket_of_backups_at_the_port_of_its_endpoint(render: Renderer) -> None:
+    def reaches(**values: Any) -> bool:
+        rendered = render(**values)
+        master = Peer("ads", rendered.pod_of("master").labels)
+        return lets_out(rendered.all("NetworkPolicy"), "ads", master, ELSEWHERE, 9000)
+
+    minio = {"endpoint": "https://minio:9000"}
+    # Backups begin before the first restore.
+    assert reaches(restore={"bucket": minio})
+    assert reaches(restore={"url": "s3://backups/ctr"}, store={"config": {"bucket": minio}})
+    assert not reaches(restore={"url": "s3://backups/ctr"})
 
 
 def test_a_bucket_of_backups_is_reached_by_settings_of_its_own_also_before_a_restore(render: Renderer) -> None:

@@ -73,7 +73,8 @@ spec:
 {{- range .urls }}
 {{- /* The ports of an hdfs:// URL belong to Hadoop's own protocol; the roles use WebHDFS. */}}
 {{- if not (hasPrefix "hdfs://" .) }}
-{{- range regexFindAll ":[0-9]+" (regexReplaceAll "^[a-z]+://([^/]*).*$" . "${1}") -1 }}
+{{- /* Without addresses of IPv6, whose groups are no ports. */}}
+{{- range regexFindAll ":[0-9]+" (regexReplaceAll "\\[[^]]*\\]" (regexReplaceAll "^[a-z]+://([^/]*).*$" . "${1}") "") -1 }}
 {{- $ports = append $ports (trimPrefix ":" . | int) }}
 {{- end }}
 {{- end }}

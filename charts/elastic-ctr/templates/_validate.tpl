@@ -231,6 +231,9 @@ serving.autoscaling.minReplicas {{ int $scaling.minReplicas }} is above serving.
 {{- if ne .Values.training.scheduler "none" -}}
 trainer.autoscaling.enabled needs trainers in a Deployment, because a Volcano Job has no scale to set: set training.scheduler=none, or trainer.autoscaling.enabled=false
 {{ end }}
+{{- if not (or .Values.intake.enabled (regexMatch "^(kafka|intake)://|^file:.*[?]follow$" .Values.data.source.url)) -}}
+trainer.autoscaling.enabled scales by the lag of a stream, and data.source.url {{ .Values.data.source.url }} is none, so there would always be trainer.minReplicas trainers: set trainer.autoscaling.enabled=false and trainer.replicas
+{{ end }}
 {{- if gt (int $trainer.minReplicas) (int $trainer.autoscaling.maxReplicas) -}}
 trainer.minReplicas {{ int $trainer.minReplicas }} is above trainer.autoscaling.maxReplicas {{ int $trainer.autoscaling.maxReplicas }}: lower the one or raise the other
 {{ end }}
