@@ -164,8 +164,8 @@ generate: setup-dev ## Write the generated files: the protocols' code, the confi
 	@$(BIN)/python tools/generate.py
 
 lock: ## Lock the requirements (needs uv): of the extras in pyproject.toml, of developers, benchmarks, the documents' site and outside clients
-	@$(LOCK) --extra local --extra tune pyproject.toml requirements/dev.in --output-file requirements/dev.txt
-	@$(LOCK) --constraint requirements/dev.txt --extra local pyproject.toml --output-file requirements/run.txt
+	@$(LOCK) --extra local --extra tables --extra tune pyproject.toml requirements/dev.in --output-file requirements/dev.txt
+	@$(LOCK) --constraint requirements/dev.txt --extra local --extra tables pyproject.toml --output-file requirements/run.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra cube pyproject.toml --output-file requirements/cube.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra tune pyproject.toml --output-file requirements/tune.txt
 	@$(LOCK) --constraint requirements/dev.txt requirements/bench.in --output-file requirements/bench.txt
