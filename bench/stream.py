@@ -33,8 +33,8 @@ from bench.processes import engine_of
 from bench.stream_log import ClickLog, click_log
 from bench.stream_prober import PROBES, Prober
 from bench.stream_stages import ReleaseWatcher, click_stages, summary
-from elastic_ctr.config.data import MicroPass
 from elastic_ctr.config.load import settings
+from elastic_ctr.config.micro_pass import MicroPass
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.synthetic import DrawnLines, Preset, Truth
 from elastic_ctr.operate.local.endpoints import role_status

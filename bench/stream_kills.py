@@ -34,7 +34,7 @@ from bench.processes import first_child
 from bench.stream import Producer, Stream, freshness, quantiles
 from bench.stream_log import ClickLog, TopicLog, click_log, possible_kind
 from bench.stream_prober import PROBES, Prober
-from elastic_ctr.config.data import MicroPass
+from elastic_ctr.config.micro_pass import MicroPass
 from elastic_ctr.features.synthetic import Preset, Truth
 
 STALE = 10.0

@@ -98,8 +98,12 @@ spec:
 {{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.store "urls" (list $url))) }}
 {{- end }}
 {{- $buckets := list }}
+{{- /* The files of an Iceberg table are in a bucket, and its catalog is a server on the web. */}}
+{{- if and .source (hasPrefix "iceberg" $values.data.source.url) }}
+{{- $buckets = append (list (dig "endpoint" "" ($values.data.source.bucket | default dict) | default "")) (replace "iceberg+rest" "https" $values.data.source.url) }}
+{{- end }}
 {{- range prepend (.source | default false | ternary (list $values.data.source) list) $values.store.config }}
-{{- if regexMatch "^(s3|gs|az)://" (.url | default "") }}
+{{- if regexMatch "^(delta\\+)?(s3|gs|az)://" (.url | default "") }}
 {{- $buckets = append $buckets (dig "endpoint" "" (.bucket | default dict) | default "") }}
 {{- end }}
 {{- end }}
@@ -108,8 +112,8 @@ spec:
 {{- end }}
 {{- $hadoop := list }}
 {{- range prepend (.source | default false | ternary (list $values.data.source.url) list) $url }}
-{{- if regexMatch "^(s?web)?hdfs://" . }}
-{{- $hadoop = append $hadoop . }}
+{{- if regexMatch "^(delta\\+)?(s?web)?hdfs://" . }}
+{{- $hadoop = append $hadoop (trimPrefix "delta+" .) }}
 {{- end }}
 {{- end }}
 {{- if $hadoop }}

@@ -131,10 +131,17 @@ training.enabled is false, and the intake reads a topic: its log keeps what this
 
 {{- define "elastic-ctr.validate.logs" -}}
 {{- $values := .Values }}
-{{- if and $values.training.enabled (hasPrefix "file://" $values.data.source.url) (not $values.dataVolume.existingClaim) }}
+{{- if and $values.training.enabled (regexMatch "^(delta\\+)?file://" $values.data.source.url) (not $values.dataVolume.existingClaim) }}
 {{- if not (and $values.master.extraVolumeMounts $values.trainer.extraVolumeMounts) -}}
 data.source.url {{ $values.data.source.url }} is a folder of a machine, and no pod has it: set dataVolume.existingClaim to a volume with the logs, or mount one into master and trainer by extraVolumes and extraVolumeMounts
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.table" -}}
+{{- $url := .Values.data.source.url }}
+{{- if and .Values.training.enabled (regexMatch "^(delta|iceberg)" $url) (hasSuffix "/cube" .Values.master.image.repository) -}}
+data.source.url {{ $url }} is a table, whose log the master reads with packages that {{ .Values.master.image.repository }} lacks: set master.image.repository to that of the trainer, {{ .Values.trainer.image.repository }}
 {{- end }}
 {{- end }}
 

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+DELTA = "delta+"
+"""Before the address of the folder of a Delta table."""
 OWN_INTAKE = "intake://"
 """The release's own intake: chart and local runner put its address in."""
 
@@ -17,9 +19,14 @@ def is_stream(url: str) -> bool:
     return parts.scheme in {"kafka", "intake"} or (parts.scheme == "file" and parts.query == "follow")
 
 
+def is_table(url: str) -> bool:
+    """True if the address is of a table of Delta or Iceberg."""
+    return url.startswith((DELTA, "iceberg://", "iceberg+rest://"))
+
+
 def is_bucket(url: str) -> bool:
-    """True if the address is of a bucket."""
-    return url.startswith(("s3://", "gs://", "az://"))
+    """True if the address is of a bucket, or of a Delta table in one."""
+    return url.removeprefix(DELTA).startswith(("s3://", "gs://", "az://"))
 
 
 BUCKET = r"(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]+(/[^?#]*)?$"

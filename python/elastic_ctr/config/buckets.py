@@ -64,13 +64,15 @@ class Addressed(Section):
 
     @model_validator(mode="after")
     def _bucket_is_of_buckets(self) -> Self:
-        if self.bucket != BucketSettings() and not is_bucket(self.url):
+        # The files of an Iceberg table may be anywhere.
+        may_be = is_bucket(self.url) or self.url.startswith("iceberg")
+        if self.bucket != BucketSettings() and not may_be:
             raise ValueError(f"bucket is of s3://, gs:// and az://, and {self.url} is none of them; leave it out")
         return self
 
     @model_validator(mode="after")
     def _keytab_is_of_hdfs(self) -> Self:
-        if self.keytab is not None and not re.match(r"(s?web)?hdfs://", self.url):
+        if self.keytab is not None and not re.match(r"(delta\+)?(s?web)?hdfs://", self.url):
             raise ValueError(f"keytab is of HDFS, and {self.url} is no address of it; leave it out")
         if self.keytab is not None and self.user == "root":
             raise ValueError(

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from elastic_ctr.config.addresses import BUCKET, is_stream
+from elastic_ctr.config.addresses import BUCKET, is_stream, is_table
 from elastic_ctr.config.buckets import Addressed
 from elastic_ctr.config.kafka import Kafka
+from elastic_ctr.config.micro_pass import Join, MicroPass
 from elastic_ctr.config.path_template import PATH_OF_INTERVAL, PATH_SCHEMA, PathTemplate, template_of
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share, SlotName, text_of
 from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
@@ -20,7 +21,9 @@ from elastic_ctr.runtime.auth import TokenFile, Tokens
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
 _SOURCE = (
-    rf"^(file:///|{BUCKET}|(s?web)?hdfs://[^/?#@]+(/[^?#]*)?$|kafka://[^/?#@]+/[^/?#@]+$|intake://([^/?#@:]+:[0-9]+)?$)"
+    rf"^(file:///|delta\+file:///[^?#]+$|(delta\+)?({BUCKET}|(s?web)?hdfs://[^/?#@]+(/[^?#]*)?$)|"
+    r"iceberg(\+rest)?://[^/?#@]+(/[^?#@]*)*/[^/?#@]+\.[^/?#@]+$|"
+    r"kafka://[^/?#@]+/[^/?#@]+$|intake://([^/?#@:]+:[0-9]+)?$)"
 )
 _CREDENTIALS = {
     "kafka": "name mounted files by kafka.usernameFile and kafka.passwordFile",
@@ -64,12 +67,20 @@ _SLOTS_SCHEMA: JsonDict = {
 _SPLIT_PATTERN = r"[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])/([01][0-9]|2[0-3])([0-5][0-9])?"
 _SPLIT_SCHEMA: JsonDict = {"pattern": f"^{_SPLIT_PATTERN}$"}
 _START_SCHEMA: JsonDict = {"pattern": f"^({_SPLIT_PATTERN}|{'|'.join(_STARTS)})$"}
+_COMMIT = r"[0-9]{1,19}"
+_SPLITS_OR_COMMITS: JsonDict = {
+    "if": {"properties": {"source": {"properties": {"url": {"pattern": r"^(delta\+|iceberg)"}}}}},
+    "then": {
+        "properties": {"start": {"pattern": f"^({_COMMIT}|{'|'.join(_STARTS)})$"}, "end": {"pattern": f"^{_COMMIT}$"}}
+    },
+    "else": {"properties": {"start": _START_SCHEMA, "end": _SPLIT_SCHEMA}},
+}
 # A new user's first mistakes, which Helm reports by itself: what clicks and rows cannot be without.
 _FORMAT_SCHEMA: JsonDict = {
     "if": {"properties": {"format": {"const": "clicks"}}},
     "then": {"required": ["slots"], "properties": {"slots": {"type": ["array", "string"]}}},
     "else": {"required": ["label"], "properties": {"label": {"type": "string"}}},
-    "allOf": PATH_OF_INTERVAL,
+    "allOf": [*PATH_OF_INTERVAL, _SPLITS_OR_COMMITS],
 }
 _DIVIDES_A_DAY: list[JsonValue] = [minutes for minutes in range(1, _MINUTES_A_DAY + 1) if _MINUTES_A_DAY % minutes == 0]
 
@@ -83,7 +94,9 @@ class DataSource(Addressed):
         "webhdfs://namenode:PORT for another port, swebhdfs://namenode:9871 over TLS, hdfs://nn1:9000,nn2:9000 for a pair. A folder may "
         "follow. Or a bucket: s3://bucket/dir, gs://bucket/dir, az://container/dir. Or a stream: "
         "kafka://broker:9092/topic, several brokers with commas between them; intake://, the clicks that this release's intake takes, or "
-        "intake://host:port, those of another one; or file:///some/dir?follow, a folder of files that are appended to.",
+        "intake://host:port, those of another one; or file:///some/dir?follow, a folder of files that are appended to. Or a table: delta+ "
+        "before the address of its folder, as delta+s3://bucket/table; iceberg://CATALOG/namespace.table, with a catalog of pyiceberg's "
+        "configuration, or iceberg+rest://host:8181/namespace.table.",
     )
     kafka: Kafka = Kafka()
     token_file: str | None = Field(
@@ -105,8 +118,8 @@ class DataSource(Addressed):
             raise ValueError(f"the address has a query{_QUERIES[scheme]}")
         shown = "the address" if re.search("[@?#]", url) else repr(url)
         raise ValueError(
-            f"{shown} is none of file:///some/dir, hdfs://namenode:9000, s3://bucket/dir, gs://bucket/dir, az://container/dir, kafka://broker:9092/topic, intake://, intake://host:port "
-            "and file:///some/dir?follow"
+            f"{shown} is none of file:///some/dir, hdfs://namenode:9000, s3://bucket/dir, gs://bucket/dir, az://container/dir, kafka://broker:9092/topic, intake://, intake://host:port, "
+            "file:///some/dir?follow, delta+s3://bucket/table, iceberg://CATALOG/namespace.table and iceberg+rest://host:8181/namespace.table"
         )
 
     @property
@@ -133,50 +146,6 @@ class DataSource(Addressed):
         return self
 
 
-class Join(Section):
-    """Clicks that carry only the key of their impression, which the intake makes late clicks of."""
-
-    key: str = Field(min_length=1, description="Column with the impression's id, in its row and in that of its click.")
-    window_seconds: Seconds = Field(
-        default=600,
-        description="How long an impression is remembered; a click that comes later is dropped and counted.",
-    )
-
-
-class MicroPass(Section):
-    """How much of a stream is one pass."""
-
-    window_ms: int = Field(
-        default=300,
-        ge=10,
-        le=3_600_000,
-        description="Milliseconds from the first record of a pass to its end, if it is not full before. While passes take longer, "
-        "the next one has all that came meanwhile.",
-    )
-    max_records: Count = Field(default=250_000, description="Messages of a topic, or lines of an intake, in one pass.")
-    max_bytes: int = Field(
-        default=48 << 20, ge=1, le=EXACT, description="Bytes of the files of a followed folder in one pass, at most."
-    )
-    checkpoint_seconds: Seconds = Field(
-        default=86_400,
-        description="Seconds from one save of the table to the next, for which passes wait. Checkpoints between are made of the deltas since; "
-        "after a recovery the optimizer's state is that of the last save.",
-    )
-    compact_versions: Count = Field(
-        default=500,
-        description="Versions on one base before pservers merge them into a new base. Fewer make recoveries faster, and more compactions.",
-    )
-    late_clicks: bool = Field(
-        default=False,
-        description="Whether a line may have show 0 and clicks of impressions that came before with click 0. Not with adagrad rules.",
-    )
-    join: Join | None = Field(
-        default=None,
-        description="For clicks with only the id of their impression: the intake makes late clicks of them. `key` is the column with the id, "
-        "and an impression is remembered for `windowSeconds` (600). Absent: lines are taken as they are.",
-    )
-
-
 class Data(Section):
     """Hours of click logs, each a folder with a donefile, or a stream of them."""
 
@@ -190,14 +159,12 @@ class Data(Section):
         json_schema_extra=PATH_SCHEMA,
     )
     start: str = Field(
-        description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM, whatever its folder is; included. Of a stream: `earliest`, all that it keeps, or `latest`, what "
-        "comes from now on.",
-        json_schema_extra=_START_SCHEMA,
+        description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM, whatever its folder is; included. Of a stream or table: `earliest`, all that it keeps, or `latest`, what "
+        "comes from now on. A version or snapshot id of a table, in quotes, begins behind it.",
     )
     end: str | None = Field(
         default=None,
-        description="Last split, included. Absent: follow new ones as they come.",
-        json_schema_extra=_SPLIT_SCHEMA,
+        description="Last split, or version or snapshot id of a table, included. Absent: follow new ones as they come.",
     )
     format: Literal["clicks", "csv", "tsv", "jsonl", "parquet", "reader"] = Field(
         default="clicks",
@@ -244,7 +211,14 @@ class Data(Section):
         description="Minutes of log in one folder; must divide a day. 1440: days.",
         json_schema_extra={"enum": _DIVIDES_A_DAY},
     )
-    splits_per_pass: Count = Field(default=1, description="Folders that are trained as one pass.")
+    splits_per_pass: Count = Field(
+        default=1, description="Folders that are trained as one pass. A pass of a table has so many commits at most."
+    )
+    skip_changes: bool = Field(
+        default=False,
+        description="Leave out, with a notice, commits of a table that delete or change rows and add others. Else training waits before such a "
+        "commit, because its files do not show which rows are new.",
+    )
     donefile: str = Field(
         default="donefile",
         pattern=r"^[^/\s]+$",
@@ -296,8 +270,13 @@ class Data(Section):
 
     @field_validator("start", "end")
     @classmethod
-    def _split(cls, split: str | None) -> str | None:
+    def _split(cls, split: str | None, given: ValidationInfo) -> str | None:
         if split is None or split in _STARTS:
+            return split
+        source = given.data.get("source")
+        if source is not None and is_table(source.url):
+            if not re.fullmatch(_COMMIT, split):
+                raise ValueError(f"{split!r} is no commit of a table; give a version of Delta or the id of a snapshot")
             return split
         if not _SPLIT.match(split):
             raise ValueError(f"{split!r} is not YYYYMMDD/HH or YYYYMMDD/HHMM, such as 20200401/00")
@@ -362,6 +341,15 @@ class Data(Section):
         return is_stream(self.source.url)
 
     @property
+    def is_table(self) -> bool:
+        return is_table(self.source.url)
+
+    @property
+    def partitions_below(self) -> str | None:
+        """The folder below which folders `key=value` are columns; None: none is, because files of Iceberg have all columns."""
+        return None if self.source.url.startswith("iceberg") else self.template.root
+
+    @property
     def template(self) -> PathTemplate:
         """The template of the folders of splits."""
         return template_of(self.path, self.split_interval)
@@ -406,6 +394,16 @@ class Data(Section):
                 "stream.lateClicks needs shows: a row without it is one impression; name the column of impressions"
             )
 
+    def _check_table(self) -> None:
+        if self.end in _STARTS:
+            raise ValueError(f"end {self.end} is no commit of a table; give a version of Delta or the id of a snapshot")
+        if self.format != "parquet":
+            raise ValueError(
+                f"format {self.format} is of files; the rows of a table are in Parquet: give format: parquet"
+            )
+        if self.path.strip("/"):
+            raise ValueError(f"path {self.path} is of folders of hours; leave it out, since source.url names the table")
+
     def _check_join(self, join: Join) -> None:
         if not (self.source.is_topic or self.source.is_intake):
             raise ValueError(f"stream.join is of a topic or an intake, and {self.source.url} is neither; leave it out")
@@ -430,10 +428,15 @@ class Data(Section):
             raise ValueError(f"stream.join is of streams, and {self.source.url} is none; leave it out")
         if self.stream.late_clicks:
             raise ValueError(f"stream.lateClicks is of streams, and {self.source.url} is none; leave it out")
+        if self.is_table:
+            self._check_table()
+            return self
+        if self.skip_changes:
+            raise ValueError(f"skipChanges is of tables, and {self.source.url} is none; leave it out")
         for name in ("start", "end"):
             if getattr(self, name) in _STARTS:
                 raise ValueError(
-                    f"{name} {getattr(self, name)} is of streams, and {self.source.url} is none; give a split, YYYYMMDD/HH"
+                    f"{name} {getattr(self, name)} is of streams and tables, and {self.source.url} is neither; give a split, YYYYMMDD/HH"
                 )
         if _MINUTES_A_DAY % self.split_interval:
             raise ValueError(f"splitInterval {self.split_interval} does not divide a day; give 5, 10, 15, 30, 60 …")

@@ -1,1 +1,1 @@
-"""Streams of click logs that training reads, and the intake, which writes one."""
+"""Streams and tables of click logs that training reads, and the intake, which writes a stream."""

@@ -89,6 +89,21 @@ def test_the_empty_file_says_what_is_missing() -> None:
         ("data: {start: 2020-04-01}", "data.start: '2020-04-01' is not YYYYMMDD/HH"),
         ("data: {start: 20200401}", "data.start: 20200401 is no text to YAML; write it in quotes"),
         ("data: {start: '20200401'}", "data.start: '20200401' is not YYYYMMDD/HH or YYYYMMDD/HHMM"),
+        (
+            "data: {source: {url: delta+s3://lake/t}, start: 20200401/00}",
+            "data.start: '20200401/00' is no commit of a table; give a",
+        ),
+        (
+            "data: {source: {url: iceberg://lake/db.t}, start: '1', end: latest}",
+            "data: end latest is no commit of a table",
+        ),
+        (
+            "data: {source: {url: delta+s3://lake/t}, start: '1', end: null}",
+            "data: format clicks is of files; the rows of a table",
+        ),
+        ("data: {source: {url: iceberg://lake/t}}", "data.source.url: 'iceberg://lake/t' is none of file:///some/dir"),
+        ("data: {source: {url: 'delta+file:///t?follow'}}", "data.source.url: the address is none of file:///some/dir"),
+        ("data: {skipChanges: true}", "data: skipChanges is of tables, and hdfs://namenode:9000 is none; leave it out"),
         ("data: {start: 20200401/24}", "data.start: '20200401/24' names a time that does not exist"),
         ("data: {end: 20200231/00}", "data.end: '20200231/00' names a time that does not exist"),
         ("data: {start: 20200401/0030}", "data: start 20200401/0030 is not on the 60-minute grid of splitInterval"),

@@ -26,13 +26,13 @@ class Format:
     """The kind of the files. `columns` names those of text without a header line; None: the first line of each file names them.
 
     `reader` names a function of the user's, `package.module:function`; see `own_reader`. Folders of paths are columns (`partitions`), but
-    not those of `root`, with which paths may begin.
+    not those of `root`, with which paths may begin; None: no folder is.
     """
 
     kind: Kind
     columns: tuple[str, ...] | None = None
     reader: str = ""
-    root: str = ""
+    root: str | None = ""
 
 
 @dataclass(frozen=True, slots=True)

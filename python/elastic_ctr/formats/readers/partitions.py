@@ -23,9 +23,11 @@ _MISSING = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 1 << 20
 
 
-def partition_values(path: str, root: str = "") -> dict[str, str]:
-    """Return the columns in a path's folders below `root` with their values; an empty one is missing."""
-    found = {}
+def partition_values(path: str, root: str | None = "") -> dict[str, str]:
+    """Return the columns in a path's folders below `root` with their values; an empty one is missing. None: folders are no columns."""
+    found: dict[str, str] = {}
+    if root is None:
+        return found
     for folder in path.removeprefix(f"{root}/").split("/")[:-1]:
         key, equals, value = folder.partition("=")
         if key and equals:
@@ -34,7 +36,7 @@ def partition_values(path: str, root: str = "") -> dict[str, str]:
 
 
 def with_partitions(
-    path: str, root: str, wanted: Wanted, read: Callable[[Wanted], Iterator[RowBatch]]
+    path: str, root: str | None, wanted: Wanted, read: Callable[[Wanted], Iterator[RowBatch]]
 ) -> Iterator[RowBatch]:
     """Yield rows with the wanted columns, of which `read` reads those that no folder has. Raises ColumnsRefused, too."""
     values = {column: value for column, value in partition_values(path, root).items() if column in wanted.columns}

@@ -1,15 +1,19 @@
 """The files to read: complete hours of a source, or files of this machine."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import settings
+from elastic_ctr.sources.tables.table_address import open_table
+from elastic_ctr.sources.tables.table_log import TableCommit
 from elastic_ctr.store.backends.source import Source
 from elastic_ctr.training.master.calendar.schedule import splits
 from elastic_ctr.training.master.calendar.split_files import SplitFiles, splits_there
+from elastic_ctr.training.master.calendar.table_schedule import refused_commit
 
 
 class NothingToRead(ValueError):
@@ -44,10 +48,12 @@ def with_span(data: Data, first: str | None, last: str | None, name: str) -> Dat
 
 
 def complete_hours(source: Source, data: Data, *, chosen: bool) -> Listing:
-    """List the splits from data.start to data.end: all of them if they were `chosen`, else those that have a folder.
+    """List the splits from data.start to data.end: all of them if they were `chosen`, else those that have a folder. Or the rows of a table.
 
     Raises NothingToRead, StoreError.
     """
+    if data.is_table:
+        return _rows_of_table(data)
     files: dict[str, int] = {}
     found: dict[str, str] = {}
     hours: list[str] = []
@@ -68,6 +74,37 @@ def complete_hours(source: Source, data: Data, *, chosen: bool) -> Listing:
     # Outputs are in folders by split, wherever the split lies, and below them in those of its partitions.
     names = {path: f"{split}{path.removeprefix(data.folder_of(split))}" for path, split in found.items()}
     return Listing(files, found, names, tuple(hours), tuple(waiting))
+
+
+def _rows_of_table(data: Data) -> Listing:
+    """List the files of the commits behind data.start up to data.end; with `earliest`, of the whole table as of data.end.
+
+    Raises NothingToRead, StoreError.
+    """
+    table = open_table(data.source)
+    last = data.end or table.newest()
+    commits: Iterable[TableCommit] = ()
+    if data.start == "earliest":
+        commits = [table.whole(last)] if last else ()
+    elif data.start != "latest" and table.may_follow(last, data.start):
+        commits = table.since(data.start)
+    found: dict[str, tuple[str, int]] = {}
+    for commit in commits:
+        if refused := refused_commit(table.url, commit, data):
+            raise NothingToRead(refused)
+        if not commit.removes:
+            found |= {path: (commit.id, size) for path, size in commit.files.items()}
+        if commit.id == last:
+            break
+    if not found:
+        raise NothingToRead(
+            f"{table.url} has no rows behind {data.start} up to {last}; give an earlier start, or a later end"
+        )
+    commits_of = {path: commit for path, (commit, _) in found.items()}
+    names = {path: f"{commit}/{urlsplit(path).path.lstrip('/')}" for path, commit in commits_of.items()}
+    return Listing(
+        {path: size for path, (_, size) in found.items()}, commits_of, names, tuple(dict.fromkeys(commits_of.values()))
+    )
 
 
 def given_files(paths: Sequence[Path]) -> Listing:

@@ -111,7 +111,7 @@ class ScoringRowReader:
     def __init__(self, transformer: Transformer, data: Data, copied: Sequence[str], *, no_clicks: bool) -> None:
         self._transformer = transformer
         assert data.format != "clicks"
-        self._format = Format(data.format, data.columns, data.reader or "", data.template.root)
+        self._format = Format(data.format, data.columns, data.reader or "", data.partitions_below)
         self._own = len(transformer.inputs.texts)
         self._copied = len(copied)
         # Copied columns come after the features' inputs, whose indices the transformer uses.

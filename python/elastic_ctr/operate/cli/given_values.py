@@ -51,9 +51,10 @@ def _read_values(file: Path) -> dict[str, object]:
                 raise ConfigRefused(f"{file}: model.network.file {name!r}: {reason_of(failed)}") from failed
             del network["file"]
     match values:
-        case {"data": {"source": {"url": str(url)} as source}} if re.match("file:(?!/)", url):
-            path, mark, query = url.removeprefix("file:").partition("?")
-            source["url"] = (file.resolve().parent / path).resolve().as_uri() + mark + query
+        case {"data": {"source": {"url": str(url)} as source}} if re.match(r"(delta\+)?file:(?!/)", url):
+            kind, _, rest = url.partition("file:")
+            path, mark, query = rest.partition("?")
+            source["url"] = kind + (file.resolve().parent / path).resolve().as_uri() + mark + query
     return values
 
 

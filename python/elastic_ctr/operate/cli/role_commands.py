@@ -50,8 +50,12 @@ S = TypeVar("S", bound=Section)
 def master(config: ConfigFile) -> None:
     """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
     from elastic_ctr.config.addresses import OWN_INTAKE
+    from elastic_ctr.sources.streams.interface import Stream
     from elastic_ctr.sources.streams.open import open_stream
+    from elastic_ctr.sources.tables.table_address import open_table
+    from elastic_ctr.sources.tables.table_log import TableLog
     from elastic_ctr.store.backends import open_source, open_store
+    from elastic_ctr.store.backends.source import Source
     from elastic_ctr.training.master.ledger.ledger_file import LEDGER, naming_damage
     from elastic_ctr.training.master.server import Master
 
@@ -61,11 +65,11 @@ def master(config: ConfigFile) -> None:
     def run(stop: threading.Event) -> int:
         given = settings.data.source
         own = settings.intake_address is not None and given.url == f"{OWN_INTAKE}{settings.intake_address}"
-        source = (
-            open_stream(given.url, given.kafka.properties, given.tokens(), own=own)
-            if settings.data.is_stream
-            else open_source(given)
-        )
+        source: Source | Stream | TableLog
+        if settings.data.is_stream:
+            source = open_stream(given.url, given.kafka.properties, given.tokens(), own=own)
+        else:
+            source = open_table(given) if settings.data.is_table else open_source(given)
         store = open_store(settings.store, tokens=settings.auth.internal())
         ledger = Path(settings.master.state_dir) / LEDGER
         if settings.restore.url is not None and not ledger.exists():

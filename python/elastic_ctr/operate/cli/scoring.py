@@ -62,14 +62,14 @@ class ScoringOptions:
         str | None,
         typer.Option(
             "--from", metavar="YYYYMMDD/HH", rich_help_panel=PANEL, show_default="data.start",
-            help="The first hour of data.source.",
+            help="The first hour of data.source; the commit of a table behind which rows are scored, or `earliest`.",
         ),
     ] = None  # fmt: skip
     last: Annotated[
         str | None,
         typer.Option(
             "--to", metavar="YYYYMMDD/HH", rich_help_panel=PANEL, show_default="data.end, or the last that is there",
-            help="The last hour, included.",
+            help="The last hour or commit, included.",
         ),
     ] = None  # fmt: skip
     store: Annotated[

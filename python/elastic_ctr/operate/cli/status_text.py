@@ -202,6 +202,8 @@ def _training(master: TrainingStatus, transfer: ReleaseStatus | None) -> Iterato
         )
     if master.stream is not None:
         yield from _stream(master.stream, master.stream_gone)
+    if (table := master.table) is not None:
+        yield from (_more(notice, "yellow") for notice in table.notices)
     if (window := master.window) is not None:
         figures = f"AUC {window.auc:.4f}, calibration {window.calibration:.3f}"
         yield _more(f"{figures} over the last {window.passes} passes, {window.clicks:,.0f} clicks")

@@ -226,6 +226,12 @@ class StreamStatus(StatusDocument):
     notices: tuple[str, ...] = Field((), description="Sentences on files that are not read.")
 
 
+class TableStatus(StatusDocument):
+    commit: str = Field(description="The last commit that a pass has, or that was left out.")
+    left_out: int = Field(0, description="Commits that were left out because they delete or change rows.")
+    notices: tuple[str, ...] = Field((), description="Sentences on the last of these.")
+
+
 class TrainingStatus(StatusDocument):
     """Answered by the master. The page of a run that has ended has only the fields that are in its ledger."""
 
@@ -256,6 +262,7 @@ class TrainingStatus(StatusDocument):
         description="Files that came or changed after their pass was listed, seen since the master started; they are not trained.",
     )
     stream: StreamStatus | None = Field(None, description="Absent unless training reads a stream.")
+    table: TableStatus | None = Field(None, description="Absent unless training reads a table.")
     error: str = Field("", description="An error that is retried.")
 
     @property

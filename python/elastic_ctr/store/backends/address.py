@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from elastic_ctr.store.backends.backend import Backend, BucketAccess, Credentials, StoreError
 from elastic_ctr.store.backends.file import FileStore
 from elastic_ctr.store.backends.retry import RetryPolicy
-from elastic_ctr.store.backends.source import FileSource, Source
+from elastic_ctr.store.backends.source import AddressedFiles, FileSource, Source
 from elastic_ctr.store.backends.store import Store
 
 C = TypeVar("C", bound=Credentials)
@@ -32,6 +32,8 @@ class Location(Protocol):
     @property
     def bucket(self) -> BucketAccess: ...
 
+    def moved(self, url: str) -> "Location": ...
+
 
 def lies_in(place: Location, tree: Location) -> bool:
     """True if `place` is the folder `tree` or lies below it. Two names of one host are different. Raises ValueError for an invalid port."""
@@ -46,7 +48,7 @@ def tokens_for(place: Location, store: Location, tokens: C | None) -> C | None:
 
 
 def _split(place: Location) -> tuple[tuple[str | None, ...], PurePosixPath]:
-    parts = urlsplit(place.url)
+    parts = urlsplit(place.url.removeprefix("delta+"))
     path = unquote(parts.path)
     if parts.scheme == "file":
         return ("file",), PurePosixPath(Path(path).resolve())
@@ -86,14 +88,16 @@ def open_source(at: Location, retry: RetryPolicy | None = None) -> Source:
 
     Raises StoreError for an address of another form.
     """
-    parts = urlsplit(at.url)
+    parts = urlsplit(at.url.removeprefix("delta+"))
+    if parts.scheme in {"iceberg", "iceberg+rest"}:
+        return AddressedFiles(at.url, lambda url: open_source(at.moved(url), retry))
     if parts.scheme in {"kafka", "intake"} or parts.query == "follow":
         raise StoreError(
             f"{at.url} is a stream and has no hours; give the address of a folder of hours, as file:///a/folder"
         )
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/") and not parts.query:
         return FileSource(Path(unquote(parts.path)))
-    if (backend := _hdfs_or_bucket(at, "data.source")) is not None:
+    if (backend := _hdfs_or_bucket(at.moved(at.url.removeprefix("delta+")), "data.source")) is not None:
         return Source(backend, retry)
     raise StoreError(
         f"data.source.url {at.url!r} is not understood; give file:///a/folder, hdfs://namenode:9000/a/folder or s3://bucket/a/folder"

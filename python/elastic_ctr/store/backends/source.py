@@ -2,7 +2,8 @@
 
 import hashlib
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -12,6 +13,8 @@ from elastic_ctr.store.backends.retry import RetryPolicy
 from elastic_ctr.store.backends.store import Reading, Tree
 
 _BUFFER = 1 << 20
+_ADDRESS = re.compile(r"(?:([a-z0-9]+):)?(?://([^/]*))?(/.+)", re.DOTALL)
+_SCHEMES = {"": "file", "s3a": "s3", "s3n": "s3"}
 
 
 class FolderListing(NamedTuple):
@@ -94,6 +97,43 @@ class FileSource(Source):
             raise StoreError(f"{path} in {self.url} cannot be read: {failed.strerror or failed}") from failed
         stream.seek(start)
         return stream
+
+
+class AddressedFiles(Source):
+    """Files by their whole addresses, as an Iceberg table names them, such as s3://bucket/table/data/part.parquet; nothing is listed."""
+
+    def __init__(self, url: str, opened: Callable[[str], Source]) -> None:
+        self.url = url
+        self._opened = opened
+        self._roots: dict[str, Source] = {}
+
+    def open(self, path: str, start: int = 0) -> BinaryIO:
+        root, file = self._parted(path)
+        return root.open(file, start)
+
+    def size(self, path: str) -> int:
+        root, file = self._parted(path)
+        return root.size(file)
+
+    def exists(self, path: str) -> bool:
+        root, file = self._parted(path)
+        return root.exists(file)
+
+    def close(self) -> None:
+        for root in self._roots.values():
+            root.close()
+
+    def _parted(self, path: str) -> tuple[Source, str]:
+        """Return the source of the file's file system, and its path there. Raises StoreError."""
+        parts = _ADDRESS.fullmatch(path)
+        if parts is None:
+            raise StoreError(f"{path[:200]!r} is no address of a file, such as s3://bucket/table/data/part.parquet")
+        scheme, host, file = parts.groups(default="")
+        # Hadoop's clients for S3 have schemes of their own; Iceberg names local files with and without one.
+        root = f"{_SCHEMES.get(scheme, scheme)}://{host}/"
+        if root not in self._roots:
+            self._roots[root] = self._opened(root)
+        return self._roots[root], file
 
 
 class _RemoteFile(io.RawIOBase):

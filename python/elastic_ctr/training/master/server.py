@@ -38,6 +38,7 @@ from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.sources.streams.interface import Stream
+from elastic_ctr.sources.tables.table_log import TableLog
 from elastic_ctr.store.backends import Store, StoreError, open_store
 from elastic_ctr.store.backends.address import tokens_for
 from elastic_ctr.store.backends.source import Source
@@ -128,7 +129,8 @@ def remember_settings(ledger: Ledger, data: Data, model: Model, given: ModelInpu
     """Record the settings that determine passes and table. Raises ValueError naming the key if one differs from the ledger's."""
     digest, facts = digest_of_model(model, given), _facts_of_model(model, given)
     now = {
-        "data.start": data.start,
+        # The start of a table is in its place.
+        "data.start": "" if data.is_table else data.start,
         "data.splitInterval": data.split_interval,
         "data.splitsPerPass": data.splits_per_pass,
         "data.path": data.path,
@@ -157,7 +159,7 @@ def remember_settings(ledger: Ledger, data: Data, model: Model, given: ModelInpu
 class Master:
     """The master. It owns the state directory; other roles call it by gRPC and HTTP."""
 
-    def __init__(self, settings: MasterFile, *, source: Source | Stream, store: Store) -> None:
+    def __init__(self, settings: MasterFile, *, source: Source | Stream | TableLog, store: Store) -> None:
         self._settings = settings
         self._data = settings.data
         self._config = config = settings.master

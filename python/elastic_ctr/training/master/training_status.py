@@ -20,6 +20,7 @@ from elastic_ctr.runtime.status.master_status import (
     RecoveryStatus,
     StreamWindow,
     TablePartStatus,
+    TableStatus,
     TrainerStatus,
     TrainingStatus,
     VersionStatus,
@@ -92,6 +93,9 @@ def status_of_ledger(ledger: Ledger) -> TrainingStatus:
         offset=facts.offset,
         window=None if facts.stream is None else window_of(ledger),
         hold=None if facts.hold is None else _hold(facts.hold, names),
+        table=None
+        if facts.table is None
+        else TableStatus(commit=facts.table.commit, left_out=facts.table.left_out, notices=facts.table.notices),
         stream_gone=0 if facts.stream is None else facts.stream.gone,
         current=None if current is None else CurrentPass.model_validate(current),
         passes=tuple(

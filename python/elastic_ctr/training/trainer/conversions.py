@@ -26,7 +26,7 @@ def feature_document(settings: TrainingMember, statistics: Statistics | None) ->
 
 def format_of(data: Data) -> Format:
     """Return the format of files of rows."""
-    return Format(cast("Kind", data.format), data.columns, data.reader or "", data.template.root)
+    return Format(cast("Kind", data.format), data.columns, data.reader or "", data.partitions_below)
 
 
 def conversion_of(settings: TrainingMember, document: FeatureDocument | None) -> Conversion:

@@ -1,13 +1,15 @@
 """The files of a job, and how their outputs are named."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from elastic_ctr.config.data import Data, DataSource
-from elastic_ctr.jobs.scoring.listing import NothingToRead, complete_hours, given_files
+from elastic_ctr.jobs.scoring.listing import Listing, NothingToRead, complete_hours, given_files
 from elastic_ctr.store.backends import open_source
+from written_tables import KINDS, ids_in
 
 
 def data_of(tmp_path: Path, **more: object) -> Data:
@@ -40,6 +42,34 @@ def test_hours_are_those_that_are_complete(tmp_path: Path) -> None:
     assert chosen.waiting == ("20200401/01", "20200401/02")
     with pytest.raises(NothingToRead, match="has no hour with a donefile from 20200402/00 to 20200402/01"):
         complete_hours(source, data_of(tmp_path, start="20200402/00", end="20200402/01"), chosen=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_a_table_are_those_behind_a_commit_or_of_the_whole_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    table = KINDS[kind](tmp_path, monkeypatch)
+    first, second = table.append(1), table.append(2, 3)
+    table.compact()
+    table.append(4)
+
+    def listed(start: str, end: str | None) -> Listing:
+        of_rows = {"slots": None, "format": "parquet", "label": "click", "path": "/"}
+        data = data_of(tmp_path, **of_rows, source={"url": table.url}, start=start, end=end)
+        return complete_hours(open_source(data.source), data, chosen=False)
+
+    def ids(start: str, end: str | None) -> Counter[int]:
+        return ids_in(table.url, listed(start, end).files)
+
+    assert ids("earliest", first) == Counter([1])
+    assert ids("earliest", second) == ids("earliest", listed("earliest", second).hours[0]) == Counter([1, 2, 3])
+    assert ids("earliest", None) == Counter([1, 2, 3, 4])
+    assert ids(first, second) == Counter([2, 3])
+    assert ids(first, None) == Counter([2, 3, 4])
+    assert {each.partition("/")[0] for each in listed(first, second).names.values()} == {second}
+    for start, end in ((second, second), (second, first), ("latest", None)):
+        with pytest.raises(NothingToRead, match="has no rows behind"):
+            listed(start, end)
 
 
 def test_outputs_of_partitions_are_in_their_folders_below_the_name_of_the_split(tmp_path: Path) -> None:

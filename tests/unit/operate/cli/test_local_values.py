@@ -41,7 +41,7 @@ def test_a_topic_without_a_name_is_no_address(tmp_path: Path) -> None:
 def test_hours_need_a_first_one(tmp_path: Path) -> None:
     (tmp_path / "values.yaml").write_text(STREAM % "file:///logs")
 
-    with pytest.raises(ConfigRefused, match="start earliest is of streams, and file:///logs is none"):
+    with pytest.raises(ConfigRefused, match="start earliest is of streams and tables, and file:///logs is neither"):
         load_values([tmp_path / "values.yaml"], None)
 
 

@@ -98,3 +98,24 @@ def test_a_fingerprint_differs_once_a_file_of_the_folder_was_changed(source: Fil
     found = [first, other_time, other_size, source.listing("day/00").fingerprint, source.listing("none").fingerprint]
     assert len(set(found)) == 5
     assert source.listing("/day/00/").fingerprint == found[3]
+
+
+@pytest.mark.parametrize("form", ["file://{}", "file:{}", "{}"])
+def test_files_are_opened_by_their_whole_addresses_as_iceberg_names_them(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "a b?c#d=%20.parquet"
+    file.write_bytes(b"rows")
+    source = open_source(DataSource(url="iceberg://lake/db.clicks"))
+    path = form.format(file)
+
+    assert (source.size(path), source.exists(path), source.exists(f"{path}x")) == (4, True, False)
+    with source.open(path, 1) as raw:
+        assert raw.read() == b"ows"
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"), [("part.parquet", "is no address of a file"), ("ftp://h/x", "is not understood")]
+)
+def test_other_addresses_of_files_are_refused(path: str, reason: str) -> None:
+    with pytest.raises(StoreError, match=reason):
+        open_source(DataSource(url="iceberg://lake/db.clicks")).open(path)

@@ -272,7 +272,7 @@ class Trainer:
 
     def lease(self, *, prefetch: bool = False) -> control.LeaseReply:
         reply = self.world.coordinator.lease(
-            control.LeaseRequest(trainer_id=self.id, generation=self.generation, prefetch=prefetch)
+            control.LeaseRequest(trainer_id=self.id, generation=self.generation, prefetch=prefetch, reads_further=True)
         )
         if reply.verdict == control.LeaseReply.WORK:
             self.task, self.pushed = reply.task, False

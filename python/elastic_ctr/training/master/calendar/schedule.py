@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count, islice, pairwise
 from random import Random
+from zoneinfo import ZoneInfo
 
 from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
 from elastic_ctr.config.roles import MasterConfig
@@ -109,6 +110,11 @@ def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple
     deepest = max(map(len, offered), default=0)
     found = [(number, depth) for depth in range(deepest) for number, lines in enumerate(offered) if depth < len(lines)]
     return sorted(found[:wanted])
+
+
+def day_of(moment: float, data: Data) -> str:
+    """Return the day of Unix seconds in data.timeZone, YYYYMMDD."""
+    return datetime.fromtimestamp(moment, ZoneInfo(data.time_zone)).strftime("%Y%m%d")
 
 
 FilePart = tuple[str, int, int]

@@ -8,12 +8,12 @@ from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.sources.streams.interface import Kept, Places
 from elastic_ctr.store.versions.manifest import Arrival
-from elastic_ctr.training.master.calendar.schedule import Schedule
+from elastic_ctr.training.master.calendar.schedule import Schedule, day_of
+from elastic_ctr.training.master.calendar.table_schedule import TableSchedule
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.ledger.rows import Came, Pass, PassRow, StreamPlaces
 
@@ -220,7 +220,7 @@ class StreamSchedule(Schedule):
         at, facts = int(self._clock()), self._ledger.facts
         before = facts.stream or StreamPlaces(following={})
         # The first pass after midnight, by the machine's present clock, ends the day.
-        day, ends_day = day_after(before.day, self._day(at + facts.clock_moved))
+        day, ends_day = day_after(before.day, day_of(at + facts.clock_moved, self._data))
         self._ledger.passes.begin_micro_pass(one.ordinal, text_of(window.ranges), at, ends_day=ends_day)
         gone = window.gone + before.gone
         arrivals = before.arrivals + tuple(Came(one.ordinal, *each) for each in joined(came, _SPANS_OF_A_PASS))
@@ -256,9 +256,6 @@ class StreamSchedule(Schedule):
     def _named(self) -> set[str]:
         """Return the partitions of all passes in the ledger, which a recovery may read again."""
         return {name for each in self._ledger.passes.all() for name, _, _ in ranges_in(each.splits)}
-
-    def _day(self, moment: float) -> str:
-        return datetime.fromtimestamp(moment, ZoneInfo(self._data.time_zone)).strftime("%Y%m%d")
 
 
 def places_after(before: Places | StreamPlaces, window: Window, now: Places, named: Callable[[], set[str]]) -> Places:
@@ -307,5 +304,6 @@ def is_same_stream(one: str, other: str) -> bool:
 
 
 def schedule_of(ledger: Ledger, data: Data, clock: Callable[[], float]) -> Schedule:
-    """Return the schedule for hours or for a stream."""
-    return (StreamSchedule if data.is_stream else Schedule)(ledger, data, clock)
+    """Return the schedule for hours, for a stream or for a table."""
+    kind = StreamSchedule if data.is_stream else TableSchedule if data.is_table else Schedule
+    return kind(ledger, data, clock)

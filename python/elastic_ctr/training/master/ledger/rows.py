@@ -131,6 +131,25 @@ class StreamPlaces(_Checked):
     day: str = ""
 
 
+class TablePlace(_Checked):
+    """The place in a table's log behind which the next pass begins.
+
+    Attributes:
+        commit: the last commit that a pass has, or that has no new rows.
+        mark: shows later whether the table with this commit was made anew.
+        start: data.start when the place was set.
+        day: the newest day of the passes, YYYYMMDD.
+        notices: sentences on the last commits that were left out, and the number of all of them.
+    """
+
+    commit: str
+    mark: str
+    start: str
+    day: str = ""
+    notices: tuple[str, ...] = ()
+    left_out: int = 0
+
+
 class HoldRow(_Checked):
     """A publishing hold since pass `since`. `announced`: its file is in the store."""
 
@@ -156,6 +175,7 @@ class Facts(_Checked):
         table_rows: rows at each pserver after the last save or load; empty if not counted.
         started_from: the checkpoint of another model that this one began with, if any.
         stream: None for hours, and before the first poll of a stream.
+        table: None unless training reads a table, and before its first look.
         hold: the present publishing hold, if any.
         last_hold: the number of the last hold.
         compared_from: the first pass whose figures are compared: the first one after the last hold.
@@ -196,6 +216,7 @@ class Facts(_Checked):
     table_rows: tuple[int, ...] = ()
     started_from: StartedFrom | None = None
     stream: StreamPlaces | None = None
+    table: TablePlace | None = None
     compaction: CompactionRow | None = None
     table_saved_at: float = 0.0
     hold: HoldRow | None = None
@@ -228,7 +249,7 @@ class DriftRow(_Checked):
 class Pass:
     """Splits that are trained together. `id` is the last split, the newest data that the model then knows.
 
-    A micro-pass has offset ranges in place of splits, and a number in its id.
+    A micro-pass has offset ranges in place of splits, a pass of a table its commits; both have a number in their id.
     """
 
     ordinal: int

@@ -8,10 +8,18 @@ import logging
 from collections.abc import Callable, Sequence
 
 from elastic_ctr.sources.streams.interface import Places
-from elastic_ctr.training.master.calendar.schedule import FilePart
-from elastic_ctr.training.master.calendar.stream_schedule import Span, StreamSchedule, Window, following_after, pieces
+from elastic_ctr.training.master.calendar.schedule import FilePart, day_of
+from elastic_ctr.training.master.calendar.stream_schedule import (
+    Span,
+    StreamSchedule,
+    Window,
+    day_after,
+    following_after,
+    pieces,
+)
+from elastic_ctr.training.master.calendar.table_schedule import TableSchedule, TableWindow
 from elastic_ctr.training.master.decisions import DecisionContext, DecisionLock, Part
-from elastic_ctr.training.master.ledger.rows import DriftRow, Pass, PassRow, StreamPlaces
+from elastic_ctr.training.master.ledger.rows import DriftRow, Pass, PassRow, StreamPlaces, TablePlace
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +93,35 @@ class FoundData(Part):
         with self._lock.writing() as ledger, ledger:
             assert isinstance(self._schedule, StreamSchedule)
             self._schedule.drop(one, absent)
+
+    def files_of(self, one: PassRow) -> dict[str, int]:
+        """Return the files that a pass was begun with, and their bytes."""
+        with self._lock.reading() as ledger:
+            return ledger.passes.files(one.ordinal)
+
+    def table_moves(self, place: TablePlace) -> None:
+        """Set the place in the table's log."""
+        with self._lock.writing() as ledger:
+            ledger.set_facts(table=place)
+
+    def table_found(
+        self, one: PassRow, window: TableWindow, place: TablePlace, tasks: Sequence[Sequence[FilePart]]
+    ) -> None:
+        """Begin a pass with the files of these commits, and set the place behind them."""
+        with self._lock.writing() as ledger, ledger:
+            at = max(each.at for each in window.commits)
+            day, ends_day = day_after(place.day, day_of(at, self._settings.data))
+            ids = [each.id for each in window.commits]
+            ledger.passes.begin_micro_pass(one.ordinal, ids, at, ends_day=ends_day)
+            self.table_moves(place.model_copy(update={"day": day}))
+            self.hours_found(one, window.files, tasks)
+
+    def table_ends(self, one: PassRow) -> None:
+        """End training: no commit up to data.end has rows for the waiting pass."""
+        with self._lock.writing() as ledger, ledger:
+            assert isinstance(self._schedule, TableSchedule)
+            self._schedule.end(one)
+            self._advance()
 
     def collected_pass(self) -> tuple[PassRow, dict[str, tuple[str, bytes]], str] | None:
         """Return a pass with all parts collected, (task, head) of each part by name, and the digest of the pinned statistics, if any;

@@ -1,4 +1,4 @@
-"""Finds the data of the next pass: complete hours, or the next offsets of a stream."""
+"""Finds the data of the next pass: complete hours, the next offsets of a stream, or the next commits of a table."""
 
 import logging
 import math
@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.runtime.status.master_status import StreamPartition, StreamStatus, TopicStatus
 from elastic_ctr.sources.streams.interface import Kept, Places, Stream
+from elastic_ctr.sources.tables.table_log import TableLog
 from elastic_ctr.store.backends import StoreError, StoreUnavailable
 from elastic_ctr.store.backends.source import FileSource, Source
 from elastic_ctr.training.master.calendar.schedule import (
@@ -33,6 +34,7 @@ from elastic_ctr.training.master.calendar.stream_schedule import (
 )
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.ledger.rows import PassRow
+from elastic_ctr.training.master.work.table_finder import TableFinder
 
 log = logging.getLogger(__name__)
 
@@ -441,5 +443,9 @@ def _following(coordinator: Coordinator) -> dict[str, int]:
     return {} if places is None else places.following
 
 
-def finder_of(source: Source | Stream, settings: MasterFile) -> Finder:
-    return HourFinder(source, settings) if isinstance(source, Source) else WindowFinder(source, settings)
+def finder_of(source: Source | Stream | TableLog, settings: MasterFile) -> Finder:
+    if settings.data.is_table:
+        return TableFinder(cast("TableLog", source), settings)
+    return (
+        HourFinder(source, settings) if isinstance(source, Source) else WindowFinder(cast("Stream", source), settings)
+    )

@@ -1,0 +1,112 @@
+"""Tables that their own libraries write: docs/operations/tables.md as it is written, and a training over kills and compactions."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+
+from pipeline.running import Run, values_for
+from written_tables import KINDS
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "tables.md"
+COUNTRIES = {"de": 0.9, "a/b": 0.1, None: 0.5}
+ROWS = 600
+
+
+def append(folder: Path, seed: int) -> None:
+    """Rows whose clicks depend on the partition alone."""
+    dice = random.Random(seed)
+    rows = [
+        {"user": f"u{dice.randrange(50)}", "country": country, "click": int(dice.random() < rate)}
+        for country, rate in COUNTRIES.items()
+        for _ in range(ROWS)
+    ]
+    write_deltalake(folder, pa.Table.from_pylist(rows), mode="append", partition_by=["country"])
+
+
+@pytest.mark.timeout(300)
+def test_the_page_on_tables_is_true(tmp_path: Path) -> None:
+    [values] = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    [commands] = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    for version in range(3):
+        append(tmp_path / "clicks", version)
+    # Behind data.end.
+    DeltaTable(tmp_path / "clicks").delete("user = 'u1'")
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    # Only the ports and the number of processes are not as written.
+    one = {"replicas": 1}
+    given = values_for(tmp_path, [0], "20200401/00", "20200401/00", trainer=one, pserver=one)
+    rest = yaml.safe_dump({key: block for key, block in given.items() if key != "data"})
+    (tmp_path / "values.yaml").write_text(values + rest)
+
+    told = []
+    for command in commands.splitlines():
+        done = subprocess.run(
+            ["bash", "-c", command + " --json" * (" evaluate " in command)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        told.append(done.stdout)
+
+    rows = ROWS * len(COUNTRIES)
+    run, added, before = told
+    assert "table/00000001" in run
+    # By the users alone it would be 0.5.
+    assert json.loads(added)["total"]["auc"] > 0.7
+    assert json.loads(added)["total"]["rows"] == rows
+    assert json.loads(before)["total"]["rows"] == 2 * rows
+
+
+@pytest.mark.nightly  # test_tables of the master's unit tests has each kill, with trainers that count rows
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_row_of_a_table_is_trained_once_over_kills_of_the_master_and_compactions(
+    tmp_path: Path, start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    table = KINDS[kind](tmp_path, monkeypatch)
+    appended = 0
+
+    def write(rows: int) -> None:
+        nonlocal appended
+        table.append(*range(appended, appended + rows))
+        appended += rows
+
+    write(4_000)
+    values: dict[str, Any] = values_for(
+        tmp_path, None, "earliest", "", trainer={"replicas": 1}, pserver={"replicas": 1}
+    )
+    del values["data"]["end"]
+    values["data"] |= {"source": {"url": table.url}, "format": "parquet", "label": "click", "taskBytes": 4_000}
+    values["features"] = {"tag": {"type": "categorical"}, "id": {"type": "categorical"}}
+    run = start(values)
+    for _ in range(3):
+        write(3_000)
+        run.until(lambda: run.state() and not run.state().endswith(" waiting"), 120, "a pass is under way")
+        run.kill("ctr-master-0")
+        table.compact()
+        write(500)
+    run.until(lambda: run.status.ledger.trained >= appended, 240, "all rows are trained")
+    table.compact()
+    write(200)
+    run.until(
+        lambda: run.status.ledger.trained >= appended and run.state().endswith(" waiting"),
+        120,
+        "the last rows are done",
+    )
+
+    ledger = run.status.ledger
+    assert (ledger.records, ledger.trained, ledger.refused, ledger.repeated) == (appended, appended, 0, 0)
+    assert run.generation() == 1
