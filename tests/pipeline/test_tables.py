@@ -62,7 +62,7 @@ def test_the_page_on_tables_is_true(tmp_path: Path) -> None:
         told.append(done.stdout)
 
     rows = ROWS * len(COUNTRIES)
-    run, added, before = told
+    _, run, added, before = told
     assert "table/00000001" in run
     # By the users alone it would be 0.5.
     assert json.loads(added)["total"]["auc"] > 0.7

@@ -19,13 +19,14 @@ from elastic_ctr.formats.imports.proposal import Proposed, names_of_features, ya
 from elastic_ctr.formats.imports.record_files import JsonImport, ParquetImport
 from elastic_ctr.formats.imports.written_values import features_text
 from elastic_ctr.formats.readers.partitions import partition_values
-from elastic_ctr.jobs.scoring.listing import NothingToRead
+from elastic_ctr.jobs.scoring.listing import NothingToRead, complete_hours
 from elastic_ctr.operate.cli.analyze import AnalysisRefused, FirstRows, first_rows
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.given_values import SetFile, ValuesFile, read_values
 from elastic_ctr.store.backends import StoreError, open_source
 from elastic_ctr.store.backends.source import Source
 from elastic_ctr.training.master.calendar.split_files import SplitFiles, missing_folder, splits_there
+from elastic_ctr.training.trainer.conversions import format_of
 
 _STOPPED = 130
 
@@ -186,26 +187,31 @@ def _importer(data: Data, columns: Chosen) -> CsvImport | JsonImport | ParquetIm
 
 
 def _first_split(source: Source, data: Data) -> FirstSplit:
-    """Raises NothingToRead, StoreError."""
+    """Return the first complete split with files, or the rows of a table. Raises NothingToRead, StoreError."""
+    if data.is_table:
+        listing = complete_hours(source, data, chosen=False)
+        return _split_of(listing.hours[0], listing.files, data)
     if reason := missing_folder(source, data):
         raise NothingToRead(reason)
     looks = SplitFiles(source, data, at_once=True)
-    root = data.template.root
     for split in splits_there(source, data):
-        files = looks.look((split,)).files
-        if not files:
-            continue
-        of_path = partition_values(f"{data.folder_of(split)}/", root)
-        folders: dict[str, set[str]] = {}
-        for path in files:
-            for key, value in partition_values(path, root).items():
-                folders.setdefault(key, set()).add(value)
-        return FirstSplit(split, files, folders, tuple(of_path))
+        if files := looks.look((split,)).files:
+            return _split_of(split, files, data)
     complete = f"with a {data.donefile}" if data.settle_seconds is None else "once it has settled"
     raise NothingToRead(
         f"{source.url.rstrip('/')}/{data.template.root} has no complete folder with files from {data.start} on; a folder is complete "
         f"{complete}; are data.path and data.start right?"
     )
+
+
+def _split_of(name: str, files: dict[str, int], data: Data) -> FirstSplit:
+    root = format_of(data).root
+    folders: dict[str, set[str]] = {}
+    for path in files:
+        for key, value in partition_values(path, root).items():
+            folders.setdefault(key, set()).add(value)
+    of_path = () if data.is_table else tuple(partition_values(f"{data.folder_of(name)}/", root))
+    return FirstSplit(name, files, folders, of_path)
 
 
 def _read(source: Source, split: FirstSplit, importer: CsvImport | JsonImport | ParquetImport) -> Summary:
