@@ -2,6 +2,9 @@
 
 import json
 from collections.abc import Iterator
+from functools import reduce
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -274,21 +277,35 @@ def bounds() -> Iterator[tuple[str, Any]]:
             yield key, 5
 
 
+@pytest.fixture(scope="module")
+def refusals(render: Renderer) -> list[str]:
+    """Helm names each wrong key, so that the first wrong values of all keys are refused at once, then the second ones, …"""
+    found: list[dict[str, Any]] = []
+    for _, values in groupby(bounds(), key=itemgetter(0)):
+        for number, (key, value) in enumerate(values):
+            found += [{}] * (number == len(found))
+            found[number] = merged(found[number], nested(key, value))
+    return [render.refusal(**each) for each in found]
+
+
 @pytest.mark.parametrize(("key", "value"), list(bounds()), ids=str)
 def test_a_setting_that_the_program_would_refuse_is_refused_at_install(
-    render: Renderer, key: str, value: object
+    render: Renderer, refusals: list[str], key: str, value: object
 ) -> None:
     with pytest.raises(ValueError, match=key.rpartition(".")[2]):
         Values.model_validate(merged(SMALLEST, nested(key, value)))
 
-    assert f"at '/{key.replace('.', '/')}'" in render.refusal(**nested(key, value))
+    place = f"at '/{key.replace('.', '/')}'"
+    number = [each for other, each in bounds() if other == key].index(value)
+    # The wrong value of another key may hide it.
+    assert place in refusals[number] or place in render.refusal(**nested(key, value))
 
 
 def test_null_is_taken_where_it_is_the_default_or_the_chart_fills_it(render: Renderer) -> None:
     nullable = FILLED | {key for key, field in PROGRAM.items() if not field.is_required() and field.default is None}
 
-    for key in nullable - {"data.slots"}:  # which lines of clicks need
-        render(**nested(key, None))
+    # Lines of clicks need data.slots.
+    render(**reduce(merged, (nested(key, None) for key in nullable - {"data.slots"})))
     assert {"data.end", "model.sparseDim", "features", *FILLED} <= nullable
 
 

@@ -74,10 +74,14 @@ def test_no_mount_hides_one_that_is_there(render: Renderer, every: Rendered, com
 @pytest.mark.parametrize("component", BLOCKS)
 def test_a_volume_that_is_there_may_be_mounted_once_more(render: Renderer, every: Rendered, component: str) -> None:
     block = BLOCKS[component]
+    names = volumes(every, every.pod_of(component))
 
-    for name in volumes(every, every.pod_of(component)):
-        rendered = render(**and_also(block, "extraVolumeMounts", {"/more": {"name": name}}))
-        assert all("/more" in each.mounts for each in rendered.pod_of(component).containers)
+    rendered = render(**and_also(block, "extraVolumeMounts", {f"/more/{name}": {"name": name} for name in names}))
+
+    for each in rendered.pod_of(component).containers:
+        assert {path: mount["name"] for path, mount in each.mounts.items() if path.startswith("/more/")} == {
+            f"/more/{name}": name for name in names
+        }
 
 
 @pytest.mark.parametrize("component", ["master", "serving", "cube"])
