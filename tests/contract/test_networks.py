@@ -127,7 +127,11 @@ def test_values_and_parameters_learn_by_the_slopes_of_the_formula(computed: list
 CLICKED, IGNORED = 11, 12
 
 
-@pytest.mark.parametrize("network", ["lr", "fm", "wide-deep"])
+# tests/contract/test_networks.py has wide-deep in every run, and the slopes of each network above.
+SELDOM = [pytest.param(each, marks=pytest.mark.nightly) for each in ("lr", "fm")]
+
+
+@pytest.mark.parametrize("network", [*SELDOM, "wide-deep"])
 def test_the_parameter_servers_learn_what_a_network_is_shown(tmp_path: Path, network: str) -> None:
     model = Model.model_validate({"network": network, "embeddingDim": DIM, "partitions": 4})
     lines: list[Clicks] = [(1, 1, {"a": [CLICKED], "b": [5]}), (1, 0, {"a": [IGNORED], "b": [5]})]
