@@ -21,7 +21,12 @@ VALUES = {
     "b": np.array([7], np.float32),
     "c": np.array(8, np.float32),
 }
-FILE = write_parameters(VALUES)
+
+
+@pytest.fixture(scope="module")
+def file() -> bytes:
+    """Made when a test runs: Paddle is imported for it, and each worker of pytest collects all tests."""
+    return write_parameters(VALUES)
 
 
 def test_parameters_that_paddle_exports_are_read_and_written_byte_by_byte(tmp_path: Path) -> None:
@@ -37,17 +42,17 @@ def test_parameters_that_paddle_exports_are_read_and_written_byte_by_byte(tmp_pa
     assert write_parameters(values) == data
 
 
-@pytest.mark.parametrize("length", range(len(FILE)))
-def test_a_truncated_file_is_refused(length: int) -> None:
-    with pytest.raises(OtherParameters):
-        read_parameters(FILE[:length], SHAPES)
+def test_a_file_that_is_cut_at_any_place_is_refused(file: bytes) -> None:
+    for length in range(len(file)):
+        with pytest.raises(OtherParameters):
+            read_parameters(file[:length], SHAPES)
 
 
-def test_any_changed_byte_before_the_values_is_refused() -> None:
+def test_any_changed_byte_before_the_values_is_refused(file: bytes) -> None:
     values = b"".join(each.tobytes() for each in VALUES.values())
-    for place in range(len(FILE)):
+    for place in range(len(file)):
         for change in (1, 0x80, 0xFF):
-            changed = bytearray(FILE)
+            changed = bytearray(file)
             changed[place] ^= change
             try:
                 found = read_parameters(bytes(changed), SHAPES)
@@ -69,6 +74,6 @@ def test_any_changed_byte_before_the_values_is_refused() -> None:
     ],
     ids=["fewer", "more", "turned", "huge", "unknown"],
 )
-def test_parameters_of_another_program_are_refused(shapes: list[tuple[str, tuple[int, ...]]]) -> None:
+def test_parameters_of_another_program_are_refused(file: bytes, shapes: list[tuple[str, tuple[int, ...]]]) -> None:
     with pytest.raises(OtherParameters):
-        read_parameters(FILE, shapes)
+        read_parameters(file, shapes)
