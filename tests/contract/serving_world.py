@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -405,10 +406,21 @@ TOLERANCE = 1e-5
 FEATURES = [features_of(number) for number in range(60)]
 
 
+# An export takes 1.4 CPU seconds, most of them for the import of Paddle, and one worker of pytest runs several files that need both.
+_exported: dict[int, Exported] = {}
+
+
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Exported]:
+    """Of each module its own folders, to which tests add files."""
     folder = tmp_path_factory.mktemp("exports")
-    return {version: export(folder / str(version), version) for version in (FIRST, SECOND)}
+    found = {}
+    for version in (FIRST, SECOND):
+        if version not in _exported:
+            _exported[version] = export(tmp_path_factory.mktemp("exported"), version)
+        copy = shutil.copytree(_exported[version].folder, folder / str(version))
+        found[version] = _exported[version]._replace(folder=copy)
+    return found
 
 
 @pytest.fixture(scope="module")
