@@ -107,7 +107,7 @@ def s3proxy_absent() -> str:
 
 
 @contextmanager
-def s3proxy(folder: Path) -> Iterator[BucketServer]:
+def s3proxy(folder: Path, heap: str = "512m") -> Iterator[BucketServer]:
     """A running S3Proxy; skips the test where it is absent."""
     if s3proxy_absent():
         pytest.skip(s3proxy_absent())
@@ -121,7 +121,7 @@ def s3proxy(folder: Path) -> Iterator[BucketServer]:
     )
     command = [
         java,
-        "-Xmx512m",
+        f"-Xmx{heap}",
         "-XX:TieredStopAtLevel=1",
         f"-Dlogback.configurationFile={LOGBACK}",
         "-cp",
