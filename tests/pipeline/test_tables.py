@@ -70,7 +70,8 @@ def test_the_page_on_tables_is_true(tmp_path: Path) -> None:
     assert json.loads(before)["total"]["rows"] == 2 * rows
 
 
-@pytest.mark.nightly  # test_tables of the master's unit tests has each kill, with trainers that count rows
+# tests/unit/training/master/test_tables.py kills the master at each step, with trainers that count rows.
+@pytest.mark.nightly
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_row_of_a_table_is_trained_once_over_kills_of_the_master_and_compactions(

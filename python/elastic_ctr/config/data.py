@@ -65,15 +65,14 @@ _SLOTS_SCHEMA: JsonDict = {
     "uniqueItems": True,
 }
 _SPLIT_PATTERN = r"[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])/([01][0-9]|2[0-3])([0-5][0-9])?"
-_SPLIT_SCHEMA: JsonDict = {"pattern": f"^{_SPLIT_PATTERN}$"}
-_START_SCHEMA: JsonDict = {"pattern": f"^({_SPLIT_PATTERN}|{'|'.join(_STARTS)})$"}
 _COMMIT = r"[0-9]{1,19}"
+_END_SCHEMA: JsonDict = {"pattern": f"^({_SPLIT_PATTERN}|{_COMMIT})$"}
+_START_SCHEMA: JsonDict = {"pattern": f"^({_SPLIT_PATTERN}|{_COMMIT}|{'|'.join(_STARTS)})$"}
 _SPLITS_OR_COMMITS: JsonDict = {
     "if": {"properties": {"source": {"properties": {"url": {"pattern": r"^(delta\+|iceberg)"}}}}},
-    "then": {
-        "properties": {"start": {"pattern": f"^({_COMMIT}|{'|'.join(_STARTS)})$"}, "end": {"pattern": f"^{_COMMIT}$"}}
-    },
-    "else": {"properties": {"start": _START_SCHEMA, "end": _SPLIT_SCHEMA}},
+    # The patterns of both fields refuse what is neither, in one sentence.
+    "then": {"properties": {name: {"not": {"type": "string", "pattern": "/"}} for name in ("start", "end")}},
+    "else": {"properties": {name: {"not": {"type": "string", "pattern": f"^{_COMMIT}$"}} for name in ("start", "end")}},
 }
 # A new user's first mistakes, which Helm reports by itself: what clicks and rows cannot be without.
 _FORMAT_SCHEMA: JsonDict = {
@@ -161,10 +160,12 @@ class Data(Section):
     start: str = Field(
         description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM, whatever its folder is; included. Of a stream or table: `earliest`, all that it keeps, or `latest`, what "
         "comes from now on. A version or snapshot id of a table, in quotes, begins behind it.",
+        json_schema_extra=_START_SCHEMA,
     )
     end: str | None = Field(
         default=None,
         description="Last split, or version or snapshot id of a table, included. Absent: follow new ones as they come.",
+        json_schema_extra=_END_SCHEMA,
     )
     format: Literal["clicks", "csv", "tsv", "jsonl", "parquet", "reader"] = Field(
         default="clicks",

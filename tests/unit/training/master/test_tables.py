@@ -23,6 +23,8 @@ from written_tables import KINDS, WrittenDelta, WrittenTable, ids_in
 class TableWorld(Mortal):
     """Reads a real table; its masters are started again when they are killed."""
 
+    reads_further = True
+
     def __init__(self, folder: Path, table: WrittenTable, **data: Any) -> None:
         self.table = table
         self.error: StoreError | None = None

@@ -5,7 +5,7 @@ call as the real ones do and keep book of what was really pushed into the table.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -272,7 +272,12 @@ class Trainer:
 
     def lease(self, *, prefetch: bool = False) -> control.LeaseReply:
         reply = self.world.coordinator.lease(
-            control.LeaseRequest(trainer_id=self.id, generation=self.generation, prefetch=prefetch, reads_further=True)
+            control.LeaseRequest(
+                trainer_id=self.id,
+                generation=self.generation,
+                prefetch=prefetch,
+                reads_further=self.world.reads_further,
+            )
         )
         if reply.verdict == control.LeaseReply.WORK:
             self.task, self.pushed = reply.task, False
@@ -386,6 +391,9 @@ class World:
     logits: dict[int, float] = field(default_factory=dict)
     # Rows at each pserver before a save; empty where no server counts them.
     counted: Sequence[int] = ()
+
+    # Whether trainers take tasks of several files.
+    reads_further: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.now = 1_600_000_000.0
