@@ -21,6 +21,7 @@ from elastic_ctr.formats.imports.importers import Importer, ImportRefused, Summa
 from elastic_ctr.formats.imports.record_files import JsonImport, ParquetImport
 from elastic_ctr.formats.imports.sparse_files import SparseFormat, SparseImport
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
+from elastic_ctr.operate.cli.import_archive import fetched
 from elastic_ctr.operate.cli.next_step import command
 from elastic_ctr.operate.cli.shared_options import grouped
 from elastic_ctr.store.backends.temporary import appearing
@@ -255,6 +256,21 @@ def libfm(
 def libffm(files: Files, out: Out, writing: Writing, positive: Positive = None, binary: Binary = False) -> None:
     """Files of libFFM: `label field:index:value …`. Each field is a slot; values other than 0 and 1 are as of `import libfm`."""
     _import_sparse(files, SparseFormat(with_fields=True, binary=binary, positive=positive), out, writing)
+
+
+@app.command()
+def archive(
+    url: Annotated[
+        str, typer.Argument(help="http://, https:// or ftp:// address of a .tar, .tar.gz, .tar.bz2 or .tar.xz.")
+    ],
+    out: Annotated[Path, typer.Argument(help="The folder to make; it must be absent or empty.")],
+    sha256: Annotated[
+        str | None, typer.Option(metavar="HEX", help="The archive's digest; another one is refused.")
+    ] = None,
+) -> None:
+    """Unpack an archive on the web into OUT, whole or not at all: files for the other imports, or hours."""
+    with _refusals():
+        typer.echo(fetched(url, out, sha256))
 
 
 _MOST_HOURS = 24 * 366 * 10
