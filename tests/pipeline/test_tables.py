@@ -93,9 +93,14 @@ def test_each_row_of_a_table_is_trained_once_over_kills_of_the_master_and_compac
     values["data"] |= {"source": {"url": table.url}, "format": "parquet", "label": "click", "taskBytes": 4_000}
     values["features"] = {"tag": {"type": "categorical"}, "id": {"type": "categorical"}}
     run = start(values)
+
+    def works() -> bool:
+        up = "ctr-master-0" in run.session.supervisor.pids()
+        return up and run.state() != "" and not run.state().endswith(" waiting")
+
     for _ in range(3):
         write(3_000)
-        run.until(lambda: run.state() and not run.state().endswith(" waiting"), 120, "a pass is under way")
+        run.until(works, 120, "a master is up, and a pass under way")
         run.kill("ctr-master-0")
         table.compact()
         write(500)
