@@ -23,7 +23,7 @@ from contract import release_world
 from contract.bucket_world import s3proxy
 from contract.publishing_world import Publishing
 from contract.relay import Relay, relay
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.versions.published_files import published_versions
 from training.master import world as training_world
 

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from bench.method import FOLDER, Plan, Results, arguments, plan_of, server_cpu, show, summary
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.config.role_files import CubeBuilderFile
-from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.cube.builder.job import BuildOutcome, Task, fresh_scratch, plan_build, run_task
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter

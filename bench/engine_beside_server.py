@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.training_settings import TrainerConfig
 from elastic_ctr.runtime.child_process import dies_with_this_process
 from elastic_ctr.training.control.server_sockets import address_on_this_machine, link_sockets, socket_name
 

@@ -26,7 +26,7 @@ import numpy as np
 from bench.engine_beside_server import engine_beside_server, without_paddles_output
 from bench.page import with_table
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.training_settings import TrainerConfig
 from elastic_ctr.features.synthetic import PRESETS, Truth
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.slots import SlotList

@@ -18,7 +18,8 @@ from bench.page import with_table
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
-from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
+from elastic_ctr.config.store_settings import StoreConfig
+from elastic_ctr.config.training_settings import MasterConfig, TrainerConfig
 from elastic_ctr.store.backends import FileStore, open_source, open_store
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.generations.store_queries import StoreQueries

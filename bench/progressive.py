@@ -25,7 +25,7 @@ import numpy as np
 
 from bench.engine_beside_server import engine_beside_server, without_paddles_output
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.training_settings import TrainerConfig
 from elastic_ctr.formats.imports.importers import feasign_of
 from elastic_ctr.store.versions.manifest import Quality
 from elastic_ctr.training.master.passes.learning import batch_size, calibrating_shift, goes_on, log_odds

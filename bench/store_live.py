@@ -27,7 +27,7 @@ from contract.file_server_world import file_server_world
 from contract.relay import Fate, relay
 from contract.release_world import TOKEN
 from credentials import tokens
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store.backends import Store, open_store
 from elastic_ctr.store.versions import layout

@@ -34,7 +34,7 @@ from bench.method import ending
 from bench.stream import Producer, Stream, freshness, quantiles
 from bench.stream_log import ClickLog, click_log, possible_kind
 from bench.stream_prober import Prober
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.features.synthetic import DrawnLines, Preset, Truth
 from elastic_ctr.jobs.scoring.records import LineReader
 from elastic_ctr.jobs.scoring.scorer import Scorer

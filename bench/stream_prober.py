@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 import httpx
 
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import NotInStore, open_store
 from elastic_ctr.store.versions import layout
 

@@ -32,7 +32,7 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.training_settings import TrainerConfig
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.training.master.passes.learning import batch_size

@@ -29,7 +29,7 @@ from bench.rivals.plain_paddle import FEEDS
 from bench.training_pipeline import between, pipeline
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.networks import DEFAULT, NETWORKS
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.training_settings import TrainerConfig
 from elastic_ctr.features.synthetic import DrawnLines, Preset, Truth
 from elastic_ctr.formats.convert import Converter
 from elastic_ctr.formats.hours import HourTree, hour_name, parse_hour

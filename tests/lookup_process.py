@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from elastic_ctr.config.roles import CubePodConfig
+from elastic_ctr.config.cube_settings import CubePodConfig
 from elastic_ctr.cube.agent.lookup_parts import PartsRefused
 from elastic_ctr.cube.dictionary.table import Paths
 from elastic_ctr.cube.server.lookup_server import LookupServer

@@ -17,7 +17,8 @@ from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import TrainerFile
-from elastic_ctr.config.roles import StoreConfig, TrainerConfig
+from elastic_ctr.config.store_settings import StoreConfig
+from elastic_ctr.config.training_settings import TrainerConfig
 from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.training.control import control_pb2 as control

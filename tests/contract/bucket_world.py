@@ -18,7 +18,7 @@ from obstore.exceptions import GenericError
 from obstore.store import S3Store
 
 from elastic_ctr.config.buckets import BucketSettings
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from needs import needs, program
 from ports import free_port
 

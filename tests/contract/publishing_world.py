@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import CubeBuilderFile
-from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.cube.transfer.catalog import Catalog
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter

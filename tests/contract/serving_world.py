@@ -21,11 +21,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cube.running import PROCESS
+from elastic_ctr.config.cube_settings import CubePodConfig
 from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import ServingFile
-from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
+from elastic_ctr.config.serving_settings import ServingConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.builder.part import PartIdentity, build_full
 from elastic_ctr.cube.release import Holder, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.formats.cells import cells_of

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from contract.bucket_world import BucketServer, give_keys, rclone
 from contract.relay import Fate, Relay, relay
 from elastic_ctr.config.data import DataSource
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import AlreadyPublished, RetryPolicy, Store, StoreError, open_source, open_store
 
 # What a process sends for its first file: a list, two puts of a probe, its deletion, and the file.
@@ -24,7 +24,7 @@ _REQUESTS_OF_A_PUT = 5
 _SENDS = """
 import sys
 from pathlib import Path
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import open_store
 open_store(StoreConfig.model_validate_json(sys.argv[1])).put(Path(sys.argv[2]), "output/versions/7.json")
 """

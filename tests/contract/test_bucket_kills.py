@@ -12,7 +12,7 @@ import pytest
 from contract.bucket_world import BucketServer
 from contract.publishing_world import build, process_of, train, wrong_files
 from contract.relay import Fate, Relay, relay
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.transfer.catalog import Catalog
 from elastic_ctr.store.backends import RetryPolicy, Store, open_store
 from elastic_ctr.store.versions import layout

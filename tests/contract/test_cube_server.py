@@ -16,10 +16,11 @@ from cube.parts import as_keys, values_for, write_parts
 from cube.peers import Peer
 from cube.running import ServerProcess, gone, until, workers_that
 from cube.server.asking import KEYS, every_worker_answers, peers_of
+from elastic_ctr.config.cube_settings import CubePodConfig
 from elastic_ctr.config.load import dump
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import CubeServerFile
-from elastic_ctr.config.roles import CubePodConfig, StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.server.cube_server import run_cube_server
 from elastic_ctr.cube.server.lookup_server import LookupServer
 from elastic_ctr.cube.wire import Status

@@ -20,8 +20,8 @@ from bench.kafka_broker import Broker
 from contract.kafka_world import plain_broker, why_not
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import Features
+from elastic_ctr.config.intake_settings import IntakeConfig
 from elastic_ctr.config.role_files import IntakeFile
-from elastic_ctr.config.roles import IntakeConfig
 from elastic_ctr.sources.streams.interface import TopicBefore
 from elastic_ctr.sources.streams.open import open_stream
 from ports import free_port

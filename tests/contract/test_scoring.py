@@ -25,8 +25,9 @@ from contract.scoring_world import (
     write_values,
 )
 from contract.serving_world import FIRST, SECOND, Cube, Exported, Transfer, put_version, serving
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.config.role_files import CubeBuilderFile
-from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout

@@ -17,7 +17,8 @@ from contract.serving_world import FIRST, Exported
 from credentials import tokens
 from elastic_ctr.config.load import dump, read_yaml, settings
 from elastic_ctr.config.role_files import Auth, ScoringFile
-from elastic_ctr.config.roles import ScoringConfig, StoreConfig
+from elastic_ctr.config.scoring_settings import ScoringConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.jobs.scoring.order import Order
 from elastic_ctr.operate.cli.kubernetes_job import report_in

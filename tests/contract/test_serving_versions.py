@@ -31,7 +31,7 @@ from contract.serving_world import (
     put_version,
     serving,
 )
-from elastic_ctr.config.roles import Canary
+from elastic_ctr.config.serving_settings import Canary
 from elastic_ctr.runtime import process_pool
 from elastic_ctr.serving.batching.canary import CanaryRule
 from elastic_ctr.serving.batching.instances import instances_of

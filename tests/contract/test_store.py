@@ -20,14 +20,14 @@ from contract.file_server_world import TOKEN, FileServer
 from contract.hadoop_world import Hadoop
 from contract.kerberos_world import USER
 from credentials import tokens
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import AlreadyPublished, FileStore, NotInStore, Store, StoreError, open_store
 from elastic_ctr.store.versions import layout
 from store.versions.test_backup import Empty, Release, contents
 
 _DIES = """
 import importlib, os, sys
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import open_store
 from elastic_ctr.runtime.auth import Token, Tokens
 store = open_store(StoreConfig.model_validate_json(sys.argv[1]), tokens=Tokens([Token("test", sys.argv[2])]))
@@ -46,7 +46,7 @@ _DIES_SENDING = """
 import os, sys
 from pathlib import Path
 from contract.sending import Sending
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import open_store
 from elastic_ctr.runtime.auth import Token, Tokens
 store = open_store(StoreConfig.model_validate_json(sys.argv[1]), tokens=Tokens([Token("test", sys.argv[2])]))
@@ -56,7 +56,7 @@ store.put(Sending.of(Path(sys.argv[3]), 10_000_000, lambda: os.kill(os.getpid(),
 _FULL = """
 import resource, signal, sys
 from pathlib import Path
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import StoreError, open_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
@@ -403,7 +403,7 @@ def test_a_fetch_replaces_what_was_there_and_a_missing_file_does_not(world: Worl
 
 _FULL_FILE_STORE = """
 import resource, signal, sys
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import StoreError, open_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))

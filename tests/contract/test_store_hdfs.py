@@ -15,7 +15,7 @@ from contract.bad_line import Fault, bad_line
 from contract.hadoop_world import Hadoop
 from contract.sending import Sending
 from elastic_ctr.config.data import Data, DataSource
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.formats.blocks import lines_in_range, open_lines
 from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.readers.batches import Format, Wanted

@@ -11,7 +11,7 @@ from contract.bad_line import BadLine, Fault, bad_line
 from contract.file_server_world import TOKEN, FileServer, file_server_world
 from contract.sending import Sending
 from credentials import tokens
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import NotInStore, RetryPolicy, Store, StoreError, StoreUnavailable, open_store
 
 PATIENT = RetryPolicy(60)

@@ -18,7 +18,7 @@ import requests
 from contract.hadoop_world import Hadoop
 from contract.kerberos_world import REALM, USER, Kdc
 from elastic_ctr.config.data import DataSource
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import (
     AlreadyPublished,
     RetryPolicy,

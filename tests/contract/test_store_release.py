@@ -15,7 +15,7 @@ import yaml
 from contract.file_server_world import FileServer, file_server_world
 from contract.release_world import HOST, TOKEN, World, eventually, values_of, world
 from credentials import tokens
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import RetryPolicy, open_store
 from ports import free_port
 

@@ -11,7 +11,8 @@ import pytest
 from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model, digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
-from elastic_ctr.config.roles import StoreConfig, TrainerConfig
+from elastic_ctr.config.store_settings import StoreConfig
+from elastic_ctr.config.training_settings import TrainerConfig
 from elastic_ctr.training.trainer.supervisor import LEAVE_SIGNAL
 from elastic_ctr.training.trainer.watchdog import REJOIN
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.config.load import ConfigRefused, load
-from elastic_ctr.config.roles import CubeTransferConfig
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.placement import abandoned_versions, holders_by_version, next_to_build, versions_to_delete
 from elastic_ctr.cube.release import (

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from credentials import tokens
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.store.backends import AlreadyPublished, StoreError, open_store

@@ -8,7 +8,7 @@ import pytest
 
 from contract.hadoop_world import secure_hadoop_world
 from contract.kerberos_world import REALM
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import open_store
 from elastic_ctr.store.versions.published_files import published_versions
 from pipeline.running import Run, values_for

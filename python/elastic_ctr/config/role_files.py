@@ -7,25 +7,18 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from elastic_ctr.config.addresses import WebUrl
+from elastic_ctr.config.cube_settings import CubePodConfig, CubeTransferConfig
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_rules import check_late_clicks, input_of
 from elastic_ctr.config.features import Features
+from elastic_ctr.config.intake_settings import IntakeConfig
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.roles import (
-    CubePodConfig,
-    CubeTransferConfig,
-    IntakeConfig,
-    MasterConfig,
-    PserverConfig,
-    Restore,
-    ScoringConfig,
-    ServingConfig,
-    StoreConfig,
-    TrainerConfig,
-    check_window,
-)
+from elastic_ctr.config.scoring_settings import ScoringConfig
 from elastic_ctr.config.section import Count, Section
+from elastic_ctr.config.serving_settings import ServingConfig
 from elastic_ctr.config.statistics import StatisticsText
+from elastic_ctr.config.store_settings import Restore, StoreConfig, check_window
+from elastic_ctr.config.training_settings import MasterConfig, PserverConfig, TrainerConfig
 from elastic_ctr.runtime.auth import Right, TokenFile, Tokens
 
 

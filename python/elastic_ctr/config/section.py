@@ -1,4 +1,8 @@
-"""The base of all settings classes: frozen, camelCase outside, and closed to unknown keys."""
+"""The base of all settings classes: frozen, camelCase outside, and closed to unknown keys.
+
+`XSettings` has those that a values file may set, in `config:` of the role's block. `XConfig` has those of the role file, with folders and
+times that no operator needs to choose: `elastic-ctr local` and tests set them.
+"""
 
 import json
 from typing import Annotated, Literal

@@ -7,27 +7,20 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from elastic_ctr.config.addresses import OWN_INTAKE, WebUrl
+from elastic_ctr.config.cube_settings import CubeSettings, CubeTransferSettings
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_rules import check_features, check_has_keys, check_late_clicks
 from elastic_ctr.config.features import ALTERNATIVES, Features
+from elastic_ctr.config.intake_settings import IntakeSettings
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, refusal
 from elastic_ctr.config.own_network import OWN, OwnNetwork
-from elastic_ctr.config.roles import (
-    CubeSettings,
-    CubeTransferSettings,
-    IntakeSettings,
-    MasterSettings,
-    PserverSettings,
-    Restore,
-    ScoringSettings,
-    ServingSettings,
-    StoreConfig,
-    TrainerSettings,
-    check_window,
-)
+from elastic_ctr.config.scoring_settings import ScoringSettings
 from elastic_ctr.config.section import ALTERNATIVE, Count, Section
+from elastic_ctr.config.serving_settings import ServingSettings
 from elastic_ctr.config.statistics import StatisticsText, check_statistics
+from elastic_ctr.config.store_settings import Restore, StoreConfig, check_window
+from elastic_ctr.config.training_settings import MasterSettings, PserverSettings, TrainerSettings
 
 # Keys of the chart that the program does not read; a test of the chart compares them with its schema.
 _KUBERNETES = frozenset([

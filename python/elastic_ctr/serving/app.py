@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from elastic_ctr.config.role_files import ServingFile
-from elastic_ctr.config.roles import ServingWorkerConfig
+from elastic_ctr.config.serving_settings import ServingWorkerConfig
 from elastic_ctr.cube.release import ReaderReport
 from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.auth import Tokens

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.config.roles import ServingWorkerConfig
+from elastic_ctr.config.serving_settings import ServingWorkerConfig
 from elastic_ctr.runtime import process_pool
 from elastic_ctr.runtime.process_pool import ProcessPool
 from elastic_ctr.serving.worker_counters import Counters

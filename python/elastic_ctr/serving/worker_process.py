@@ -26,7 +26,7 @@ import orjson
 import uvloop
 
 import elastic_ctr
-from elastic_ctr.config.roles import ServingWorkerConfig
+from elastic_ctr.config.serving_settings import ServingWorkerConfig
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.formats.cells import cells_of

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from elastic_ctr.config.buckets import BucketSettings
 from elastic_ctr.config.data import Data, DataSource
-from elastic_ctr.config.roles import Restore, StoreConfig, check_window
+from elastic_ctr.config.store_settings import Restore, StoreConfig, check_window
 
 GOOD = ["s3://ads", "s3://ads/models", "gs://ads.example.org/a/b%20c", "az://logs/clicks/"]
 BAD = ["s3://", "s3:///models", "s3://key:secret@ads", "s3://ads?region=eu", "s3://ads/x#y", "az://a b/c"]

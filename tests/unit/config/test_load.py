@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.config.load import ConfigRefused, load, read_yaml
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 
 
 def file(folder: Path, text: str | bytes) -> Path:

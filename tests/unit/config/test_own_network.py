@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
+from elastic_ctr.config.cube_settings import CubePodConfig
 from elastic_ctr.config.load import ConfigRefused, dump, load, settings
 from elastic_ctr.config.model import Model, ModelInput, digest_of_model
 from elastic_ctr.config.own_network import MAX_SOURCE, OwnNetwork, read_source
 from elastic_ctr.config.role_files import CubeServerFile
-from elastic_ctr.config.roles import CubePodConfig, StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.cli.given_values import load_values
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from elastic_ctr.config.roles import CubePodConfig, ServingConfig, ServingWorkerConfig
+from elastic_ctr.config.cube_settings import CubePodConfig
+from elastic_ctr.config.serving_settings import ServingConfig, ServingWorkerConfig
 from elastic_ctr.cube.client.connection import CubeUnavailable
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind

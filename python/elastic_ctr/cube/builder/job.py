@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.cube.builder.part import MEMORY_BYTES, PartFile, PartIdentity, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, Keys, Values

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.config.roles import CubePodConfig
+from elastic_ctr.config.cube_settings import CubePodConfig
 from elastic_ctr.cube.agent.lookup_parts import LoadedParts, NothingServes, PartsRefused
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit, Paths, check_fit

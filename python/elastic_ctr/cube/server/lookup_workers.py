@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.config.roles import CubePodConfig
+from elastic_ctr.config.cube_settings import CubePodConfig
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Assignments

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from elastic_ctr.config.roles import CubeTransferConfig
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.cube.placement import (
     CandidateVerdict,
     Holders,

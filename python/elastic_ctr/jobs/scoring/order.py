@@ -8,7 +8,7 @@ from urllib.parse import quote
 from pydantic import Field
 
 from elastic_ctr.config.data import Data, DataSource
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.jobs.scoring.dumps import Dump
 from elastic_ctr.jobs.scoring.listing import Listing, complete_hours, given_files, with_span
 from elastic_ctr.jobs.scoring.run import Given, how_read

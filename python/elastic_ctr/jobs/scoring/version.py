@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.builder.job import BuildFailed, Plan, Task, plan_build, run_task
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.cube.dictionary.table import Paths

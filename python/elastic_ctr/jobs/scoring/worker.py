@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.jobs.scoring.dumps import dump_names

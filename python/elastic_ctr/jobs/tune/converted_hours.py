@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from elastic_ctr.config.role_files import TrainingMember
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, CrossLayers
-from elastic_ctr.config.roles import TrainerSettings
+from elastic_ctr.config.training_settings import TrainerSettings
 
 DEFAULT_NETWORKS = ("deepfm", "wide-deep", "lr", "fm", "dcn-v2", "final-mlp", "slot-dnn")
 # The keys that are searched, except those that `--keep` names or whose beginning it names.

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import TrainerSettings
+from elastic_ctr.config.training_settings import TrainerSettings
 from elastic_ctr.jobs.tune.space import Candidate, Space
 
 _NAME = "tune"

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.roles import TrainerSettings
 from elastic_ctr.config.section import Section
+from elastic_ctr.config.training_settings import TrainerSettings
 from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
 from elastic_ctr.runtime.child_process import end_child, log_lines, python_module, start_child
 from elastic_ctr.store.versions.manifest import Quality

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.load import parse_yaml, settings
-from elastic_ctr.config.roles import ServingConfig
 from elastic_ctr.config.section import Section
+from elastic_ctr.config.serving_settings import ServingConfig
 from elastic_ctr.formats.inputs import USUAL_WORDS, MissingWords
 from elastic_ctr.operate.cli.entrypoint import reason_of, refuse
 from elastic_ctr.operate.cli.kubectl import Kubectl, KubectlFailed, PortForward, ending_in_order

@@ -8,7 +8,9 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from elastic_ctr.config.roles import CubeTransferConfig, MasterConfig, ServingConfig
+from elastic_ctr.config.cube_settings import CubeTransferConfig
+from elastic_ctr.config.serving_settings import ServingConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.operate.local.run_folder import DEFAULT_FOLDER
 
 RELEASE = "ctr"

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from elastic_ctr.config.feature_rules import input_of
-from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.config.section import Section
+from elastic_ctr.config.serving_settings import MAX_ABS_DIFF
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.local import network_trial
 from elastic_ctr.operate.local.network_trial import SERVER

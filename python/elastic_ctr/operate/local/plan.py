@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from pydantic.alias_generators import to_camel
 
-from elastic_ctr.config import roles as role_settings
+from elastic_ctr.config.cube_settings import CubePodConfig, CubeTransferConfig
 from elastic_ctr.config.data import Data
+from elastic_ctr.config.intake_settings import IntakeConfig
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.role_files import (
     Auth,
@@ -25,6 +26,9 @@ from elastic_ctr.config.role_files import (
     TrainerFile,
 )
 from elastic_ctr.config.section import Section
+from elastic_ctr.config.serving_settings import ServingConfig
+from elastic_ctr.config.store_settings import StoreConfig
+from elastic_ctr.config.training_settings import MasterConfig, PserverConfig, TrainerConfig
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.operate.local.run_folder import TOKENS, RunInfo
 from elastic_ctr.runtime.auth import Right
@@ -32,7 +36,7 @@ from elastic_ctr.runtime.auth import Right
 HOST = "127.0.0.1"
 CUBE_PORTS = 2
 SERVING_PORTS = 4
-_FIRST_PORT = role_settings.CubeTransferConfig().port
+_FIRST_PORT = CubeTransferConfig().port
 _LAST_PORT = 65535
 S = TypeVar("S", bound=Section)
 
@@ -117,7 +121,7 @@ class RunPlaces:
         return given.url if "url" in given.model_fields_set else f"file://{self.folder}/store"
 
     @property
-    def store(self) -> role_settings.StoreConfig:
+    def store(self) -> StoreConfig:
         return self.values.store.config.moved(self.store_url)
 
     def auth(self, kind: type[RoleFile]) -> Auth:
@@ -194,7 +198,7 @@ def roles(places: RunPlaces) -> Iterator[Role]:
     yield from _of_cube(places)
     values = places.values
     if values.intake.enabled:
-        intake = _role(role_settings.IntakeConfig, values.intake.config, dir=places.state("intake"))
+        intake = _role(IntakeConfig, values.intake.config, dir=places.state("intake"))
         file: RoleFile = IntakeFile(
             host=HOST, auth=places.auth(IntakeFile), data=values.data, features=values.features, intake=intake
         )
@@ -202,17 +206,15 @@ def roles(places: RunPlaces) -> Iterator[Role]:
     of_cube = {"model": values.model, "cube": values.cube.config.of_pod, "transfer_address": places.transfer}
     for index in range(values.serving.replicas):
         name = f"serving-{index}"
-        serving = _role(
-            role_settings.ServingConfig, values.serving.config, SERVING_PORTS * index, scratch_dir=places.scratch(name)
-        )
+        serving = _role(ServingConfig, values.serving.config, SERVING_PORTS * index, scratch_dir=places.scratch(name))
         file = ServingFile(**places.common(ServingFile), **of_cube, serving=serving)
         yield Role(f"ctr-{name}", "serving", file, _well(serving.admin_port))
 
 
 def _of_training(places: RunPlaces) -> Iterator[Role]:
     values, pservers = places.values, places.values.pserver.replicas
-    master = _role(role_settings.MasterConfig, values.master.config, state_dir=places.state("master"))
-    of_workers = {"trainer": _role(role_settings.TrainerConfig, values.trainer.config), "pservers": pservers}
+    master = _role(MasterConfig, values.master.config, state_dir=places.state("master"))
+    of_workers = {"trainer": _role(TrainerConfig, values.trainer.config), "pservers": pservers}
     intake_address = places.intake if values.intake.enabled else None
     of_master = {
         "statistics": values.statistics,
@@ -225,14 +227,14 @@ def _of_training(places: RunPlaces) -> Iterator[Role]:
 
     for index in range(pservers):
         name = f"pserver-{index}"
-        pserver = _role(role_settings.PserverConfig, values.pserver.config, index, scratch_dir=places.scratch(name))
+        pserver = _role(PserverConfig, values.pserver.config, index, scratch_dir=places.scratch(name))
         of_pserver = {"pserver": pserver, "forwarded": False, "pservers": pservers}
         file = PserverFile(**places.training(PserverFile), **of_pserver, master_address=places.master)
         yield Role(f"ctr-{name}", "pserver", file, _well(pserver.admin_port), ends=True)
 
     for index in range(values.trainer.replicas):
         name = f"trainer-{index}"
-        trainer = _role(role_settings.TrainerConfig, values.trainer.config, index, scratch_dir=places.scratch(name))
+        trainer = _role(TrainerConfig, values.trainer.config, index, scratch_dir=places.scratch(name))
         of_trainer = {"trainer": trainer, "tracking": places.tracking}
         file = TrainerFile(**places.training(TrainerFile), **of_trainer, master_address=places.master)
         yield Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
@@ -242,7 +244,7 @@ def _of_cube(places: RunPlaces) -> Iterator[Role]:
     values = places.values
     shards, copies, canary = values.cube.config.shards, values.cube.replicas_per_shard, values.serving.config.canary
     transfer = _role(
-        role_settings.CubeTransferConfig,
+        CubeTransferConfig,
         values.cube_transfer.config,
         builder_port=values.cube_transfer.config.port + 1,
         state_dir=places.state("cube-transfer"),
@@ -259,7 +261,7 @@ def _of_cube(places: RunPlaces) -> Iterator[Role]:
         pod = f"ctr-cube-s{shard}-{replica}"
         # A short drain, because the only readers belong to this run and end with it.
         chosen = {"drain_idle_seconds": 0.5, "cache_dir": places.state(pod)}
-        cube = _role(role_settings.CubePodConfig, values.cube.config.of_pod, CUBE_PORTS * number, **chosen)
+        cube = _role(CubePodConfig, values.cube.config.of_pod, CUBE_PORTS * number, **chosen)
         common = places.common(CubeServerFile)
         file = CubeServerFile(**common, model=values.model, cube=cube, transfer_address=places.transfer)
         yield Role(pod, "cube-server", file, _well(cube.admin_port))

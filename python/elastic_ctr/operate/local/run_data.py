@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from elastic_ctr.config.data import Data, split_end, split_time
 from elastic_ctr.config.load import ConfigRefused, load
 from elastic_ctr.config.role_files import MasterFile
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.operate.local.run_folder import RunFolder
 from elastic_ctr.store.backends import StoreError, open_store
 from elastic_ctr.store.backends.source import FileSource

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from elastic_ctr.config import feature_document
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import MAX_ABS_DIFF
+from elastic_ctr.config.serving_settings import MAX_ABS_DIFF
 from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.formats.value_kind import kind_of

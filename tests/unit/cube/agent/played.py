@@ -12,9 +12,10 @@ from starlette.routing import Route
 
 from credentials import access, tokens
 from cube.parts import write_parts
+from elastic_ctr.config.cube_settings import CubePodConfig
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import CubeServerFile
-from elastic_ctr.config.roles import CubePodConfig, StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.agent.agent import CubeAgent
 from elastic_ctr.cube.agent.lookup_parts import LoadedParts, LookupParts, PartsRefused
 from elastic_ctr.cube.dictionary.format import Keys

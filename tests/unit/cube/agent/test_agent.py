@@ -16,7 +16,7 @@ from cube.agent.played import ADDRESS, MINE, OTHER, PARTITIONS, Played, pod, put
 from cube.parts import of_partition, values_for
 from cube.peers import Peer
 from cube.published import RemoteStore
-from elastic_ctr.config.roles import CubePodConfig
+from elastic_ctr.config.cube_settings import CubePodConfig
 from elastic_ctr.cube.agent.cache import Cache
 from elastic_ctr.cube.agent.lookup_parts import NothingServes
 from elastic_ctr.cube.release import Holder, Placement

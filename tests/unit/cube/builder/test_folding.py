@@ -9,8 +9,9 @@ import pytest
 
 from cube.builder.test_job import MANY, expected, looked_up
 from cube.published import keys_of, publish_version
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.config.role_files import CubeBuilderFile
-from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.agent.cache import Cache
 from elastic_ctr.cube.builder import folding, job
 from elastic_ctr.cube.builder.build_server import CubeBuilder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cube.published import DIM, PARTITIONS, Keys, keys_of, publish_version, values_of
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.builder import job
 from elastic_ctr.cube.builder.job import (
     BuildFailed,

@@ -9,7 +9,7 @@ import pytest
 from cube.builder.test_folding import until_folded
 from cube.builder.test_job import MANY, build
 from cube.published import keys_of, publish_version
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.builder import folding, job
 from elastic_ctr.cube.builder.job import BuildFailed, BuildOutcome, Plan, Step, Task, run_task
 from elastic_ctr.cube.builder.mending import damaged_files, mend

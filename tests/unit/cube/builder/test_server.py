@@ -10,8 +10,9 @@ import pytest
 
 from credentials import access, tokens
 from cube.published import PARTITIONS, publish_version
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.config.role_files import CubeBuilderFile
-from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.builder.build_server import CubeBuilder, builder_metrics, builder_routes
 from elastic_ctr.cube.builder.job import BuildFailed
 from elastic_ctr.cube.release import BuildProgress

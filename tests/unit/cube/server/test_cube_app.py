@@ -9,7 +9,7 @@ import numpy as np
 
 from credentials import access, tokens
 from cube.agent.played import ADDRESS, MINE, Played, pod, put_real_dictionary
-from elastic_ctr.config.roles import CubePodConfig
+from elastic_ctr.config.cube_settings import CubePodConfig
 from elastic_ctr.cube.server.cube_server import cube_app
 from elastic_ctr.cube.server.lookup_server import LookupServer
 from elastic_ctr.runtime.audit import CHANGES, AuditLog

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from elastic_ctr.config.roles import CubeTransferConfig
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.cube.release import Holder, Placement
 from elastic_ctr.cube.transfer.state import ReleaseState, View
 from elastic_ctr.store.versions.manifest import DictionaryManifest

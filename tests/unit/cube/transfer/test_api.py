@@ -15,8 +15,9 @@ import pytest
 
 from credentials import access, tokens
 from cube.published import DIM, PARTITIONS, keys_of, publish_version
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.config.role_files import CubeTransferFile
-from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.cube.transfer import controller
 from elastic_ctr.cube.transfer.catalog import Scan

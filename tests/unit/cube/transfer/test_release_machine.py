@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from cube.transfer.release_parts import dictionary, hold
-from elastic_ctr.config.roles import CubeTransferConfig
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.cube.placement import assigned_partitions, holders_by_version, shards_up, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.cube.transfer.state import (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cube.transfer.release_parts import ALL, RULES, dictionary, hold, live, view
-from elastic_ctr.config.roles import CubeTransferConfig
+from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.cube.transfer.state import (
     ReleaseState,

@@ -6,7 +6,7 @@ import pytest
 
 from credentials import tokens
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.jobs.scoring.order import Order
 from elastic_ctr.jobs.scoring.run import Given
 from elastic_ctr.jobs.scoring.scoring_job import OutputRefused

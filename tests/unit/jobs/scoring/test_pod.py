@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.config.role_files import ScoringFile
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.jobs.scoring import pod
 from elastic_ctr.jobs.scoring.order import Order
 from elastic_ctr.jobs.scoring.quality import ScoringReport, total

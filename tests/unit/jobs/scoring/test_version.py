@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.jobs.scoring.version import VersionUnusable, fetch_version, find_version
 from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout

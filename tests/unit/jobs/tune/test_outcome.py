@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import TrainerSettings
+from elastic_ctr.config.training_settings import TrainerSettings
 from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
 from elastic_ctr.jobs.tune.space import Candidate
 from elastic_ctr.operate.cli.given_values import load_values

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")
-from elastic_ctr.config.roles import TrainerSettings
+from elastic_ctr.config.training_settings import TrainerSettings
 from elastic_ctr.jobs.tune import pool as module
 from elastic_ctr.jobs.tune.pool import Step, TrialPool
 from elastic_ctr.jobs.tune.space import Candidate

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")
 from elastic_ctr.config.load import ConfigRefused
-from elastic_ctr.config.roles import TrainerSettings
+from elastic_ctr.config.training_settings import TrainerSettings
 from elastic_ctr.jobs.tune import search as module
 from elastic_ctr.jobs.tune.pool import Ended
 from elastic_ctr.jobs.tune.search import Search

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS
-from elastic_ctr.config.roles import TrainerSettings
+from elastic_ctr.config.training_settings import TrainerSettings
 from elastic_ctr.jobs.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, usable_networks
 from elastic_ctr.operate.cli.given_values import merged
 

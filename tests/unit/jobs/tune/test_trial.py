@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elastic_ctr.config.model import ModelInput
-from elastic_ctr.config.roles import TrainerSettings
+from elastic_ctr.config.training_settings import TrainerSettings
 from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
 from elastic_ctr.jobs.tune.trial import TrialFailed, TrialSpec, TrialTraining
 from elastic_ctr.training.control import control_pb2 as control

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.operate.local.run_data import RunData
 
 HIVE = "/logs/dt={time:%Y-%m-%d}/hr={time:%H}"

@@ -12,8 +12,8 @@ import httpx
 from credentials import access, tokens
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import Features
+from elastic_ctr.config.intake_settings import IntakeConfig
 from elastic_ctr.config.role_files import IntakeFile
-from elastic_ctr.config.roles import IntakeConfig
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import serving
 from elastic_ctr.sources.intake.intake_api import Intake, intake_app

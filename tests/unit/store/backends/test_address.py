@@ -6,7 +6,7 @@ import pytest
 
 from credentials import tokens
 from elastic_ctr.config.buckets import BucketSettings
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends.address import lies_in, tokens_for
 
 SECRET = tokens("secret")

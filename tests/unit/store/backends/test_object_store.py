@@ -12,7 +12,7 @@ import pytest
 
 from elastic_ctr.config.buckets import BucketSettings
 from elastic_ctr.config.data import DataSource
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import (
     AlreadyPublished,
     NotInStore,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from credentials import tokens
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import FileStore, Store, StoreError, open_store
 from elastic_ctr.store.backends.hdfs import WebHdfs
 from elastic_ctr.store.backends.webdav import WebDav

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from credentials import tokens
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import NotInStore, RetryPolicy, StoreError, StoreUnavailable, open_store
 from store.backends.answering import Answer, Asked, answering
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.store.backends import Store, open_store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.safeguards import Hold, is_gone, is_resumed, newest_hold, write_hold, write_resumption

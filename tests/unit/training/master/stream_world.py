@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.sources.streams.followed_folder import FollowedFolder
 from elastic_ctr.sources.streams.interface import Stream
 from elastic_ctr.training.control import control_pb2 as control

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.ledger.ledger import Ledger

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.store.versions.published_files import read_version
 from elastic_ctr.training.control import control_pb2 as control
 from training.master.world import RECORDS, Trainer, World, data_of, features_of, rows_data_of

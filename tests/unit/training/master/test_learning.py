@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.training_settings import TrainerConfig
 from elastic_ctr.training.master.passes.learning import batch_size, calibrating_shift, goes_on, log_odds
 from elastic_ctr.training.model.evaluation import BUCKETS, histogram_of_scores
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.store.backends import StoreUnavailable
 from elastic_ctr.store.backends.file import LocalFiles
 from elastic_ctr.store.backends.source import FileSource

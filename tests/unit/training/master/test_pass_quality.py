@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from elastic_ctr.config.roles import MasterConfig, QualityLoss
+from elastic_ctr.config.training_settings import MasterConfig, QualityLoss
 from elastic_ctr.operate.local.report import build
 from elastic_ctr.store.versions.manifest import Quality, VersionManifest
 from elastic_ctr.store.versions.published_files import published_versions, read_version

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from elastic_ctr.config.roles import LiveLoss, QualityLoss
+from elastic_ctr.config.training_settings import LiveLoss, QualityLoss
 from elastic_ctr.cube.transfer.state import REMEMBERED, ReleaseState, kept_for_holds
 from elastic_ctr.store.backends import StoreError
 from elastic_ctr.store.versions.published_files import published_versions

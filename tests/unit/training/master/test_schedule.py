@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.config.data import DataSource, split_end
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.training.master.calendar.schedule import (
     SavePlan,
     cut,

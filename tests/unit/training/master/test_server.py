@@ -17,7 +17,7 @@ from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Dense, Model, ModelInput, digest_of_model
 from elastic_ctr.config.role_files import MasterFile, TrackingServerSettings
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 from elastic_ctr.store.backends import FileStore, StoreError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.config.model import Model, StartFrom
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.features.statistics.document import NumberStatistics, Statistics
 from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.backends.source import FileSource

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.sources.tables.table_address import open_table
 from elastic_ctr.sources.tables.table_log import CommitsGone, TableRefused
 from elastic_ctr.store.backends import StoreError

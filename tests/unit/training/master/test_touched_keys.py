@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elastic_ctr.config.roles import LiveLoss
+from elastic_ctr.config.training_settings import LiveLoss
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.published_files import read_checkpoint, read_version
 from elastic_ctr.store.versions.safeguards import Refusal, write_refusal

@@ -13,7 +13,8 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
-from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
+from elastic_ctr.config.store_settings import StoreConfig
+from elastic_ctr.config.training_settings import MasterConfig, TrainerConfig
 from elastic_ctr.features.statistics.collector import Collector
 from elastic_ctr.formats.cells import cells_of
 from elastic_ctr.formats.inputs import InputColumns, TextInput

@@ -11,7 +11,8 @@ from certificates import Authority
 from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import Auth, PserverFile
-from elastic_ctr.config.roles import PserverConfig, StoreConfig
+from elastic_ctr.config.store_settings import StoreConfig
+from elastic_ctr.config.training_settings import PserverConfig
 from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import CheckpointManifest

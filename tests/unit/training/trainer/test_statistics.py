@@ -13,7 +13,8 @@ from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model, digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
-from elastic_ctr.config.roles import StoreConfig, TrainerConfig
+from elastic_ctr.config.store_settings import StoreConfig
+from elastic_ctr.config.training_settings import TrainerConfig
 from elastic_ctr.features.statistics.collector import merged
 from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout

@@ -10,7 +10,8 @@ from credentials import access
 from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
-from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
+from elastic_ctr.config.store_settings import StoreConfig
+from elastic_ctr.config.training_settings import MasterConfig, TrainerConfig
 from elastic_ctr.store.backends import FileStore
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control.channel import MasterClient

@@ -6,7 +6,8 @@ from typing import Any
 from elastic_ctr.config.data import Data, DataSource
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import TrainerFile
-from elastic_ctr.config.roles import StoreConfig, TrainerConfig
+from elastic_ctr.config.store_settings import StoreConfig
+from elastic_ctr.config.training_settings import TrainerConfig
 
 MODEL = Model()
 SLOTS = ("a",)

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.config.roles import LiveLoss, QualityLoss
+from elastic_ctr.config.training_settings import LiveLoss, QualityLoss
 from elastic_ctr.store.versions.manifest import Quality
 from elastic_ctr.training.master.generations.checkpoint_files import PublishRefused
 from elastic_ctr.training.master.ledger.figure_table import Compared, Expected, Window, together

@@ -12,7 +12,7 @@ from random import Random
 from zoneinfo import ZoneInfo
 
 from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.formats.blocks import COMPRESSED
 from elastic_ctr.store.backends.source import Source
 from elastic_ctr.training.master.ledger.ledger import Ledger

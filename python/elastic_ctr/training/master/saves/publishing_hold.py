@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.store.backends import Store
 from elastic_ctr.store.versions.safeguards import Hold, is_resumed, write_hold
 from elastic_ctr.training.master.calendar.quality_gate import LOOKED_AT, abrupt_loss, limits_of, loss_after_live
