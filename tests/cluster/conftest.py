@@ -22,7 +22,7 @@ NAMESPACE = "elastic-ctr-test"
 # The order in which files tell most soonest; what takes nodes away comes last: it moves what others measure by.
 # Those of the release with two of everything follow each other.
 ORDER = (
-    "smoke", "reshard", "gang", "hdfs", "rows", "streams", "scoring", "autoscaling", "policies", "refusals", "laptop", "releases", "upgrade", "chaos"
+    "smoke", "reshard", "gang", "hdfs", "rows", "streams", "scoring", "autoscaling", "policies", "refusals", "laptop", "releases", "backup", "upgrade", "chaos"
 )  # fmt: skip
 
 IMAGE_TAG = os.environ.get("ELASTIC_CTR_TAG", "dev")
