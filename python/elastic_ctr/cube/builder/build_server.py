@@ -26,6 +26,7 @@ from starlette.routing import Route
 from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.cube.builder.folding import Folding
 from elastic_ctr.cube.builder.job import (
+    PUTS_AT_ONCE,
     BuildFailed,
     BuildOutcome,
     Plan,
@@ -36,6 +37,7 @@ from elastic_ctr.cube.builder.job import (
     past_share,
     publish_dictionary,
     run_task,
+    run_tasks,
 )
 from elastic_ctr.cube.builder.mending import mend
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
@@ -182,18 +184,21 @@ class CubeBuilder:
             self._pool = ProcessPoolExecutor(self._settings.builder_jobs, spawn, die_with_parent, (os.getpid(),))
         # The workers share one memory bound.
         memory = MEMORY_BYTES // self._settings.builder_jobs
+        tasks = [
+            Task(self._config.store, plan, step, p, scratch, self._tokens, memory, parts[p] if parts else None)
+            for p in range(count)
+        ]
+        at_once = PUTS_AT_ONCE if step == "publish" else 1
         with children_without_interrupts():
             futures = [
-                self._pool.submit(
-                    run_task,
-                    Task(self._config.store, plan, step, p, scratch, self._tokens, memory, parts[p] if parts else None),
-                )
-                for p in range(count)
+                self._pool.submit(run_tasks, tasks[first : first + at_once]) for first in range(0, count, at_once)
             ]
         try:
             for future in as_completed(futures):
-                self._note_outcome(future.result())
-            return [entry for future in futures if (entry := future.result().entry) is not None]
+                for outcome in future.result():
+                    self._note_outcome(outcome)
+            outcomes = [outcome for future in futures for outcome in future.result()]
+            return [outcome.entry for outcome in outcomes if outcome.entry is not None]
         except BrokenProcessPool as broken:
             self._pool = None
             raise BuildFailed(

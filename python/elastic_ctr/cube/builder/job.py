@@ -17,7 +17,8 @@ becomes full parts, each value of them quantised once.
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -58,6 +59,8 @@ _LARGE_OVERLAY = 20_000
 _RECENT_SHARE = 0.25
 # Input bytes of a build that runs without worker processes: the start of one takes longer, up to two seconds on a busy machine.
 _SMALL_BYTES = 128 << 20
+# Parts that a worker process publishes at the same time: a put to a distant store waits longer than it computes.
+PUTS_AT_ONCE = 8
 
 
 class BuildFailed(Exception):
@@ -269,6 +272,12 @@ def run_task(task: Task) -> BuildOutcome:
     except OSError as failed:
         outcome.failed = f"partition {task.partition} cannot be built in {task.scratch}: {failed.strerror or failed}"
     return outcome
+
+
+def run_tasks(tasks: Sequence[Task]) -> list[BuildOutcome]:
+    """Run tasks in threads. They share no memory bound, so several tasks of one call are to publish only."""
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        return list(threads.map(run_task, tasks))
 
 
 def _done(task: Task, store: Store, seconds: dict[Stage, float]) -> FileEntry:

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from elastic_ctr.cube.builder.job import (
     publish_again,
     publish_dictionary,
     run_task,
+    run_tasks,
 )
 from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
@@ -325,6 +327,25 @@ def test_a_file_of_a_cut_off_build_is_kept_if_it_is_the_same_and_replaced_if_not
     (store.root / "a/part").write_bytes(b"wrong")
     publish_again(store, tmp_path / "part", entry)
     assert store.get_bytes("a/part") == b"right"
+
+
+def test_a_worker_puts_parts_at_the_same_time(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    scratch = fresh_scratch(tmp_path / "scratch", 10)
+    parts = entries_of(every("full", store, 10, scratch))[:2]
+    both, put = threading.Barrier(2, timeout=20), job.publish_again
+
+    def once_both_have_come(*given: Any) -> None:
+        both.wait()
+        put(*given)
+
+    monkeypatch.setattr(job, "publish_again", once_both_have_come)
+    task = Task(StoreConfig(url=store.url), plan_build(10, store), "publish", 0, scratch)
+    outcomes = run_tasks([task._replace(partition=number, part=part) for number, part in enumerate(parts)])
+    assert entries_of(outcomes) == parts
+    assert all(store.exists(part.path) for part in parts)
 
 
 def test_a_damaged_file_refuses_the_version_for_good(store: FileStore, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_killed_worker_process_fails_the_build_and_not_the_next(
     publish_version(store, tmp_path / "work", 10, MANY)
     builder = builder_of(store, tmp_path / "scratch")
     with monkeypatch.context() as patched:
-        patched.setattr("elastic_ctr.cube.builder.build_server.run_task", die)
+        patched.setattr("elastic_ctr.cube.builder.build_server.run_tasks", die)
         with pytest.raises(BuildFailed, match="was killed") as failed:
             builder.build(10)
 
