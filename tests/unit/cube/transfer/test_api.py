@@ -549,9 +549,9 @@ async def test_a_transfer_without_a_live_version_takes_over_the_release_of_a_bac
 
 async def test_the_release_of_a_backup_without_a_live_version_is_taken_over_once(tmp_path: Path) -> None:
     before = ReleaseDocument(generation=4, revision=900, placement=Placement(shards=1), refused={3: "bad"})
+    FileStore(tmp_path / "store").put_bytes(before.to_json(), layout.RESTORED)
 
     async with desk(tmp_path) as it:
-        it.store.put_bytes(before.to_json(), layout.RESTORED)
         taken = await it.until(refused={3: "bad"})
         while it.store.exists(layout.RESTORED):
             await asyncio.sleep(0.005)
