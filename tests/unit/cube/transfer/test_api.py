@@ -181,7 +181,9 @@ async def test_a_scan_that_fails_in_part_is_repeated_soon(
             failed += 1
             raise StoreError("it is away")
 
-        monkeypatch.setattr(place, name, fails_twice)
+        # A scan under way would share the refusal.
+        async with it.transfer._scanning:
+            monkeypatch.setattr(place, name, fails_twice)
         await it.reader(refused={100: "scores differ"})
 
         while 100 not in read_refusals(it.store):
