@@ -61,7 +61,7 @@ class Chosen:
         return cls(None if fields is None else _names(fields), _names(without))
 
     def in_files(self, split: FirstSplit) -> "Chosen":
-        """Without the columns in the names of folders, which files lack."""
+        """Without the columns in the names of folders, which files lack. `fields` may be empty then."""
         fields = self.fields and tuple(each for each in self.fields if each not in split.folders)
         return Chosen(fields, tuple(each for each in self.without if each not in split.folders))
 
@@ -130,10 +130,14 @@ def _found(data: Data, given: Mapping[str, object], name: str, columns: Chosen) 
     """Raises AnalysisRefused, ConfigRefused, ImportRefused, NothingToRead, StoreError, OSError."""
     source = open_source(data.source)
     split = _first_split(source, data)
-    importer = _importer(data, columns.in_files(split))
+    chosen = columns.in_files(split)
+    importer = _importer(data, chosen)
     summary = _read(source, split, importer)
-    proposed = [*importer.proposal.columns(), *_of_folders(split, columns, importer.proposal.samples)]
-    features = importer.proposal.features() | {each.feature: each.settings for each in proposed if each.feature}
+    of_folders = list(_of_folders(split, columns, importer.proposal.samples))
+    features, proposed, notes = {each.feature: each.settings for each in of_folders}, of_folders, []
+    if chosen.fields != ():
+        features = importer.proposal.features() | features
+        proposed, notes = [*importer.proposal.columns(), *of_folders], importer.proposal.notes()
     if not features:
         raise ImportRefused("no column is left to learn from; --fields names those that become features")
     text = features_text(features, summary.rows)
@@ -141,7 +145,6 @@ def _found(data: Data, given: Mapping[str, object], name: str, columns: Chosen) 
     checked = first_rows(settings(Values, {**given, **yaml.safe_load(text)}, name), split.files)
     if not checked.records:
         raise AnalysisRefused(f"training would read no row of {checked.path}: {checked.why}")
-    notes = importer.proposal.notes()
     notes += [
         f"the column {each!r} is of data.path, and left out: each request would need it." for each in split.of_path
     ]
@@ -173,7 +176,7 @@ def _importer(data: Data, columns: Chosen) -> CsvImport | JsonImport | ParquetIm
             label=label,
             show=show,
             click=click,
-            fields=columns.fields,
+            fields=columns.fields or None,
             without=columns.without,
             delimiter="\t" if tabs else ",",
             quote=None if tabs else '"',
@@ -182,7 +185,7 @@ def _importer(data: Data, columns: Chosen) -> CsvImport | JsonImport | ParquetIm
         )
         return CsvImport(form)
     kind = JsonImport if data.format == "jsonl" else ParquetImport
-    rows = RecordFormat(label=label, show=show, click=click, fields=columns.fields, without=columns.without)
+    rows = RecordFormat(label=label, show=show, click=click, fields=columns.fields or None, without=columns.without)
     return kind(rows, whole_vectors=True)
 
 

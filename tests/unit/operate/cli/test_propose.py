@@ -122,6 +122,7 @@ def test_chosen_columns_may_be_of_files_and_of_folders(tmp_path: Path) -> None:
         "country",
     ]
     assert list(json.loads(call(file, "--json", "--except", "age,country").stdout)["features"]) == ["user"]
+    assert list(json.loads(call(file, "--json", "--fields", "country").stdout)["features"]) == ["country"]
     done = call(file, "--fields", "usr")
     assert done.exit_code == 1
     assert "has no column 'usr'" in done.stderr
