@@ -96,3 +96,16 @@ def test_a_folder_with_files_and_an_absent_server_are_refused(tmp_path: Path, se
         fetched(f"{url}.other", tmp_path / "new")
     with pytest.raises(ImportRefused, match=r"cannot be unpacked .*refused"):
         fetched("http://127.0.0.1:9/a.tar", tmp_path / "new")
+    with pytest.raises(ImportRefused, match=r"cannot be unpacked .*nonnumeric port"):
+        fetched("http://127.0.0.1:web/a.tar", tmp_path / "new")
+
+
+def test_a_python_that_would_follow_an_archive_out_of_its_folder_is_refused(
+    tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(tarfile, "data_filter")
+
+    with pytest.raises(ImportRefused, match=r"3\.11\.4"):
+        fetched(served(tar_of({"a": b"1"})), tmp_path / "out")
+
+    assert not (tmp_path / "out").exists()
