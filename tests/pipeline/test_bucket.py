@@ -1,9 +1,6 @@
 """Hours of clicks in a bucket, and the versions in another prefix of it: from there to a prediction."""
 
-import os
-import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import yaml
 from contract.bucket_world import KEY, SECRET, s3proxy
 from elastic_ctr.store.backends import open_store
 from elastic_ctr.store.versions.published_files import published_versions, read_version
+from pipeline.page_commands import blocks, run_all, write_values
 from pipeline.running import Run, values_for
 from pipeline.test_data_layout import write
 from pipeline.test_whole_run import COMMAND, synthetic
@@ -63,33 +61,20 @@ def test_hours_in_a_bucket_become_versions_in_the_bucket_that_answer(tmp_path: P
 @pytest.mark.timeout(300)
 def test_the_page_of_buckets_leads_from_a_partitioned_table_to_a_prediction(tmp_path: Path) -> None:
     section = PAGE.read_text().partition("## From a table")[2].partition("\n## ")[0]
-    [values] = re.findall(r"^```yaml\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    [commands] = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    [values] = blocks(section, "yaml")
+    [commands] = blocks(section, "sh")
     write(tmp_path / "clicks")
-    (tmp_path / ".venv").symlink_to(sys.prefix)
     access = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     with s3proxy(tmp_path / "s3proxy") as server:
         raw = server.raw(server.bucket("ads"))
         for file in (tmp_path / "clicks").rglob("*.parquet"):
             raw.put(str(file.relative_to(tmp_path)), file.read_bytes(), use_multipart=False)
-        # Only the ports, the number of processes and the seconds until files have settled are not as written.
-        one = {"replicas": 1}
-        given = values_for(tmp_path, [0], "20200401/00", "20200401/00", trainer=one, pserver=one)
-        rest = yaml.safe_dump({key: block for key, block in given.items() if key != "data"})
-        written = values.replace("http://127.0.0.1:9000", server.endpoint).replace(
-            "settleSeconds: 300", "settleSeconds: 1"
-        )
-        (tmp_path / "values.yaml").write_text(written + rest)
+        # The seconds until files have settled are not as written either.
+        here = values.replace("http://127.0.0.1:9000", server.endpoint)
+        write_values(tmp_path, here.replace("settleSeconds: 300", "settleSeconds: 1"))
         *begin, down = commands.splitlines()
         # Nine of ten rows of de were clicked, and one of ten of a/b.
         other = begin[-2].replace('"de"', '"a/b"'), begin[-1]
-        told = []
-        for command in [*begin, *other, down]:
-            done = subprocess.run(
-                ["bash", "-c", command],
-                cwd=tmp_path, env=os.environ | access, capture_output=True, text=True, check=False, timeout=200,
-            )  # fmt: skip
-            assert done.returncode == 0, (command, done.stdout, done.stderr)
-            told.append(done.stdout)
+        done = run_all(tmp_path, [*begin, *other, down], **access)
     assert list(yaml.safe_load((tmp_path / "values.yaml").read_text())["features"]) == ["user", "country"]
-    assert 0 < float(told[5]) < float(told[3]) < 1
+    assert 0 < float(done[5].stdout) < float(done[3].stdout) < 1

@@ -3,17 +3,13 @@
 import json
 import os
 import random
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import yaml
 from pyarrow import parquet
 
-from pipeline.running import values_for
+from pipeline.page_commands import blocks, run_all, write_values
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "data-layout.md"
 COUNTRIES = {"de": 0.9, "a%2Fb": 0.1, "__HIVE_DEFAULT_PARTITION__": 0.5}
@@ -35,37 +31,23 @@ def write(folder: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_partitioned_table_without_donefiles_is_read_where_it_is(tmp_path: Path) -> None:
-    [values] = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    [commands] = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    [values] = blocks(PAGE.read_text(), "yaml")
+    [commands] = blocks(PAGE.read_text(), "sh")
     write(tmp_path / "clicks")
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    # Only the ports and the number of processes are not as written.
-    one = {"replicas": 1}
-    given = values_for(tmp_path, [0], "20200401/00", "20200401/00", trainer=one, pserver=one)
-    rest = yaml.safe_dump({key: block for key, block in given.items() if key != "data"})
-    (tmp_path / "values.yaml").write_text(values + rest)
+    write_values(tmp_path, values)
 
-    told = {}
-    for command in commands.splitlines():
-        words = command.split()
-        done = subprocess.run(
-            ["bash", "-c", command + " --json" * (words[1] == "evaluate")],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
-        told[words[1]] = done.stdout + done.stderr * (words[1] != "evaluate")
+    written = [f"{each} --json" if " evaluate " in each else each for each in commands.splitlines()]
+    done = run_all(tmp_path, written)
+    told = {each.args[2].split()[1]: each for each in done}
+    analyzed = told["analyze"].stdout + told["analyze"].stderr
 
     rows = HOURS * ROWS * len(COUNTRIES)
-    assert f"{rows:,} rows of {HOURS} hours, 20200401/00 to 20200401/01" in told["analyze"]
+    assert f"{rows:,} rows of {HOURS} hours, 20200401/00 to 20200401/01" in analyzed
     # The numbers of rows without a country, and the value of a folder as it was before it was escaped.
-    assert "33.3%" in told["analyze"]
-    assert "a/b" in told["analyze"]
-    assert "20200401/01" in told["local"]
+    assert "33.3%" in analyzed
+    assert "a/b" in analyzed
+    assert "20200401/01" in told["local"].stdout + told["local"].stderr
     # By the users alone it would be 0.5.
-    total = json.loads(told["evaluate"])["total"]
+    total = json.loads(told["evaluate"].stdout)["total"]
     assert total["rows"] == rows / HOURS
     assert total["auc"] > 0.7

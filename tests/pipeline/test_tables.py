@@ -2,18 +2,15 @@
 
 import json
 import random
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 from deltalake import DeltaTable, write_deltalake
 
+from pipeline.page_commands import blocks, run_all, write_values
 from pipeline.running import Run, values_for
 from written_tables import KINDS
 
@@ -35,34 +32,18 @@ def append(folder: Path, seed: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_the_page_on_tables_is_true(tmp_path: Path) -> None:
-    [values] = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    [commands] = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    [values] = blocks(PAGE.read_text(), "yaml")
+    [commands] = blocks(PAGE.read_text(), "sh")
     for version in range(3):
         append(tmp_path / "clicks", version)
     # Behind data.end.
     DeltaTable(tmp_path / "clicks").delete("user = 'u1'")
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    # Only the ports and the number of processes are not as written.
-    one = {"replicas": 1}
-    given = values_for(tmp_path, [0], "20200401/00", "20200401/00", trainer=one, pserver=one)
-    rest = yaml.safe_dump({key: block for key, block in given.items() if key != "data"})
-    (tmp_path / "values.yaml").write_text(values + rest)
+    write_values(tmp_path, values)
 
-    told = []
-    for command in commands.splitlines():
-        done = subprocess.run(
-            ["bash", "-c", command + " --json" * (" evaluate " in command)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
-        told.append(done.stdout)
+    written = [f"{each} --json" if " evaluate " in each else each for each in commands.splitlines()]
+    _, run, added, before = (each.stdout for each in run_all(tmp_path, written))
 
     rows = ROWS * len(COUNTRIES)
-    _, run, added, before = told
     assert "table/00000001" in run
     # By the users alone it would be 0.5.
     assert json.loads(added)["total"]["auc"] > 0.7

@@ -1,7 +1,6 @@
 """docs/tutorial.md from its first command to its last, and docs/recipes/ with the same clicks."""
 
 import json
-import re
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.page_commands import blocks, run_all
 from pipeline.running import values_for
 
 # test_readme.py leads from a CSV file to predictions, and test_stream_releases.py follows a folder, in `make test`.
@@ -19,20 +19,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text()
 
 
-def blocks(text: str, kind: str) -> list[str]:
-    return [
-        re.sub(r"^ {3}", "", each, flags=re.MULTILINE) if each.startswith("   ") else each
-        for each in re.findall(rf"^ *```{kind}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
-    ]
-
-
 def run(folder: Path, block: str) -> list[subprocess.CompletedProcess[str]]:
-    done = [
-        subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, check=False, timeout=400)
-        for line in block.splitlines()
-    ]
-    assert [(each.args[2], each.stderr) for each in done if each.returncode] == []
-    return done
+    return run_all(folder, block.splitlines())
 
 
 def with_ports(folder: Path, name: str) -> int:

@@ -12,6 +12,8 @@ from elastic_ctr.store.backends.source import AddressedFiles, FileSource, Source
 from elastic_ctr.store.backends.store import Store
 
 C = TypeVar("C", bound=Credentials)
+# Before the address of a Delta table's folder.
+_DELTA = "delta+"
 _PORTS = {"http": 80, "https": 443}
 _BUCKETS = frozenset({"s3", "gs", "az"})
 _HDFS = frozenset({"hdfs", "webhdfs", "swebhdfs"})
@@ -48,7 +50,7 @@ def tokens_for(place: Location, store: Location, tokens: C | None) -> C | None:
 
 
 def _split(place: Location) -> tuple[tuple[str | None, ...], PurePosixPath]:
-    parts = urlsplit(place.url.removeprefix("delta+"))
+    parts = urlsplit(place.url.removeprefix(_DELTA))
     path = unquote(parts.path)
     if parts.scheme == "file":
         return ("file",), PurePosixPath(Path(path).resolve())
@@ -88,7 +90,7 @@ def open_source(at: Location, retry: RetryPolicy | None = None) -> Source:
 
     Raises StoreError for an address of another form.
     """
-    parts = urlsplit(at.url.removeprefix("delta+"))
+    parts = urlsplit(at.url.removeprefix(_DELTA))
     if parts.scheme in {"iceberg", "iceberg+rest"}:
         return AddressedFiles(at.url, lambda url: open_source(at.moved(url), retry))
     if parts.scheme in {"kafka", "intake"} or parts.query == "follow":
@@ -97,7 +99,7 @@ def open_source(at: Location, retry: RetryPolicy | None = None) -> Source:
         )
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/") and not parts.query:
         return FileSource(Path(unquote(parts.path)))
-    if (backend := _hdfs_or_bucket(at.moved(at.url.removeprefix("delta+")), "data.source")) is not None:
+    if (backend := _hdfs_or_bucket(at.moved(at.url.removeprefix(_DELTA)), "data.source")) is not None:
         return Source(backend, retry)
     raise StoreError(
         f"data.source.url {at.url!r} is not understood; give file:///a/folder, hdfs://namenode:9000/a/folder or s3://bucket/a/folder"

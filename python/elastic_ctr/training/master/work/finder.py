@@ -34,7 +34,6 @@ from elastic_ctr.training.master.calendar.stream_schedule import (
 )
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.ledger.rows import PassRow
-from elastic_ctr.training.master.work.table_finder import TableFinder
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,10 @@ _LATE_PASSES = 24
 
 
 class Finder(Protocol):
-    """`waits_for` is the data that the next pass waits for, for operators; "" if it waits for none."""
+    """`waits_for` is the data that the next pass waits for, for operators; "" if it waits for none.
+
+    The defaults are of a source that has no such thing.
+    """
 
     waits_for: str
 
@@ -65,24 +67,29 @@ class Finder(Protocol):
     def look_on(self, coordinator: Coordinator) -> None:
         """Poll the source while no pass waits for data. Raises nothing."""
 
-    def is_changed(self, stopped: PassRow) -> bool:
+    def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of subclasses)
         """True if the files of a stopped pass were changed. Raises StoreError."""
+        return False
 
     def lag(self) -> int:
-        """Return the number of offsets that no pass has yet; 0 for hours."""
+        """Return the number of offsets that no pass has yet."""
+        return 0
 
     def away(self) -> list[str]:
         """Return the partitions that cannot be read now although others can."""
+        return []
 
     def status(self) -> StreamStatus | None:
-        """Return the status of the stream; None for hours."""
+        """Return the status of the stream."""
+        return None
 
     @property
     def late(self) -> int:
-        """The number of files that came after their pass was listed; 0 for a stream."""
+        """The number of files that came after their pass was listed."""
+        return 0
 
 
-class HourFinder:
+class HourFinder(Finder):
     """Looks for complete splits of the next pass, also while the pass before it is under way, so that it begins right after the save."""
 
     def __init__(
@@ -175,15 +182,6 @@ class HourFinder:
             self._ahead.result()
         return self._changed.look(stopped)
 
-    def lag(self) -> int:
-        return 0
-
-    def away(self) -> list[str]:
-        return []
-
-    def status(self) -> StreamStatus | None:
-        return None
-
     @property
     def late(self) -> int:
         return self._late.count
@@ -254,7 +252,7 @@ class LateFiles:
             )
 
 
-class WindowFinder:
+class WindowFinder(Finder):
     """Polls for new records of a stream, and begins a pass when the window is over or full."""
 
     def __init__(
@@ -399,10 +397,6 @@ class WindowFinder:
             else:
                 self._untold = ""
 
-    def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of the protocol)
-        """Return False, because records of a stream never change."""
-        return False
-
     def lag(self) -> int:
         return lag_of(self._kept, self._following)
 
@@ -412,10 +406,6 @@ class WindowFinder:
     def _readable(self) -> int:
         """Return the lag of readable partitions. Records of the others count as arriving when their partition is available again."""
         return lag_of({name: each for name, each in self._kept.items() if not each.away}, self._following)
-
-    @property
-    def late(self) -> int:
-        return 0
 
     def status(self) -> StreamStatus | None:
         before = self._stream.topic_before
@@ -445,6 +435,8 @@ def _following(coordinator: Coordinator) -> dict[str, int]:
 
 def finder_of(source: Source | Stream | TableLog, settings: MasterFile) -> Finder:
     if settings.data.is_table:
+        from elastic_ctr.training.master.work.table_finder import TableFinder
+
         return TableFinder(cast("TableLog", source), settings)
     return (
         HourFinder(source, settings) if isinstance(source, Source) else WindowFinder(cast("Stream", source), settings)

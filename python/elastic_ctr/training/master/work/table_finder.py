@@ -6,23 +6,21 @@ import time
 from collections.abc import Callable
 
 from elastic_ctr.config.role_files import MasterFile
-from elastic_ctr.runtime.status.master_status import StreamStatus
 from elastic_ctr.sources.tables.table_log import TableLog, TableRefused
 from elastic_ctr.store.backends import StoreError
 from elastic_ctr.training.master.calendar.schedule import order_of_tasks, ranges, tasks_of
 from elastic_ctr.training.master.calendar.table_schedule import TableWindow, table_window
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.ledger.rows import PassRow, TablePlace
+from elastic_ctr.training.master.work.finder import Finder
 
 log = logging.getLogger(__name__)
 
 _NOTICES = 5
 
 
-class TableFinder:
+class TableFinder(Finder):
     """Looks for new commits each data.sleepSeconds. A pass that begins again has the files that it had, whatever the table has now."""
-
-    late = 0
 
     def __init__(self, table: TableLog, settings: MasterFile, clock: Callable[[], float] = time.monotonic) -> None:
         self.waits_for = ""
@@ -128,16 +126,3 @@ class TableFinder:
 
     def look_on(self, coordinator: Coordinator) -> None:
         """Do nothing: a look takes no time that a save would notice."""
-
-    def is_changed(self, stopped: PassRow) -> bool:  # noqa: ARG002 (of the protocol)
-        """Return False, because the files of a commit never change."""
-        return False
-
-    def lag(self) -> int:
-        return 0
-
-    def away(self) -> list[str]:
-        return []
-
-    def status(self) -> StreamStatus | None:
-        return None
