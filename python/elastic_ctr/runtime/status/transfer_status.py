@@ -22,7 +22,9 @@ class BuildStatus(StatusDocument):
     partitions_done: int = Field(0, description="Partitions that are built.")
     partitions: int = Field(0, description="All its partitions.")
     seconds: float = Field(0.0, description="Seconds so far.")
-    seconds_by_stage: dict[str, float] = Field({}, description="Seconds by stage, summed over processes.")
+    seconds_by_stage: dict[str, float] = Field(
+        {}, description="Seconds by stage, summed over partitions, some of which go on at once."
+    )
     error: str | None = Field(None, description="Why it failed.")
     final: bool = Field(False, description="A retry cannot help.")
 
@@ -62,7 +64,9 @@ class VersionTimes(StatusDocument):
     live: float | None = Field(None, description="It went live.")
     seconds_to_live: float | None = Field(None, description="Seconds from published to live.")
     build_seconds: float | None = Field(None, description="Seconds of its build.")
-    build_seconds_by_stage: dict[str, float] = Field({}, description="The same by stage, summed over processes.")
+    build_seconds_by_stage: dict[str, float] = Field(
+        {}, description="The same by stage, summed over partitions, some of which go on at once."
+    )
 
 
 class ReleaseStatus(StatusDocument):
