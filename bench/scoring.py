@@ -98,7 +98,12 @@ def put_dictionary(table: Made, store: FileStore) -> None:
 
 def command_of_ours(given: Input, folder: Path, store: FileStore, out: Path) -> list[str]:
     # The hours are not read, and the output may not lie among them.
-    data = {**given.values["data"], "source": {"url": f"{folder.as_uri()}/hours"}, "start": "20200401/00", "taskBytes": 8 << 20}
+    data = {
+        **given.values["data"],
+        "source": {"url": f"{folder.as_uri()}/hours"},
+        "start": "20200401/00",
+        "taskBytes": 8 << 20,
+    }
     values = folder / "values.yaml"
     values.write_text(yaml.safe_dump({**given.values, "data": data}))
     return [

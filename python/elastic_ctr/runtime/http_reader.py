@@ -116,6 +116,15 @@ class _Input(ReceiveBuffer):
         # True once the first line of the head is checked.
         self._begun = False
 
+    def maybe_extract_at_most(self, count: int) -> bytearray | None:
+        """Return what has arrived of a body. h11 copies it twice; here it leaves as it is, unless another request follows."""
+        if not 0 < len(self._data) <= count:
+            return super().maybe_extract_at_most(count)
+        arrived = self._data
+        self._data = bytearray()
+        self._extract(0)
+        return arrived
+
     def maybe_extract_next_line(self) -> bytearray | None:
         """Return the line before a chunk, or None."""
         line = super().maybe_extract_next_line()

@@ -45,7 +45,7 @@ from elastic_ctr.serving.frontends.templates import HEAD_END, LONGEST_HEAD, Lear
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, inference_refusal, slot_names, warm_scan
 from elastic_ctr.serving.protocols.rows_json import warm_rows
 from elastic_ctr.serving.request_error import NoProbability, RequestError, request_error_of
-from elastic_ctr.serving.routes import OPEN_INFERENCE, PARSED_INLINE, PREDICTIONS, ROWS, SOURCE_PATH, Routes, error_body
+from elastic_ctr.serving.routes import OPEN_INFERENCE, PREDICTIONS, ROWS, SOURCE_PATH, Routes, error_body
 from elastic_ctr.serving.worker_counters import Counters
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,8 @@ _ASIDE = 512
 _LEAST_OUTPUT = 256 << 10
 # Bytes of bodies in a batch, which take some milliseconds to scan.
 _SCANNED = 4 << 20
+# A larger body goes to the fallback frontend, which parses it on a thread. This one has room for hundreds of instances with all their keys.
+_LARGEST_BODY = 1 << 20
 # New templates of one connection. A client with a new head for each request moves to the fallback frontend.
 _MOST_NEW_TEMPLATES = 4
 _SLOW_SECONDS = 1.0
@@ -90,8 +92,7 @@ class NativeHttpFrontend:
         self._listener: socket.socket | None = None
         # True while the event loop watches epoll, because no request was there.
         self._armed = False
-        # Larger bodies go to the fallback frontend, which parses them on a thread.
-        max_body = min(PARSED_INLINE, behind.limits.max_body_bytes)
+        max_body = min(_LARGEST_BODY, behind.limits.max_body_bytes)
         feasigns, bodies = (_SCANNED + max_body) // SHORTEST_FEASIGN, _SCANNED + 2 * max_body
         self._free = [http_batches.new_batch(_REQUESTS, feasigns, limits.max_rows, bodies) for _ in range(_BATCHES)]
         # In the order of submission, in which answers are sent.
