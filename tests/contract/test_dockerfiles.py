@@ -76,7 +76,18 @@ def test_both_dockerfiles_with_an_environment_are_alike() -> None:
     cube, trainer = (set(steps(ROOT / "images" / name / "Dockerfile")) for name in ("cube", "trainer"))
 
     for step in cube ^ trainer:
-        assert re.search(r"requirements|libgomp1|libgssapi|image\.title", step), step
+        assert re.search(r"requirements|libgomp1|libgssapi|image\.title|CUBE_IMAGE|--from=cube", step), step
+
+
+def test_a_build_of_both_makes_their_wheels_and_their_machine_code_once() -> None:
+    cube, trainer = (steps(ROOT / "images" / name / "Dockerfile") for name in ("cube", "trainer"))
+    bases = [step for step in trainer if step.startswith("ARG") and step not in cube]
+
+    # docker's cache has a stage whose lines are equal down to its last one.
+    assert cube[: cube.index("FROM tools AS environment")] == [
+        step for step in trainer[: trainer.index("FROM tools AS environment")] if step not in bases
+    ]
+    assert "COPY --from=cube /opt/elastic-ctr/numba /opt/elastic-ctr/numba" in trainer
 
 
 @pytest.mark.parametrize("file", OURS, ids=ids)

@@ -41,7 +41,7 @@ def images() -> Callable[[str], Image]:
 @pytest.fixture
 def stand_in() -> Callable[[str], Image]:
     """An image that the cluster tests bring with them, by its name."""
-    return lambda name: _image(f"{PREFIX}-test/{name}:{TAG}", "make cluster-images")
+    return lambda name: _image(f"{PREFIX}-test/{name}:{TAG}", "make cluster-images tracking-image")
 
 
 @pytest.fixture

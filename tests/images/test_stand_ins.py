@@ -69,6 +69,8 @@ def test_the_file_server_is_a_store(stand_in: StandIn, start: Start, conf: Path)
     assert server.stop() == 0
 
 
+# tests/unit/runtime/test_mlflow.py has what a master sends, and no test of the cluster needs this image.
+@pytest.mark.nightly
 def test_tracking_answers_as_the_chart_starts_it(stand_in: StandIn, start: Start) -> None:
     data = "/var/lib/elastic-ctr/tracking"
     server = start(
