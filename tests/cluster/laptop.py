@@ -40,10 +40,10 @@ class Laptop:
     passes: list[dict[str, Any]]
 
 
-def run_on_laptop(folder: Path) -> Laptop:
-    """Train, publish and serve all hours in processes of this machine. Raises NotInTime."""
+def run_on_laptop(folder: Path, count: int = len(HOURS), rows: int = ROWS) -> Laptop:
+    """Train, publish and serve so many hours, of so many rows in all, in processes of this machine. Raises NotInTime."""
     hours = folder / "hours"
-    synth = ["synth", "--hours", str(len(HOURS)), "--rows", str(ROWS), "--seed", "1", "--force", str(hours)]
+    synth = ["synth", "--hours", str(count), "--rows", str(rows), "--seed", "1", "--force", str(hours)]
     subprocess.run([sys.executable, "-m", "elastic_ctr", *synth], check=True, capture_output=True)
     shared = folder / "shared.yaml"
     shared.write_text(yaml.safe_dump(merged(SHARED, {"data": {"sleepSeconds": 1}})))
@@ -54,7 +54,7 @@ def run_on_laptop(folder: Path) -> Laptop:
             session.look()
             done = [] if session.status is None else session.status.done
             newest = max((each.version or 0 for each in done), default=None)
-            return newest if len(done) == len(HOURS) and session.live == newest else None
+            return newest if len(done) == count and session.live == newest else None
 
         version = eventually("the last version is live on this machine", live, 300, 0.2)
         assert session.status is not None

@@ -14,6 +14,8 @@ pytestmark = pytest.mark.functional
 NAMESPACE = "elastic-ctr-denied"
 
 
+# tests/unit/training/master/test_server.py waits for a donefile; test_smoke.py trains hours of HDFS.
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_an_hour_is_waited_for_until_its_donefile_is_there(
     settled: Release, clicks: ClickLogs, tell: Callable[..., None]
@@ -59,6 +61,8 @@ def test_a_daemon_that_ends_in_mid_read_costs_time_and_no_record(
     ledger_adds_up(status)
 
 
+# tests/contract/test_store_hdfs.py has the sentence of a real HDFS that refuses a user.
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_a_user_who_may_not_read_is_refused_with_a_sentence(
     kube: Kube, hadoop: Hadoop, base_values: Values, tell: Callable[..., None]

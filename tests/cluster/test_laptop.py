@@ -3,6 +3,7 @@
 import io
 import tarfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,18 @@ import pytest
 from cluster.conftest import BUILD, small_values
 from cluster.hadoop import Hadoop
 from cluster.kube import Kube, eventually, name_of
-from cluster.laptop import SHARED, Laptop
+from cluster.laptop import SHARED, Laptop, run_on_laptop
 from cluster.release import RESTRICTED, Release, Values, merged, released
 from elastic_ctr.operate.local.endpoints import EndpointUnavailable, predict
 
 pytestmark = pytest.mark.functional
 NAMESPACE = "elastic-ctr-laptop"
+
+
+@pytest.fixture
+def laptop(tmp_path: Path) -> Laptop:
+    """A base and a delta: how well they were trained is compared in test_releases.py."""
+    return run_on_laptop(tmp_path, count=2, rows=20_000)
 
 
 @pytest.mark.timeout(600)

@@ -19,6 +19,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "own-network"
 HOUR, LINES = "20200401/00", 5000
 
 
+# tests/pipeline/test_own_network.py trains and serves the example's text; test_rows.py has a release of its own settings.
+@pytest.mark.nightly
 @pytest.mark.timeout(480)
 def test_the_example_is_trained_and_served_by_a_release_that_has_its_text(
     kube: Kube, hadoop: Hadoop, base_values: Values, tmp_path: Path, tell: Callable[..., None]
