@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # Paddle itself is imported in a process of its own: here it would stay.
-# tests/pipeline/test_own_network.py has a network with batch_norm refused.
+# tests/contract/test_own_networks.py has a network with batch_norm refused.
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed"),

@@ -129,6 +129,9 @@ def no_room_for(pids: list[int], size: int) -> Iterator[None]:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
+# test_full_disk.py has the other disks of a whole run, tests/unit/training/trainer/test_process_faults.py a trainer's scratch, and
+# tests/unit/training/master/test_checkpointing.py pservers without room.
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_trainers_and_pservers_without_room_on_their_own_disks_say_so_and_go_on_once_there_is_room(
     tmp_path: Path, start: Callable[..., Run]

@@ -18,6 +18,8 @@ from pipeline.test_whole_run import COMMAND, synthetic
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "buckets.md"
 
 
+# The next test has hours and versions in a bucket, too, and tests/contract/test_bucket.py each request of the store.
+@pytest.mark.nightly
 def test_hours_in_a_bucket_become_versions_in_the_bucket_that_answer(tmp_path: Path, start: Callable[..., Run]) -> None:
     data = tmp_path / "data"
     slots = synthetic(data, 2, 8_000)
@@ -69,12 +71,17 @@ def test_the_page_of_buckets_leads_from_a_partitioned_table_to_a_prediction(tmp_
         raw = server.raw(server.bucket("ads"))
         for file in (tmp_path / "clicks").rglob("*.parquet"):
             raw.put(str(file.relative_to(tmp_path)), file.read_bytes(), use_multipart=False)
-        # The seconds until files have settled are not as written either.
+        # The seconds until files have settled are not as written either, and versions go to the bucket, too.
         here = values.replace("http://127.0.0.1:9000", server.endpoint)
-        write_values(tmp_path, here.replace("settleSeconds: 300", "settleSeconds: 1"))
+        store = {"store": {"config": {"url": "s3://ads/models", "bucket": {"endpoint": server.endpoint}}}}
+        write_values(tmp_path, here.replace("settleSeconds: 300", "settleSeconds: 1") + yaml.safe_dump(store))
         *begin, down = commands.splitlines()
         # Nine of ten rows of de were clicked, and one of ten of a/b.
         other = begin[-2].replace('"de"', '"a/b"'), begin[-1]
         done = run_all(tmp_path, [*begin, *other, down], **access)
+        published = {file for file in server.files("ads") if file.startswith("models/")}
+    assert any(file.endswith(".seq") for file in published)
+    assert not [file for file in published if ".part-" in file]
+    assert not (tmp_path / "elastic-ctr-local" / "store").exists()
     assert list(yaml.safe_load((tmp_path / "values.yaml").read_text())["features"]) == ["user", "country"]
     assert 0 < float(done[5].stdout) < float(done[3].stdout) < 1

@@ -34,6 +34,9 @@ def values_of(data: Path, hours: Sequence[str], features: dict[str, Any], **mode
     )
 
 
+# tests/contract/test_start_from.py has another model's checkpoint in the real engine, tests/unit/training/master/test_publishing_hold.py a
+# changed model that is worse, and test_operating.py the rollback.
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_model_with_a_feature_more_and_one_less_goes_on_where_the_old_one_stood(
     tmp_path: Path, start: Callable[..., Run]

@@ -50,7 +50,8 @@ def test_the_example_learns_what_pairs_say_and_serving_answers_it(tmp_path: Path
     values = values_of(
         clicks(tmp_path / "data"),
         (EXAMPLE / "my_network.py").read_text(),
-        trainer={"config": {"batchSize": 32, "epochs": 12}},
+        trainer={"replicas": 1, "config": {"batchSize": 32, "epochs": 12}},
+        pserver={"replicas": 1},
         model={"table": {"embedx": {"learningRate": 0.02}}},
     )
     run = start(values)
@@ -67,6 +68,8 @@ def test_the_example_learns_what_pairs_say_and_serving_answers_it(tmp_path: Path
     assert min(odd, also_odd) > 0.35 > max(even, also_even)
 
 
+# tests/contract/test_own_networks.py has the sentence, and test_bad_input.py a role that cannot start.
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_a_network_that_cannot_be_trained_ends_its_trainers_and_is_told_by_the_status(
     tmp_path: Path, start: Callable[..., Run]

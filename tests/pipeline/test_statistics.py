@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from elastic_ctr.store.backends import FileStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.pinned_statistics import read_statistics
@@ -77,6 +79,9 @@ def documents(store: FileStore) -> list[dict[str, Any]]:
     return found
 
 
+# tests/unit/training/master/test_statistics.py has pinning, restarts and a vanished column with trainers that count rows, and test_rows.py
+# statistics of the first hour in each version of a whole run.
+@pytest.mark.nightly
 def test_statistics_are_pinned_once_kept_over_a_restart_and_guard_against_a_vanished_column(tmp_path: Path) -> None:
     """tests/unit/training has the refusals: other statistics, and a file of them that was changed by hand."""
     for number in range(2):

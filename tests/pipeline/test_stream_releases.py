@@ -179,7 +179,7 @@ def test_a_compacted_log_is_the_base_of_later_versions_and_what_a_recovery_loads
     while not {each.name for each in checkpoints(run) if not each.stands_on} - saves:
         assert time.monotonic() < ends
         train()
-        time.sleep(1)
+        time.sleep(4)
     status = run.status
     assert (status.ledger.trained, status.ledger.refused) == (len(sent), 0)
     # Each version was live before the pserver was lost, and is loaded from its log.
