@@ -86,6 +86,8 @@ def test_a_worker_that_hangs_is_not_ready_and_is_replaced_by_one_that_holds_ever
     assert server.stop() == 0
 
 
+# tests/unit/runtime/test_process_pool.py has the rule with a counted clock, and a worker of test_cube_workers.py hangs in every run.
+@pytest.mark.nightly
 def test_a_load_goes_on_once_the_worker_that_hangs_is_killed(tmp_path: Path) -> None:
     server = ServerProcess(workers=2, before=_patient(6))
     os.kill(server.status()["workers"][0], signal.SIGSTOP)
@@ -97,6 +99,8 @@ def test_a_load_goes_on_once_the_worker_that_hangs_is_killed(tmp_path: Path) -> 
     assert server.stop() == 0
 
 
+# tests/unit/runtime/test_process_pool.py has the rule with a counted clock, and a worker of test_cube_workers.py hangs in every run.
+@pytest.mark.nightly
 def test_told_to_end_it_ends_though_a_worker_hangs_over_an_order(tmp_path: Path) -> None:
     server = ServerProcess(workers=2, before=_patient(100_000))
     workers = server.status()["workers"]
@@ -163,6 +167,8 @@ Holdings.changed = change
 """
 
 
+# tests/unit/cube/server/test_worker.py has orders that fail, and a load that ends every worker is in test_cube_workers.py in every run.
+@pytest.mark.nightly
 def test_a_load_waits_for_a_worker_while_the_only_one_is_replaced(tmp_path: Path) -> None:
     none = tmp_path / "none"
     waits = f"import os, time\nwhile os.path.exists({str(none)!r}): time.sleep(0.1)"
@@ -186,6 +192,8 @@ def test_a_load_waits_for_a_worker_while_the_only_one_is_replaced(tmp_path: Path
     assert server.stop() == 0
 
 
+# tests/unit/cube/server/test_worker.py has orders that fail, and a load that ends every worker is in test_cube_workers.py in every run.
+@pytest.mark.nightly
 def test_while_no_worker_comes_a_load_is_refused_in_the_end_and_a_drain_is_not(tmp_path: Path) -> None:
     few = "from elastic_ctr.cube.server import lookup_workers as workers; workers._NO_WORKER_SECONDS = 1"
     none = tmp_path / "none"
@@ -211,6 +219,8 @@ def _no_room_for(version: int, while_there: Path) -> str:
     return _holding(version, f"if os.path.exists({str(while_there)!r}): raise MemoryError('no room')")
 
 
+# tests/unit/runtime/test_process_pool.py has the rule with a counted clock, and a worker of test_cube_workers.py hangs in every run.
+@pytest.mark.nightly
 def test_that_it_drains_is_said_at_once_though_a_worker_hangs(tmp_path: Path) -> None:
     server = ServerProcess(workers=2, before=_patient(100_000))
     hung = server.status()["workers"][0]
@@ -232,6 +242,8 @@ def _drains(port: int) -> bool:
         return peer.ask(1, KEYS, 4).draining
 
 
+# tests/unit/cube/server/test_worker.py has orders that fail, and a load that ends every worker is in test_cube_workers.py in every run.
+@pytest.mark.nightly
 def test_a_drain_that_a_worker_cannot_carry_out_is_refused_and_may_be_ordered_again(tmp_path: Path) -> None:
     full = tmp_path / "full"
     server = ServerProcess(workers=2, before=workers_that(_no_room_for(1, full)))
@@ -310,6 +322,8 @@ def test_nothing_is_given_up_while_a_worker_answers_it_still(tmp_path: Path) -> 
     assert server.stop() == 0
 
 
+# tests/unit/cube/server/test_worker.py has orders that fail, and a load that ends every worker is in test_cube_workers.py in every run.
+@pytest.mark.nightly
 def test_nothing_is_given_up_where_it_is_the_port_that_a_worker_cannot_have(tmp_path: Path) -> None:
     no_port = tmp_path / "no port"
     refusing = f"""
@@ -336,7 +350,11 @@ worker.bind = refuse
     assert server.stop() == 0
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+# With one worker it is the same test: tests/contract/test_cube_workers.py has two in every run.
+ONE = pytest.param(1, marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("workers", [ONE, 2])
 def test_a_load_that_ends_every_worker_is_refused_and_what_was_held_is_held_again(tmp_path: Path, workers: int) -> None:
     server = ServerProcess(workers=workers, before=workers_that(_holding(2, "os._exit(3)")))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
@@ -351,6 +369,8 @@ def test_a_load_that_ends_every_worker_is_refused_and_what_was_held_is_held_agai
     assert server.stop() == 0
 
 
+# tests/unit/runtime/test_process_pool.py has the rule with a counted clock, and a worker of test_cube_workers.py hangs in every run.
+@pytest.mark.nightly
 def test_a_load_that_is_stuck_until_its_worker_is_killed_is_refused(tmp_path: Path) -> None:
     soon = "from elastic_ctr.cube.server import lookup_workers as workers; workers._ORDER_SECONDS = 4"
     server = ServerProcess(before=soon + workers_that(_holding(2, "time.sleep(1_000_000)")))
@@ -377,6 +397,8 @@ def test_a_worker_that_finds_no_memory_for_a_load_refuses_it_and_lives(tmp_path:
     assert server.stop() == 0
 
 
+# tests/unit/runtime/test_process_pool.py has the rule with a counted clock, and a worker of test_cube_workers.py hangs in every run.
+@pytest.mark.nightly
 @pytest.mark.parametrize("where", ["in its imports", "over what is held"])
 def test_a_worker_that_hangs_while_it_is_started_holds_up_no_change(tmp_path: Path, where: str) -> None:
     from_now_on, hanging = tmp_path / "from now on", tmp_path / "hanging"
@@ -426,6 +448,8 @@ LookupLoop.serve = fail
     assert server.stop() == 0
 
 
+# tests/unit/runtime/test_process_pool.py has the rule with a counted clock, and a worker of test_cube_workers.py hangs in every run.
+@pytest.mark.nightly
 def test_a_worker_that_reads_a_slow_disk_in_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
     # As reading in does, it keeps the interpreter: nothing can be said meanwhile.
     slow = workers_that(_holding(1, "ctypes.PyDLL(None).sleep(8)"))

@@ -312,6 +312,8 @@ async def test_a_worker_that_is_killed_is_replaced_and_its_successor_answers_the
     assert transfer.reports[-1].validated == (FIRST,)
 
 
+# tests/unit/serving/test_rollout.py has the same with workers that are played, and tests/unit/runtime/test_process_pool.py the clock.
+@pytest.mark.nightly
 async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
     exports: dict[int, Exported],
     cube: Cube,
@@ -343,6 +345,8 @@ async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
     assert probabilities(answer) == expected(exports[FIRST])
 
 
+# tests/unit/serving/test_rollout.py has the same with workers that are played, and tests/unit/runtime/test_process_pool.py the clock.
+@pytest.mark.nightly
 async def test_a_check_that_hangs_is_killed_at_its_deadline_and_repeated_while_predictions_go_on(
     exports: dict[int, Exported],
     cube: Cube,
@@ -405,6 +409,8 @@ async def test_serving_ends_though_all_its_workers_hang(store: FileStore, transf
     assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2
 
 
+# tests/contract/test_cube_workers.py has the same watchdog over a standstill.
+@pytest.mark.nightly
 async def test_workers_that_were_silent_while_their_parent_stood_still_are_not_restarted(
     store: FileStore, transfer: Transfer, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,7 @@ def each_hour_is_a_version(report: dict[str, Any], counted: Counter[str]) -> Non
     assert ledger["refused"] == ledger["parked"] == 0
 
 
-# test_readme.py goes the same way with rows of its own, and the next test with these hours.
+# test_readme.py goes the same way with rows of its own.
 @pytest.mark.nightly
 @absent(TALKINGDATA)
 @pytest.mark.timeout(240)
@@ -120,6 +120,8 @@ def test_the_raw_csv_of_a_click_log_becomes_a_version_each_hour(tmp_path: Path, 
     assert len(set(probabilities)) > 100
 
 
+# test_whole_run.py has a version of each hour and a ledger that adds up, tests/unit/training/trainer/test_converter.py keys modulo sparseDim.
+@pytest.mark.nightly
 @absent(TALKINGDATA)
 @pytest.mark.timeout(240)
 def test_each_hour_of_a_click_log_becomes_a_version_and_no_record_is_lost(

@@ -33,6 +33,9 @@ def poisoned(lines: list[bytes]) -> list[bytes]:
     return [b"1 " + before[2:3] + line[3:] for before, line in zip([lines[-1], *lines], lines, strict=False)]
 
 
+# tests/unit/training/master/test_publishing_hold.py has the windows that hold publishing, tests/contract/test_release.py a real transfer that
+# goes back below the suspects and goes on when it is resumed.
+@pytest.mark.nightly
 def test_a_release_goes_back_by_itself_when_labels_are_poisoned_and_goes_on_when_an_operator_says_so(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
