@@ -75,7 +75,8 @@ def test_a_port_that_is_taken_is_named_with_its_setting_and_nothing_is_left_runn
 
 
 def test_a_role_that_cannot_start_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
-    values = values_for(tmp_path, ["0"], "20200401/00", "20200401/00")
+    one = {"replicas": 1}
+    values = values_for(tmp_path, ["0"], "20200401/00", "20200401/00", trainer=one, pserver=one)
     (tmp_path / "run" / "scratch").mkdir(parents=True)
     (tmp_path / "run" / "scratch" / "cube-builder").write_text("in the way")
 

@@ -41,11 +41,11 @@ def nothing_is_left(folder: Path, seen: list[psutil.Process]) -> None:
 
 
 def at(processes: int) -> ParameterSet:
-    """`nightly`: other moments of the same start. tests/unit/operate/local/test_processes.py kills a supervisor, too."""
+    """`nightly`: other moments of the same start. test_operating.py kills the runner of a system that stands, too."""
     return pytest.param(processes, marks=pytest.mark.nightly)
 
 
-@pytest.mark.parametrize("processes", [at(2), at(6), 9, at(13)])
+@pytest.mark.parametrize("processes", [at(2), 6, at(9), at(13)])
 def test_a_runner_killed_while_it_starts_leaves_no_process(tmp_path: Path, processes: int) -> None:
     up, seen = started(tmp_path, processes)
     try:
