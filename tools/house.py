@@ -168,7 +168,7 @@ class Figure:
 
 
 FIGURES = (
-    Figure("product lines", 68_556, "one person must be able to know all of it",
+    Figure("product lines", 68_603, "one person must be able to know all of it",
            lambda found: sum(map(_lines, found.sources.values()))),
     Figure("files over 500 lines", 3, "a file has one subject",
            lambda found: sum(_lines(each) > 500 for each in found.sources.values())),
@@ -188,13 +188,13 @@ FIGURES = (
            lambda found: _matching(_WORDS_FOR_PEOPLE, found.said)),
     Figure("words for people in docs", 113, "a process sends, reports, requests and keeps",
            lambda found: _matching(_WORDS_FOR_PEOPLE, found.written)),
-    Figure("names of type Any", 1_628, "mypy checks nothing of them",
+    Figure("names of type Any", 1_629, "mypy checks nothing of them",
            lambda found: sum(isinstance(each, ast.Name) and each.id == "Any" for each in found.nodes)),
     Figure("dict[str, Any]", 151, "documents between roles are typed models",
            lambda found: sum(source.count("dict[str, Any]") for source in found.sources.values())),
     Figure("tests named who, what or nobody", 0, "a test is named as a sentence about a component",
            lambda found: _matching(_TEST_OF_WHOM, found.tests())),
-    Figure("values.yaml lines", 712, "an operator reads all of it before the first install",
+    Figure("values.yaml lines", 715, "an operator reads all of it before the first install",
            lambda found: _lines((found.root / "charts" / "elastic-ctr" / "values.yaml").read_text())),
     Figure("modules that import Paddle", 14, "its traps are known in few places",
            lambda found: found.imports_of("paddle")),

@@ -496,6 +496,31 @@ def test_a_pod_that_ends_drains_first_and_another_shard_takes_over(cube: World, 
     assert cube.document().holders[base].keys() == {cube.address("ctr-cube-s0-0")}
 
 
+def test_replicas_beyond_those_of_the_values_answer_and_drain_away(cube: World, base: int) -> None:
+    """As an autoscaler adds and removes them: cube-transfer's file has the least number alone."""
+    keys, more = cube.base(base), "ctr-cube-s0-1"
+    cube.live(base)
+
+    def holders() -> set[str]:
+        return {*cube.document().holders[base]}
+
+    def all_are_answered() -> None:
+        values, missed = cube.seek(base, keys)
+        assert not missed.any()
+        np.testing.assert_array_equal(values, values_of(keys, base))
+
+    cube.start_pod(more)
+    eventually("the replica holds its partitions", lambda: cube.address(more) in holders())
+    cube.delta(base + 1, keys[:5], parent=base, base=base)
+    both = {cube.address("ctr-cube-s0-0"), cube.address(more)}
+    assert both <= {*cube.live(base + 1).holders[base + 1]}
+    all_are_answered()
+
+    assert cube.end(more) == 0
+    assert cube.address(more) not in holders()
+    all_are_answered()
+
+
 def test_shards_grow_from_two_to_four_and_every_read_is_answered(cube: World, base: int) -> None:
     keys = cube.base(base)
     cube.live(base)

@@ -21,7 +21,7 @@
 {{ include "elastic-ctr.pserver.fullname" . }}-{{ include "elastic-ctr.training.hash" . }}
 {{- end }}
 
-{{/* trainer: Deployment, with training.scheduler=none; NetworkPolicy */}}
+{{/* trainer: Deployment, ScaledObject, with training.scheduler=none; NetworkPolicy */}}
 {{- define "elastic-ctr.trainer.fullname" -}}
 {{ include "elastic-ctr.fullname" . }}-trainer
 {{- end }}
@@ -41,7 +41,7 @@
 {{ include "elastic-ctr.fullname" . }}-cube
 {{- end }}
 
-{{/* cube: StatefulSet, PodDisruptionBudget of one shard; (list $ shard). A pod reads its shard from its name. */}}
+{{/* cube: StatefulSet, PodDisruptionBudget, ScaledObject of one shard; (list $ shard). A pod reads its shard from its name. */}}
 {{- define "elastic-ctr.cube.shard" -}}
 {{ include "elastic-ctr.cube.fullname" (first .) }}-s{{ last . }}
 {{- end }}
@@ -56,7 +56,7 @@
 {{ include "elastic-ctr.fullname" . }}-intake
 {{- end }}
 
-{{/* serving: Deployment, Service, ConfigMap, HorizontalPodAutoscaler, PodDisruptionBudget, Ingress, HTTPRoute, GRPCRoute, NetworkPolicy */}}
+{{/* serving: Deployment, Service, ConfigMap, HorizontalPodAutoscaler, ScaledObject, PodDisruptionBudget, Ingress, HTTPRoute, GRPCRoute, NetworkPolicy */}}
 {{- define "elastic-ctr.serving.fullname" -}}
 {{ include "elastic-ctr.fullname" . }}-serving
 {{- end }}

@@ -1,5 +1,6 @@
 {{/*
-`replicas` of a Deployment; empty where the autoscaler owns the field; root, name (of the Deployment and of its autoscaler), block.
+`replicas` of a Deployment or StatefulSet; empty where the autoscaler owns the field; root, kind, name (of the object and of its
+autoscaler), block, replicas (those of the values).
 
 | last writer of `replicas` | apply | rendered | because |
 |---|---|---|---|
@@ -7,14 +8,14 @@
 | autoscaler | server-side (Helm 4) | nothing | a rendered number would be a conflict |
 | autoscaler | client-side (Helm 3) | the number that runs | without the field Kubernetes falls back to 1 |
 
-managedFields names the writers; Helm's entry is the one with the pod template. A new Deployment, and a chart that is rendered
-without a cluster, starts with one pod.
+managedFields names the writers; Helm's entry is the one with the pod template. A new object, and a chart that is rendered without a
+cluster, starts with one pod.
 */}}
 {{- define "elastic-ctr.replicas" -}}
 {{- $namespace := .root.Release.Namespace }}
-{{- $live := lookup "apps/v1" "Deployment" $namespace .name }}
+{{- $live := lookup "apps/v1" .kind $namespace .name }}
 {{- if not .block.autoscaling.enabled -}}
-{{ int .block.replicas }}
+{{ int .replicas }}
 {{- else if and $live (not (lookup "autoscaling/v2" "HorizontalPodAutoscaler" $namespace .name)) -}}
 {{ int $live.spec.replicas }}
 {{- else if $live -}}

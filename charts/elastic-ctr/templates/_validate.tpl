@@ -25,6 +25,7 @@ training.scheduler=volcano needs Volcano's Job (batch.volcano.sh/v1alpha1), whic
   (list "metrics.prometheusRule" $metrics.prometheusRule "monitoring.coreos.com/v1" "Prometheus' operator")
   (list "serving.httpRoute" ($serving.enabled | ternary $serving.httpRoute $off) "gateway.networking.k8s.io/v1" "the Gateway API")
   (list "trainer.autoscaling" (.Values.training.enabled | ternary .Values.trainer.autoscaling $off) "keda.sh/v1alpha1" "KEDA")
+  (list "cube.autoscaling" (.Values.cube.enabled | ternary .Values.cube.autoscaling $off) "keda.sh/v1alpha1" "KEDA")
   (list "serving.autoscaling" (and $serving.enabled $serving.autoscaling.requestsInFlight | empty | ternary $off $serving.autoscaling) "keda.sh/v1alpha1" "KEDA, for requestsInFlight,")
   (list "serving.grpcRoute" ($serving.enabled | ternary $serving.grpcRoute $off) "gateway.networking.k8s.io/v1" "the Gateway API") }}
 {{- range $each := $needed }}
@@ -231,8 +232,14 @@ serving.autoscaling.minReplicas {{ int $scaling.minReplicas }} is above serving.
 {{- define "elastic-ctr.validate.keda" -}}
 {{- $serving := and .Values.serving.autoscaling.enabled .Values.serving.autoscaling.requestsInFlight }}
 {{- $trainer := .Values.trainer }}
-{{- if and (or $serving $trainer.autoscaling.enabled) (not .Values.metrics.prometheusUrl) -}}
-{{ $serving | empty | not | ternary "serving.autoscaling.requestsInFlight" "trainer.autoscaling.enabled" }} reads metrics from Prometheus, and metrics.prometheusUrl is empty: set it, such as http://prometheus.monitoring:9090
+{{- $cube := .Values.cube }}
+{{- range $setting, $on := dict "cube.autoscaling.enabled" $cube.autoscaling.enabled "serving.autoscaling.requestsInFlight" $serving "trainer.autoscaling.enabled" $trainer.autoscaling.enabled }}
+{{- if and $on (not $.Values.metrics.prometheusUrl) -}}
+{{ $setting }} reads metrics from Prometheus, and metrics.prometheusUrl is empty: set it, such as http://prometheus.monitoring:9090
+{{ end }}
+{{- end }}
+{{- if and $cube.autoscaling.enabled (gt (int $cube.replicasPerShard) (int $cube.autoscaling.maxReplicas)) -}}
+cube.replicasPerShard {{ int $cube.replicasPerShard }} is above cube.autoscaling.maxReplicas {{ int $cube.autoscaling.maxReplicas }}: lower the one or raise the other
 {{ end }}
 {{- if $trainer.autoscaling.enabled }}
 {{- if ne .Values.training.scheduler "none" -}}
