@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -12,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 import yaml
+from deltalake import write_deltalake
 
 import elastic_ctr
+from contract.bucket_world import BucketServer
+from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.operate.cli.given_values import load_values
+from elastic_ctr.store.backends import open_store
 
 pytest.importorskip("optuna", reason="make setup-dev installs it")
 pytestmark = pytest.mark.timeout(900)
@@ -219,3 +225,49 @@ def test_the_command_of_the_document_finds_values(hours: Path, tmp_path: Path, s
     assert any("tuned.yaml is written" in line for line in one.said[-2:])
     assert "validation, the best first" in one.out.read_text()
     load_values([tmp_path / "values.yaml", tmp_path / "tuned.yaml"], None)
+
+
+@pytest.fixture(params=["bucket", "HDFS"])
+def far_away(request: pytest.FixtureRequest) -> StoreConfig:
+    """A folder of a real bucket or a real HDFS."""
+    if request.param == "HDFS":
+        return StoreConfig(url=f"webhdfs://{request.getfixturevalue('hadoop').door}/lake/clicks")
+    server: BucketServer = request.getfixturevalue("bucket_server")
+    return server.store(server.bucket(), "lake/clicks")
+
+
+def written_clicks(folder: Path) -> list[Path]:
+    """The files of a Delta table of four commits, with folders of partitions whose names are quoted; clicks follow from them."""
+    dice = random.Random(1)
+    for _ in range(4):
+        rows = [
+            {"user": f"u{dice.randrange(50)}", "country": country, "click": int(dice.random() < rate)}
+            for country, rate in (("de", 0.9), ("a/b ü", 0.1))
+            for _ in range(300)
+        ]
+        write_deltalake(folder / "clicks", pa.Table.from_pylist(rows), mode="append", partition_by=["country"])
+    return [each for each in (folder / "clicks").rglob("*") if each.is_file()]
+
+
+# tests/unit/operate/cli/test_tune.py converts the commits of tables in folders.
+@pytest.mark.nightly
+def test_a_search_trains_the_commits_of_a_table_far_away_and_validates_with_later_ones(
+    tmp_path: Path, search: Begin, far_away: StoreConfig
+) -> None:
+    store = open_store(far_away)
+    for file in written_clicks(tmp_path):
+        store.put(file, str(file.relative_to(tmp_path / "clicks")))
+    source = {**far_away.model_dump(by_alias=True), "url": f"delta+{far_away.url}"}
+    data = {"source": source, "start": "earliest", "format": "parquet", "label": "click"}
+    features = {name: {"type": "categorical"} for name in ("user", "country")}
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"data": data, "features": features}))
+
+    one = search("-f", str(values), "--validate", "1..3", "--networks", "lr", "--trials", "2", "--json")
+
+    assert one.end() == 0, one.said
+    found = json.loads(one.out.read_text())
+    assert found["trained"] == {"passes": ["table/00000001"], "records": 1_200, "share": 1}
+    assert found["validated"] == {"with": "2 to 3", "records": 1_200}
+    # By the users alone it would be 0.5.
+    assert found["winner"]["mean"]["auc"] > 0.7

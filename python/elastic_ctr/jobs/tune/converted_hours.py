@@ -18,6 +18,7 @@ from elastic_ctr.jobs.tune.passes import ConvertedPiece, Hours, TrainedPass
 from elastic_ctr.store.backends.source import Source
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.calendar.schedule import order_of_records, order_of_tasks, passes, ranges, tasks_of
+from elastic_ctr.training.master.calendar.table_schedule import passes_of_commits
 from elastic_ctr.training.master.ledger.rows import Pass
 from elastic_ctr.training.trainer.conversions import conversion_of, feature_document, reader_of
 from elastic_ctr.training.trainer.converted_files import hold_out, is_chosen
@@ -112,8 +113,12 @@ class HoursReader:
     def _groups(self, trained: Sequence[str]) -> Iterator[Group]:
         """Yield the passes as the master would plan them."""
         data, wanted = self._values.data, set(trained)
-        span = at_hours(data, f"{trained[0]}..{trained[-1]}", "--hours")
-        for one in passes(span):
+        planned = (
+            passes_of_commits(trained, data.splits_per_pass)
+            if data.is_table
+            else passes(at_hours(data, f"{trained[0]}..{trained[-1]}", "--hours"))
+        )
+        for one in planned:
             files = self._files_of([split for split in one.splits if split in wanted])
             if files:
                 yield one, files

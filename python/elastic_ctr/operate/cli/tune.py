@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_rules import input_of
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.jobs.scoring.listing import Listing, NothingToRead, at_hours, complete_hours
+from elastic_ctr.jobs.scoring.listing import Listing, NothingToRead, at_hours, complete_hours, with_span
 from elastic_ctr.jobs.tune.converted_hours import HoursReader, SearchHoursRefused, divided
 from elastic_ctr.jobs.tune.passes import Hours, SearchFailed
 from elastic_ctr.jobs.tune.search_folder import OtherSearch, Scratch
@@ -57,7 +58,8 @@ class SearchOptions:
         str | None,
         typer.Option(
             metavar="FIRST..LAST",
-            help="Hours to validate with. The last fifth if not given; of a single hour a fifth of the records, by their features.",
+            help="Hours to validate with. The last fifth if not given; of a single hour a fifth of the records, by their features. Of a table, "
+            "the rows behind commit FIRST up to LAST; those before are trained.",
         ),
     ] = None
     records: Annotated[
@@ -228,6 +230,8 @@ class SearchHours(NamedTuple):
 def _hours_of(source: Source, values: Values, search: SearchOptions) -> SearchHours:
     """Raises ConfigRefused, NothingToRead, StoreError."""
     data = values.data
+    if data.is_table:
+        return _commits_of(source, data, search)
     listing = complete_hours(source, data, chosen=False) if search.hours is None or search.validate is None else None
     chosen: dict[str, list[str]] = {}
     for option, told in (("--hours", search.hours), ("--validate", search.validate)):
@@ -249,6 +253,22 @@ def _hours_of(source: Source, values: Values, search: SearchOptions) -> SearchHo
     if not trained:
         raise NothingToRead(f"there is no complete hour before {validated[0]} to train with; give --hours")
     return SearchHours(listing, trained, validated)
+
+
+def _commits_of(source: Source, data: Data, search: SearchOptions) -> SearchHours:
+    """As `_hours_of`, of a table, whose commits have an order that their names do not show."""
+    if search.hours is not None:
+        raise ConfigRefused(
+            f"--hours {search.hours} is of folders of hours, and {data.source.url} is a table, whose rows from data.start on are trained; "
+            "leave it out, and set data.start, or the commit that --validate begins behind"
+        )
+    if search.validate is None:
+        listing = complete_hours(source, data, chosen=False)
+        return SearchHours(listing, *divided(listing.hours))
+    behind = search.validate.partition("..")[0]
+    before = complete_hours(source, with_span(data, None, behind, f"--validate {search.validate}"), chosen=False)
+    after = complete_hours(source, at_hours(data, search.validate, "--validate"), chosen=False)
+    return SearchHours(_joined(before, after), [*before.hours], [*after.hours])
 
 
 def _joined(one: Listing, other: Listing) -> Listing:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from elastic_ctr.jobs.tune.space import Candidate, with_values
 from elastic_ctr.operate.cli import tune as module
 from elastic_ctr.operate.cli.given_values import load_values
+from written_tables import KINDS
 
 HOURS = ["20200401/00", "20200401/01", "20200401/02"]
 
@@ -204,3 +205,40 @@ def test_a_conversion_that_was_interrupted_is_made_again(values: Path, monkeypat
 
     assert json.loads((scratch / "data" / "hours.json").read_text())["passes"][0]["shows"] == 100
     assert begun[0][4] == begun[1][4]
+
+
+@pytest.mark.usefixtures("optuna_is_there")
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_a_table_are_trained_in_passes_of_its_commits_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = KINDS[kind](tmp_path, monkeypatch)
+    # So many that their names, as texts, have another order.
+    commits = [table.append(*range(100 * number, 100 * number + 100)) for number in range(12)]
+    begun = searched(monkeypatch)
+
+    def values_of(start: str, **data: Any) -> Path:
+        given = {"source": {"url": table.url}, "start": start, "format": "parquet", "label": "click", **data}
+        file = tmp_path / "values.yaml"
+        file.write_text(yaml.safe_dump({"data": given, "features": {"id": {"type": "categorical"}}}))
+        return file
+
+    def hours(start: str, *words: str, **data: Any) -> Any:
+        done = call(values_of(start, **data), *words, "--scratch", f"scratch-{len(begun)}")
+        assert done.exit_code == 130, done.output
+        return begun[-1][4]
+
+    last_fifth = hours(commits[0])
+    assert [(one.id, one.records) for one in last_fifth.passes] == [(f"table/{n:08d}", 100) for n in range(1, 10)]
+    assert last_fifth.validated == f"{commits[10]} to {commits[11]}"
+    assert [one.records for one in hours(commits[0], splitsPerPass=4).passes] == [400, 400, 100]
+    [whole] = hours("earliest").passes
+    assert 860 < whole.records < 1_060
+
+    table.compact()
+    chosen = hours("earliest", "--validate", f"{commits[8]}..{commits[10]}")
+    assert ([one.records for one in chosen.passes], chosen.validation_records) == ([900], 200)
+    assert "is of folders of hours, and" in refusal(values_of("earliest"), "--hours", f"{commits[1]}..{commits[2]}")
+    for backwards in (f"{commits[8]}..{commits[7]}", commits[8]):
+        assert "has no rows behind" in refusal(values_of("earliest"), "--validate", backwards)

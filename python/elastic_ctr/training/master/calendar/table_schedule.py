@@ -1,7 +1,7 @@
 """The passes of a table: a Schedule by commits instead of hours."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from elastic_ctr.config.data import Data
@@ -64,6 +64,16 @@ def _named(url: str, commit: TableCommit) -> str:
     return f"commit {commit.id} of {url}" + (f" ({commit.operation})" if commit.operation else "")
 
 
+def passes_of_commits(commits: Sequence[str], most: int) -> Iterator[Pass]:
+    """Yield the passes of commits with new rows, each with `most` at most, as training would make them of commits that are there."""
+    for ordinal, first in enumerate(range(0, len(commits), most), start=1):
+        yield _pass(ordinal, tuple(commits[first : first + most]), 0)
+
+
+def _pass(ordinal: int, commits: tuple[str, ...], ends: int) -> Pass:
+    return Pass(ordinal, f"table/{ordinal:08d}", commits, ends, ends_day=False)
+
+
 class TableSchedule(Schedule):
     """All its state is in the ledger: a pass keeps its commits and files, so it is never cut again."""
 
@@ -74,7 +84,7 @@ class TableSchedule(Schedule):
         if self._data.end is not None and place is not None and place.commit == self._data.end:
             return None
         ordinal = done[-1].ordinal + 1 if done else 1
-        return Pass(ordinal, f"table/{ordinal:08d}", (), int(self._clock()), ends_day=False)
+        return _pass(ordinal, (), int(self._clock()))
 
     def cut_again(self) -> bool:
         return self.finished and self._behind(self._ledger.passes.all()) is not None
