@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import (
@@ -103,7 +104,10 @@ class WrittenIceberg:
         # pyiceberg reads the environment once in a process.
         monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
         self.url = f"iceberg://lake/{self.name}"
-        self.catalog = SqlCatalog("lake", **place)
+        self.begin(SqlCatalog("lake", **place))
+
+    def begin(self, catalog: Catalog) -> None:
+        self.catalog = catalog
         self.catalog.create_namespace("db")
         self.catalog.create_table(self.name, SCHEMA)
 

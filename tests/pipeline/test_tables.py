@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from contract.iceberg_world import WrittenByRest, rest_catalog
 from pipeline.page_commands import blocks, run_all, write_values
 from pipeline.running import Run, values_for
 from written_tables import KINDS
@@ -97,3 +98,33 @@ def test_each_row_of_a_table_is_trained_once_over_kills_of_the_master_and_compac
     ledger = run.status.ledger
     assert (ledger.records, ledger.trained, ledger.refused, ledger.repeated) == (appended, appended, 0, 0)
     assert run.generation() == 1
+
+
+# tests/contract/test_iceberg_catalog.py reads the commits of such a table, while its catalog is away as well.
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_a_pass_has_the_snapshots_of_a_rest_catalog_and_training_goes_on_once_that_is_back(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    with rest_catalog(tmp_path / "catalog") as server:
+        table = WrittenByRest(server)
+        before, *_ = (table.append(*range(first, first + 2_000)) for first in (0, 2_000, 4_000))
+        values: dict[str, Any] = values_for(
+            tmp_path, None, before, "", trainer={"replicas": 1}, pserver={"replicas": 1}
+        )
+        del values["data"]["end"]
+        values["data"] |= {"source": {"url": table.url}, "format": "parquet", "label": "click", "splitsPerPass": 2}
+        values["features"] = {"tag": {"type": "categorical"}, "id": {"type": "categorical"}}
+        run = start(values)
+        run.until(
+            lambda: run.status.ledger.trained == 4_000 and run.state().endswith(" waiting"), 180, "one pass is done"
+        )
+        assert [one.records for one in run.status.passes if one.state == "done"] == [4_000]
+
+        server.kill()
+        run.until(lambda: "does not give the table" in run.status.error, 60, "the status names the catalog")
+        server.start()
+        table.compact()
+        table.append(*range(6_000, 7_000))
+        run.until(lambda: run.status.ledger.trained == 5_000, 120, "the rows behind the compaction are trained")
+        assert run.status.error == ""

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from typing import Any
 from urllib.parse import urlsplit
 
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import load_catalog, rest
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile
 from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Properties
+from requests import PreparedRequest, Response, Session
 
 from elastic_ctr.config.data import DataSource
 from elastic_ctr.sources.tables.table_log import TableCommit, TableRefused, commits_gone, made_anew
@@ -18,6 +20,16 @@ from elastic_ctr.store.backends import NotInStore, StoreError, StoreUnavailable,
 from elastic_ctr.store.backends.source import Source
 
 _SOURCE = "elastic-ctr.source"
+_TIMEOUT_SECONDS = 30.0
+
+
+class _TimedSession(Session):
+    def send(self, request: PreparedRequest, **given: Any) -> Response:
+        return super().send(request, **{**given, "timeout": given.get("timeout") or _TIMEOUT_SECONDS})
+
+
+# pyiceberg would wait for a silent catalog for ever, and the master with it, which also looks after pservers meanwhile.
+setattr(rest, "Session", _TimedSession)  # noqa: B010 (a name that mypy lets no other class have)
 
 
 class IcebergLog:
