@@ -33,6 +33,8 @@ SOURCE_DATE_EPOCH ?= 1577836800
 VERSION ?=
 KEY ?=
 PUBLIC_KEY ?=
+# The release that an upgrade begins with: that of the last tag before this commit, unless ELASTIC_CTR_BEFORE names another commit.
+BEFORE = $(or $(ELASTIC_CTR_BEFORE),$(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null))
 # A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
 HDFS_CONTEXT ?=
 
@@ -47,7 +49,7 @@ BASE = --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --build-arg SOURCE_DATE_EPOCH=$(
 RELEASE = PYTHONPATH=tools $(BIN)/python -m release
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo stream-demo package release verify images images-before test-images images-nightly cluster-images tracking-image kind-up kind-load cluster-test cluster-nightly kind-down docs test nightly bounds test-unit test-chart check format generate lock bench fuzz house clean
+.PHONY: help setup setup-dev demo stream-demo package release verify images images-before test-images images-nightly cluster-images tracking-image kind-up kind-load cluster-test cluster-nightly cluster-upgrade kind-down docs test nightly bounds test-unit test-chart check format generate lock bench fuzz house clean
 
 ##@ Use
 help: ## Show this help
@@ -92,8 +94,9 @@ images: ## Build the images of cube, trainer and serving as elastic-ctr/NAME:$(T
 	@$(BUILD) --build-arg TRAINER_IMAGE=$(IMAGES)/trainer:$(TAG) --file images/serving/Dockerfile --tag $(IMAGES)/serving:$(TAG) .
 	@DOCKER=$(DOCKER) images/sizes $(IMAGES) $(TAG) $(PYTHON_IMAGE)
 
-images-before: ## Build the images of the commit ELASTIC_CTR_BEFORE as elastic-ctr/NAME:before, for `make kind-load TAG=before` and its upgrade
-	@rm -rf build/before && mkdir -p build/before && git archive $(ELASTIC_CTR_BEFORE) | tar -x -C build/before
+images-before: ## Build the images of the last tag, or of the commit ELASTIC_CTR_BEFORE, as elastic-ctr/NAME:before, for `make kind-load TAG=before`
+	@[ -n "$(BEFORE)" ] || { echo "no tag is before this commit: set ELASTIC_CTR_BEFORE to one whose release is upgraded" >&2; exit 2; }
+	@rm -rf build/before && mkdir -p build/before && git archive $(BEFORE) | tar -x -C build/before
 	@$(MAKE) -C build/before images TAG=before
 
 test-images: setup-dev ## Test the images that `make images` built: their contents, and that every role starts
@@ -124,6 +127,9 @@ cluster-test: setup-dev ## Test a release in the cluster of KUBECONFIG, after ki
 
 cluster-nightly: setup-dev ## Test in that cluster what cluster-test leaves out: gangs, autoscaling, second releases, lost pods and nodes
 	@ELASTIC_CTR_TAG=$(TAG) $(CLUSTER_PYTEST) -m nightly $(CLUSTER_TESTS)
+
+cluster-upgrade: setup-dev ## Upgrade a release of the images of images-before in that cluster to this commit's under load, and roll it back
+	@ELASTIC_CTR_TAG=$(TAG) ELASTIC_CTR_BEFORE=$(BEFORE) $(CLUSTER_PYTEST) -k of_the_images_before tests/cluster/test_upgrade.py
 
 kind-down: ## Delete the cluster
 	@kind delete cluster --name $(CLUSTER)

@@ -36,10 +36,9 @@ LEDGER_SCHEMA = "import sqlite3; print(sqlite3.connect('/var/lib/elastic-ctr/mas
 
 @pytest.fixture(scope="session")
 def chart_before() -> Path:
-    """The chart of ELASTIC_CTR_BEFORE, of the last tag, or of the commit before the last that touched charts/."""
-    commit = (
-        BEFORE or _git("describe", "--tags", "--abbrev=0") or _git("rev-list", "-1", "--skip=1", "HEAD", "--", "charts")
-    )
+    """The chart of ELASTIC_CTR_BEFORE, of the last tag before HEAD, or of the commit before the last that touched charts/."""
+    tag = _git("describe", "--tags", "--abbrev=0", "HEAD^")
+    commit = BEFORE or tag or _git("rev-list", "-1", "--skip=1", "HEAD", "--", "charts")
     if not commit:
         pytest.skip("the history of this checkout has no chart before this one")
     packed = subprocess.run(
@@ -165,7 +164,8 @@ def test_the_chart_goes_back_and_is_upgraded_again_to_new_pods_while_answers_go_
 # `make test` has tests/unit/training/master/test_ledger.py, with a ledger that an earlier release has written.
 @pytest.mark.nightly
 @pytest.mark.skipif(
-    not BEFORE, reason="needs ELASTIC_CTR_BEFORE, a commit whose images are there: make images-before kind-load"
+    not BEFORE,
+    reason="needs ELASTIC_CTR_BEFORE, a commit whose images are there: make images-before, make kind-load TAG=before",
 )
 @pytest.mark.timeout(1200)
 def test_a_release_of_the_images_before_is_upgraded_and_rolled_back_under_load_and_its_ledger_goes_on(
@@ -200,7 +200,7 @@ def test_a_release_of_the_images_before_is_upgraded_and_rolled_back_under_load_a
 
     tell(before=BEFORE, schema=schema, totals=totals, ledger=new["ledger"])
     all_right(totals)
-    assert schema == [0, len(MIGRATIONS)]
+    assert schema[0] <= schema[1] == len(MIGRATIONS)
     assert trained["records"] == records
     assert new["ledger"]["trained"] == old["ledger"]["trained"] + records
     assert new["ledger"]["rolledBack"] == old["ledger"]["rolledBack"]

@@ -1,5 +1,6 @@
 """Workflows of a forge: linted, with the least rights, and made of commands that this repository has."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -79,7 +80,45 @@ def test_a_release_needs_what_every_change_must_pass() -> None:
     jobs = of(FILES[1])["jobs"]
 
     assert jobs["ci"]["uses"] == "./.github/workflows/ci.yaml"
-    assert (jobs["build"]["needs"], jobs["publish"]["needs"]) == ("ci", "build")
+    assert (jobs["build"]["needs"], jobs["publish"]["needs"]) == ("ci", ["build", "upgrade"])
+
+
+def test_a_release_is_upgraded_to_from_the_last_tag_before_it(tmp_path: Path) -> None:
+    [find, upgrade] = of(FILES[1])["jobs"]["upgrade"]["steps"][1:]
+    chosen = subprocess.run(
+        ["make", "--eval", "before: ; @echo $(BEFORE)", "before"],
+        capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "ELASTIC_CTR_BEFORE": "v0.1.0"},
+    )  # fmt: skip
+
+    def git(*words: str) -> None:
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *words],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+        )
+
+    def found() -> str:
+        output = tmp_path / "output"
+        output.unlink(missing_ok=True)
+        subprocess.run(
+            ["bash", "-e", "-c", find["run"]],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            env={**os.environ, "GITHUB_OUTPUT": str(output)},
+        )
+        return output.read_text()
+
+    git("init")
+    git("commit", "--allow-empty", "-m", "one")
+    git("tag", "v0.1.0")
+    assert found() == "tag=\n"
+    git("commit", "--allow-empty", "-m", "two")
+    git("tag", "v0.2.0")
+    assert found() == "tag=v0.1.0\n"
+    assert upgrade["if"] == "steps.before.outputs.tag != ''"
+    assert chosen.stdout == "v0.1.0\n"
 
 
 def test_templates_of_issues_are_forms() -> None:
