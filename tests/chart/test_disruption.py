@@ -231,6 +231,15 @@ def test_the_notes_name_what_an_uninstall_deletes_and_a_pod_loses(render: Render
     assert ["lost with the pod" in each for each in noted(enabled=False)] == [True, True]
 
 
+def test_the_notes_name_a_registry_where_this_project_has_no_images(render: Renderer) -> None:
+    def warns(**values: Any) -> bool:
+        return "where this project has no images" in render(**values).notes
+
+    assert warns()
+    assert not warns(image={"registry": "registry.example.com"})
+    assert not warns(**{"global": {"imageRegistry": "registry.example.com"}})
+
+
 def test_a_reinstall_takes_up_the_secret_and_the_claim_that_an_uninstall_left() -> None:
     secret = secret_in_cluster("ctr-auth", internal="release a", operate="release b", clicks="release c")
     claim = found_in_cluster("v1", "PersistentVolumeClaim", "ctr-tracking")

@@ -15,6 +15,10 @@ NOTE: {{ $what }} are deleted with this release (`helm uninstall`): set {{ $name
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if eq "docker.io" ($values.global.imageRegistry | default $values.image.registry) }}
+
+NOTE: image.registry is docker.io, where this project has no images: set it to your registry, unless every node has the images already.
+{{- end }}
 {{- if not $values.networkPolicy.enabled }}
 
 NOTE: networkPolicy.enabled=false: every pod of the cluster can reach all ports of this release. Pservers take no byte before the peer has
