@@ -79,7 +79,7 @@ class ServingHttp:
 
     def _stream(self) -> bytes:
         draw = self._mutator.random
-        made = _request if draw.random() < 0.6 else _tensors
+        made = draw.choice((_request, _request, _tensors, _candidates, _shared_tensors))
         stream = b"".join(made(self._rows()) for _ in range(draw.randrange(1, 7)))
         if draw.random() < 0.2:
             at = draw.randrange(len(stream))
@@ -160,7 +160,15 @@ class ServingRows:
                 }
                 for _ in range(draw.choice((1, 1, 2, 16, 17)))
             ]
-            body = json.dumps({"instances": rows}, ensure_ascii=draw.random() < 0.2).encode()
+            document: dict[str, object] = {"instances": rows}
+            if draw.random() < 0.5:
+                columns = {name for name in rows[0] if draw.random() < 0.5}
+                document = {
+                    "shared": {name: value for name, value in rows[0].items() if name in columns},
+                    "candidates": [{name: each for name, each in row.items() if name not in columns} for row in rows],
+                    **({"top": draw.randrange(4)} if draw.random() < 0.5 else {}),
+                }
+            body = json.dumps(document, ensure_ascii=draw.random() < 0.2).encode()
             stream += b"POST /v1/models/ctr:predict HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (
                 len(body),
                 body,
@@ -183,15 +191,38 @@ async def _answer(address: str, stream: bytes) -> bytes:
 
 
 def _request(rows: list[dict[str, list[int]]]) -> bytes:
-    slots = [{"slots": [{"slot_name": name, "feasigns": keys} for name, keys in row.items()]} for row in rows]
-    body = json.dumps({"instances": slots}, separators=(",", ":")).encode()
+    return _posted({"instances": [_slots(row) for row in rows]})
+
+
+def _candidates(rows: list[dict[str, list[int]]]) -> bytes:
+    first, *others = _shared(rows)
+    more = {"top": len(rows[0])} if len(rows) % 2 else {}
+    return _posted({"shared": _slots(first), "candidates": [_slots(row) for row in others], **more})
+
+
+def _shared(rows: list[dict[str, list[int]]]) -> list[dict[str, list[int]]]:
+    """A row with the first one's slots but the last slot, and the rows without them."""
+    shared = {name: keys for name, keys in rows[0].items() if name != SLOTS.names[-1]}
+    return [shared, *({name: keys for name, keys in row.items() if name not in shared} for row in rows)]
+
+
+def _slots(row: dict[str, list[int]]) -> dict[str, object]:
+    return {"slots": [{"slot_name": name, "feasigns": keys} for name, keys in row.items()]}
+
+
+def _posted(document: dict[str, object]) -> bytes:
+    body = json.dumps(document, separators=(",", ":")).encode()
     return f"POST {SOURCE_PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def _tensors(rows: list[dict[str, list[int]]]) -> bytes:
+def _shared_tensors(rows: list[dict[str, list[int]]]) -> bytes:
+    return _tensors(_shared(rows), first_is_shared=True)
+
+
+def _tensors(rows: list[dict[str, list[int]]], *, first_is_shared: bool = False) -> bytes:
     feasigns = np.array([key for row in rows for slot in SLOTS for key in row.get(slot, ())], np.uint64)
     lengths = np.array([[len(row.get(slot, ())) for slot in SLOTS] for row in rows])
-    body, json_length = tensor_request(feasigns, lengths, SLOTS)
+    body, json_length = tensor_request(feasigns, lengths, SLOTS, first_is_shared=first_is_shared)
     head = (
         f"POST {INFER_PATH} HTTP/1.1\r\nhost: a\r\n{JSON_LENGTH}: {json_length}\r\ncontent-length: {len(body)}\r\n\r\n"
     )
@@ -247,13 +278,25 @@ def _near(values: list[float], sums: list[float]) -> bool:
 def _bodies(stream: bytes) -> list[list[float]]:
     """What the instances of each JSON document in the stream sum up to."""
     text = stream.decode("latin-1")
-    documents = (_sums(text, each.start()) for each in re.finditer(r"\{\s*\"instances\"", text))
+    documents = (_sums(text, each.start()) for each in re.finditer(r"\{\s*\"(?:instances|shared)\"", text))
     return [each for each in documents if each is not None]
+
+
+def _sum(instance: dict[str, list[dict[str, list[int]]]]) -> float:
+    return float(sum(key % 2**64 for slot in instance["slots"] for key in slot["feasigns"]))
 
 
 def _sums(text: str, begin: int) -> list[float] | None:
     try:
-        instances = json.JSONDecoder().raw_decode(text, begin)[0]["instances"]
-        return [float(sum(key % 2**64 for slot in each["slots"] for key in slot["feasigns"])) for each in instances]
+        document = json.JSONDecoder().raw_decode(text, begin)[0]
+        shared, *found = map(
+            _sum,
+            [
+                document.get("shared", {"slots": []}),
+                *(document["candidates"] if "candidates" in document else document["instances"]),
+            ],
+        )
+        sums = [shared + each for each in found]
+        return sorted(sums, reverse=True)[: document["top"]] if "top" in document else sums
     except (ValueError, KeyError, TypeError):
         return None

@@ -110,6 +110,18 @@ class Cells:
         return self.data[self.begins[row, place] : self.ends[row, place]].tobytes()
 
 
+class SharedCells(NamedTuple):
+    """Cells that several rows have in common; the shared part of one request is a group.
+
+    `cells` has a row for each group. `given`: bool [groups, texts + numbers], true for a cell whose column is in the shared part.
+    `groups`: i64 [rows], the group of each row, ascending; -1 for a row without one.
+    """
+
+    cells: Cells
+    given: npt.NDArray[np.bool_]
+    groups: Places
+
+
 def cells_of(rows: Sequence[tuple[Sequence[bytes], Sequence[float]]], inputs: InputColumns) -> Cells:
     """Return cells of few rows, each given as its texts and its numbers: for tests and requests that are read row by row."""
     texts = [text for row, _ in rows for text in row]

@@ -11,14 +11,16 @@ import json
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from elastic_ctr.formats.cells import Bytes, Cells, Numbers, Places
+from elastic_ctr.formats.cells import Bytes, Cells, Numbers, Places, SharedCells
 from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.json_tokens import (
     BEGIN,
     BIG,
     CLOSE,
     COLON,
+    COMMA,
     DECIMAL,
     END,
     LF,
@@ -29,9 +31,11 @@ from elastic_ctr.formats.json_tokens import (
     QUOTE,
     SPACE,
     TEXT,
+    WHOLE,
     YES,
     end_of_text,
     next_element,
+    read_number,
     read_scalar,
     read_sign,
     read_word,
@@ -42,7 +46,11 @@ from elastic_ctr.machine_code.intrinsics import load_u64
 
 SHORTEST_ROW = len("{},")
 _KEPT = 256 << 10
-_INSTANCES = np.frombuffer(b'"instances"', np.uint8)
+_INSTANCES, _SHARED, _CANDIDATES, _TOP = (
+    np.frombuffer(name, np.uint8) for name in (b'"instances"', b'"shared"', b'"candidates"', b'"top"')
+)
+# Objects of a body that are no candidates: the body itself and the shared part.
+_NO_CANDIDATES = 2
 _LEAST = -(2.0**63)
 _8, _64 = np.uint64(8), np.uint64(64)
 
@@ -69,6 +77,22 @@ class CellRoom(NamedTuple):
     ends: Places
     numbers: Numbers  # [rows, numbers]
     written: Places  # [1]
+
+
+class GroupRoom(NamedTuple):
+    """Cells that requests with shared parts are read into: of candidates, and a row for each shared part; both have one `written`."""
+
+    candidates: CellRoom
+    cells: CellRoom
+    given: NDArray[np.bool_]  # [groups, texts + numbers], as in `SharedCells`
+
+
+class Candidates(NamedTuple):
+    """The rows of a request with a shared part; `top` is 0 if all of them are wanted."""
+
+    cells: Cells
+    shared: SharedCells
+    top: int
 
 
 def columns_of(inputs: InputColumns, *, counts: tuple[str, ...] = (), skips: bool = False) -> JsonColumns:
@@ -104,6 +128,12 @@ def new_cells(rows: int, inputs: InputColumns, counts: int = 0) -> CellRoom:
     )
 
 
+def new_group(inputs: InputColumns, candidates: CellRoom) -> GroupRoom:
+    """Return room for one shared part beside that for candidates."""
+    given = np.zeros((1, len(inputs.texts) + len(inputs.numbers)), np.bool_)
+    return GroupRoom(candidates, new_cells(1, inputs)._replace(written=candidates.written), given)
+
+
 class RowScanner:
     """Reads requests for one model in one thread; the arrays for small bodies are reused."""
 
@@ -116,10 +146,29 @@ class RowScanner:
 
     def read(self, body: bytes) -> Cells | None:
         """Return the rows of `{"instances": […]}`, valid until the next call; None if the body is not an everyday one."""
-        size = len(body)
         rows = min(body.count(b"{") - 1, self._max_rows)
         if rows < 1:
             return None
+        data, cells = self._room(body, rows)
+        found = scan_instances(data, 0, len(body), self._columns, cells, 0, rows)
+        return None if found < 0 else first_rows(data, cells, found)
+
+    def read_candidates(self, body: bytes) -> Candidates | None:
+        """Return the rows of `{"shared": {…}, "candidates": […], "top": n}`, as above."""
+        rows = min(body.count(b"{") - _NO_CANDIDATES, self._max_rows)
+        if rows < 1:
+            return None
+        data, cells = self._room(body, rows)
+        group = new_group(self._inputs, cells)
+        found, top = scan_candidates(data, 0, len(body), self._columns, group, 0, 0, rows)
+        if found < 0:
+            return None
+        shared = SharedCells(first_rows(data, group.cells, 1), group.given, np.zeros(found, np.int64))
+        return Candidates(first_rows(data, cells, found), shared, top)
+
+    def _room(self, body: bytes, rows: int) -> tuple[Bytes, CellRoom]:
+        """Return the body with room for the texts of its lists, and cells for `rows` rows."""
+        size = len(body)
         data, cells = self._data, self._cells
         if data.size < 2 * size:
             data = np.empty(2 * max(size, 1024), np.uint8)
@@ -129,10 +178,12 @@ class RowScanner:
             self._data, self._cells = data, cells
         data[:size] = np.frombuffer(body, np.uint8)
         cells.written[0] = size
-        found = scan_instances(data, 0, size, self._columns, cells, 0, rows)
-        if found < 0:
-            return None
-        return Cells(data, cells.begins[:found], cells.ends[:found], cells.numbers[:found])
+        return data, cells
+
+
+def first_rows(data: Bytes, cells: CellRoom, rows: int) -> Cells:
+    """Return the first rows of the room as views."""
+    return Cells(data, cells.begins[:rows], cells.ends[:rows], cells.numbers[:rows])
 
 
 # -- in machine code
@@ -328,6 +379,68 @@ def scan_instances(data: Any, begin: Any, end: Any, columns: Any, cells: Any, fi
     if at < 0 or skip_blanks(data, at, end, LF) != end:
         return np.int64(NOT_READ)
     return rows
+
+
+@compiled_inline
+def _has_shared_column(columns: Any, given: Any, group: Any) -> Any:
+    """True if the last row that was read has a column of the group."""
+    most = columns.seen.size - 1
+    number = columns.seen[most]
+    for column in range(most):
+        if columns.seen[column] == number and given[group, columns.uses[columns.starts[column]]]:
+            return True
+    return False
+
+
+@compiled
+def scan_candidates(
+    data: Any, begin: Any, end: Any, columns: Any, room: Any, group: Any, first: Any, max_rows: Any
+) -> Any:
+    """Read `{"shared": {…}, "candidates": […], "top": n}`, in this order, of which `top` may be absent.
+
+    As `scan_instances`, into a GroupRoom, the shared part into its row `group`. Return (rows, top); (-1, 0) if it is not read. A body
+    in which a candidate has a shared column is not read.
+    """
+    nothing = np.int64(NOT_READ), np.int64(0)
+    at = read_sign(data, begin, end, LF, BEGIN)
+    if at < 0:
+        return nothing
+    at = read_sign(data, read_word(data, skip_blanks(data, at, end, LF), end, _SHARED), end, LF, COLON)
+    if at < 0:
+        return nothing
+    at = read_sign(data, scan_row(data, at, end, LF, columns, room.cells, group), end, LF, COMMA)
+    if at < 0:
+        return nothing
+    most = columns.seen.size - 1
+    for column in range(most):
+        for use in range(columns.starts[column], columns.starts[column + 1]):
+            room.given[group, columns.uses[use]] = columns.seen[column] == columns.seen[most]
+    at = read_word(data, skip_blanks(data, at, end, LF), end, _CANDIDATES)
+    at = read_sign(data, read_sign(data, at, end, LF, COLON), end, LF, OPEN)
+    rows = np.int64(0)
+    closed = False
+    while not closed:
+        if at < 0 or rows == max_rows:
+            return nothing
+        at = scan_row(data, at, end, LF, columns, room.candidates, first + rows)
+        if at < 0 or _has_shared_column(columns, room.given, group):
+            return nothing
+        rows += 1
+        at, closed = next_element(data, at, end, LF, CLOSE)
+    at, closed = next_element(data, at, end, LF, END)
+    top = np.int64(0)
+    if at >= 0 and not closed:
+        at = read_sign(data, read_word(data, skip_blanks(data, at, end, LF), end, _TOP), end, LF, COLON)
+        if at < 0:
+            return nothing
+        at, kind, number = read_number(data, skip_blanks(data, at, end, LF), end)
+        if at < 0 or kind != WHOLE or number < 1:
+            return nothing
+        top = np.int64(number)
+        at = read_sign(data, at, end, LF, END)
+    if at < 0 or skip_blanks(data, at, end, LF) != end:
+        return nothing
+    return rows, top
 
 
 @compiled

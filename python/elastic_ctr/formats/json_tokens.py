@@ -16,13 +16,13 @@ from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
 NOT_READ = -1
 LF = 10
 
-QUOTE, _COMMA, COLON, OPEN, CLOSE, BEGIN, END, _MINUS, _PLUS, _POINT, _ZERO, _NINE = (
+QUOTE, COMMA, COLON, OPEN, CLOSE, BEGIN, END, _MINUS, _PLUS, _POINT, _ZERO, _NINE = (
     ord(sign) for sign in '",:[]{}-+.09'
 )
 _SMALL_E, _LARGE_E, _BACKSLASH, SPACE, _TAB, _CR = 101, 69, 92, 32, 9, 13
 _TRUE, _FALSE, _NULL = (np.frombuffer(word, np.uint8) for word in (b"true", b"false", b"null"))
 # Kinds of values. BIG: a whole number from 2^53 on, or -0.
-TEXT, _WHOLE, BIG, DECIMAL, YES, NO, NOTHING = range(7)
+TEXT, WHOLE, BIG, DECIMAL, YES, NO, NOTHING = range(7)
 _EXACT = np.uint64(1 << 53)
 _TEN, _8 = np.uint64(10), np.uint64(8)
 _ENDLESS = 1 << 20
@@ -101,7 +101,7 @@ def read_number(data: Any, at: Any, end: Any) -> Any:
     if mantissa == 0:
         digits = 0
     power = np.int64(0)
-    kind = np.int64(_WHOLE)
+    kind = np.int64(WHOLE)
     if at < end and data[at] == _POINT:
         at += 1
         begin = at
@@ -132,7 +132,7 @@ def read_number(data: Any, at: Any, end: Any) -> Any:
     value, known = nearest_float(mantissa, power)
     if not known:
         return nothing
-    if kind == _WHOLE and (mantissa >= _EXACT or (negative and mantissa == 0)):
+    if kind == WHOLE and (mantissa >= _EXACT or (negative and mantissa == 0)):
         kind = np.int64(BIG)
     return at, kind, -value if negative else value
 
@@ -169,7 +169,7 @@ def next_element(data: Any, at: Any, end: Any, line_end: Any, close: Any) -> Any
     if at < 0:
         return at, True
     at = skip_blanks(data, at, end, line_end)
-    if at < end and data[at] == _COMMA:
+    if at < end and data[at] == COMMA:
         return at + 1, False
     if at < end and data[at] == close:
         return at + 1, True

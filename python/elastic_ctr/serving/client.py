@@ -43,14 +43,14 @@ from elastic_ctr.serving.client_messages import (
     ModelInputs,
     Prediction,
     Row,
-    as_text,
     checked,
+    checked_shared,
     encoded,
     has_large_numbers,
     inputs_of,
     prediction_of,
+    rows_body,
     rows_prediction_of,
-    rows_request,
     tensor_request,
 )
 
@@ -169,19 +169,21 @@ class ServingClient(_Asker[ClientConnection]):
         """
         return encoded(instances, self.slots())
 
-    def predict(self, feasigns: Keys, lengths: Lengths) -> Prediction:
+    def predict(self, feasigns: Keys, lengths: Lengths, *, first_is_shared: bool = False) -> Prediction:
         """Return the prediction of a model of feasigns.
 
         Args:
             feasigns: u64[n], by row, then by slot in the order of `slots()`.
             lengths: whole numbers [rows, slots], the number of feasigns in each slot of each row.
+            first_is_shared: the first row has the feasigns that all others share, in slots that these leave empty; the prediction is of
+                the others.
 
         Raises:
             PredictionRefused: serving refuses with a reason; after status 409 the next call requests the slot list anew.
             ServingUnavailable: see there.
             ValueError: the two do not fit together.
         """
-        body, length = tensor_request(feasigns, lengths, self.slots())
+        body, length = tensor_request(feasigns, lengths, self.slots(), first_is_shared=first_is_shared)
         try:
             address, found = self._ask("POST", f"{self._model}/infer", body, {JSON_LENGTH: str(length)})
         except PredictionRefused as refused:
@@ -202,16 +204,33 @@ class ServingClient(_Asker[ClientConnection]):
             ServingUnavailable: see there.
             ValueError: a value cannot be sent, such as NaN.
         """
-        rows = checked(rows)
+        return self._predict_rows(checked(rows))
+
+    def predict_candidates(self, shared: Row, candidates: Sequence[Row], *, top: int | None = None) -> Prediction:
+        """Return the prediction of candidates that have columns in common, such as those of their user.
+
+        Args:
+            shared: a value by column, as in `predict_rows`.
+            candidates: the other columns of each candidate. A column is in `shared` or in candidates, not in both.
+            top: only so many candidates with the highest probabilities, best first; the prediction has their `places`.
+
+        Raises:
+            PredictionRefused, ServingUnavailable, ValueError: as `predict_rows`.
+        """
+        return self._predict_rows(checked(candidates), checked_shared(shared, top), top)
+
+    def _predict_rows(self, rows: list[Row], shared: Row | None = None, top: int | None = None) -> Prediction:
         # The columns are requested only for rows with a large number, which are rare.
-        body = rows_request(as_text(rows, self.columns()) if has_large_numbers(rows) else rows)
+        given = [*rows, *([] if shared is None else [shared])]
+        columns = self.columns() if has_large_numbers(given) else None
+        body = rows_body(rows, shared, top, columns)
         try:
             address, found = self._ask("POST", self._rows, body, _JSON)
         except PredictionRefused as refused:
             if refused.status == http.HTTPStatus.BAD_REQUEST and self._known().slots is not None:
                 raise PredictionRefused(refused.status, self._known().rows_refused()) from None
             raise
-        return _read(address, found, lambda response: rows_prediction_of(response.body, len(rows)))
+        return _read(address, found, lambda response: rows_prediction_of(response.body, len(rows), top))
 
     def _known(self) -> ModelInputs:
         while self._inputs is None:
@@ -272,9 +291,9 @@ class AsyncServingClient(_Asker[AsyncConnection]):
         """As that of ServingClient."""
         return encoded(instances, await self.slots())
 
-    async def predict(self, feasigns: Keys, lengths: Lengths) -> Prediction:
+    async def predict(self, feasigns: Keys, lengths: Lengths, *, first_is_shared: bool = False) -> Prediction:
         """As that of ServingClient."""
-        body, length = tensor_request(feasigns, lengths, await self.slots())
+        body, length = tensor_request(feasigns, lengths, await self.slots(), first_is_shared=first_is_shared)
         try:
             address, found = await self._ask("POST", f"{self._model}/infer", body, {JSON_LENGTH: str(length)})
         except PredictionRefused as refused:
@@ -285,15 +304,23 @@ class AsyncServingClient(_Asker[AsyncConnection]):
 
     async def predict_rows(self, rows: Sequence[Row]) -> Prediction:
         """As that of ServingClient."""
-        rows = checked(rows)
-        body = rows_request(as_text(rows, await self.columns()) if has_large_numbers(rows) else rows)
+        return await self._predict_rows(checked(rows))
+
+    async def predict_candidates(self, shared: Row, candidates: Sequence[Row], *, top: int | None = None) -> Prediction:
+        """As that of ServingClient."""
+        return await self._predict_rows(checked(candidates), checked_shared(shared, top), top)
+
+    async def _predict_rows(self, rows: list[Row], shared: Row | None = None, top: int | None = None) -> Prediction:
+        given = [*rows, *([] if shared is None else [shared])]
+        columns = await self.columns() if has_large_numbers(given) else None
+        body = rows_body(rows, shared, top, columns)
         try:
             address, found = await self._ask("POST", self._rows, body, _JSON)
         except PredictionRefused as refused:
             if refused.status == http.HTTPStatus.BAD_REQUEST and (await self._known()).slots is not None:
                 raise PredictionRefused(refused.status, (await self._known()).rows_refused()) from None
             raise
-        return _read(address, found, lambda response: rows_prediction_of(response.body, len(rows)))
+        return _read(address, found, lambda response: rows_prediction_of(response.body, len(rows), top))
 
     async def _known(self) -> ModelInputs:
         while self._inputs is None:

@@ -22,10 +22,14 @@ JSON_LENGTH = "Inference-Header-Content-Length"
 
 
 class Prediction(NamedTuple):
-    """Probabilities f32 [rows] of a click, and the model version that computed them."""
+    """Probabilities f32 [rows] of a click, and the model version that computed them.
+
+    `places`: i64 [rows], the candidates that these are, best first, if the request wanted the best ones alone.
+    """
 
     probabilities: npt.NDArray[np.float32]
     version: int
+    places: npt.NDArray[np.int64] | None = None
 
 
 class ModelInputs(NamedTuple):
@@ -43,7 +47,9 @@ class ModelInputs(NamedTuple):
         return "the model takes feasigns of its slots, not rows of columns; ask it with encode and predict"
 
 
-def tensor_request(feasigns: Keys, lengths: Lengths, slots: SlotList) -> tuple[bytes, int]:
+def tensor_request(
+    feasigns: Keys, lengths: Lengths, slots: SlotList, *, first_is_shared: bool = False
+) -> tuple[bytes, int]:
     """Return the body of a prediction, and the length of the JSON in it. Raises ValueError if the arrays do not fit together."""
     if feasigns.ndim != 1 or feasigns.dtype != np.uint64 or lengths.shape[1:] != (len(slots),):
         raise ValueError(
@@ -64,7 +70,7 @@ def tensor_request(feasigns: Keys, lengths: Lengths, slots: SlotList) -> tuple[b
             for name, kind, values in tensors
         ],
         "outputs": [{"name": "probability", "parameters": {"binary_data": True}}],
-        "parameters": {"slot_list_check": slots.check()},
+        "parameters": {"slot_list_check": slots.check(), **({"first_is_shared": True} if first_is_shared else {})},
     }  # fmt: skip
     head = json.dumps(document, separators=(",", ":")).encode()
     return b"".join((head, *(values.tobytes() for _, _, values in tensors))), len(head)
@@ -129,16 +135,37 @@ def _as_text(value: Cell) -> Cell:
     return str(value) if _is_large(value) else value
 
 
-def rows_request(rows: Sequence[Row]) -> bytes:
-    """Return the body of a prediction of rows. Raises ValueError naming the row and the column."""
+def rows_body(rows: list[Row], shared: Row | None, top: int | None, columns: Mapping[str, str] | None) -> bytes:
+    """As `rows_request`, with large numbers of text columns as text if `columns` is given."""
+    if columns is None:
+        return rows_request(rows, shared, top)
+    return rows_request(as_text(rows, columns), None if shared is None else as_text([shared], columns)[0], top)
+
+
+def rows_request(rows: Sequence[Row], shared: Row | None = None, top: int | None = None) -> bytes:
+    """Return the body of a prediction of rows, or of candidates that have `shared` in common. Raises ValueError naming row and column."""
     given = checked(rows)
+    document: dict[str, object] = {"instances": given} if shared is None else {"shared": shared, "candidates": given}
     try:
-        document = {"instances": given}
+        if top is not None:
+            document["top"] = top
         return json.dumps(document, default=_plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (ValueError, TypeError) as wrong:
         # The value is searched only here, because failures are rare.
-        reasons = (_refusal(value, f"rows[{n}].{name}") for n, row in enumerate(given) for name, value in row.items())
+        named = [(f"rows[{n}]", row) for n, row in enumerate(given)]
+        if shared is not None:
+            named = [("shared", shared), *((where.replace("rows", "candidates"), row) for where, row in named)]
+        reasons = (_refusal(value, f"{where}.{name}") for where, row in named for name, value in row.items())
         raise ValueError(next(filter(None, reasons), f"the rows cannot be written as JSON: {wrong}")) from None
+
+
+def checked_shared(shared: Row, top: int | None) -> Row:
+    """Return a shared part. Raises ValueError if it is no row, or `top` no number of rows."""
+    if not isinstance(shared, Mapping):
+        raise ValueError(f"shared is {_shown(shared)}; it must have a value for each shared column, as a dict")  # noqa: TRY004
+    if top is not None and top < 1:
+        raise ValueError(f"top is {_shown(top)}; it must be a whole number, 1 or more")
+    return shared
 
 
 def checked(rows: Sequence[Row]) -> list[Row]:
@@ -185,13 +212,14 @@ def _shown(value: object) -> str:
     return f"{type(value).__name__} {text[:60]}{'…' if len(text) > 60 else ''}"
 
 
-def rows_prediction_of(body: bytes, rows: int) -> Prediction:
+def rows_prediction_of(body: bytes, rows: int, top: int | None = None) -> Prediction:
     """Read the answer to a body of `rows` rows. Raises ValueError, KeyError, TypeError for any other body."""
     answer = json.loads(body)
     found = answer["predictions"]
-    if len(found) != rows:
+    if len(found) != (rows if top is None else min(top, rows)):
         raise ValueError(f"it has {len(found)} predictions for {rows} rows")
-    return Prediction(np.array([float(each) for each in found], np.float32), int(answer["model_version"]))
+    places = None if top is None else np.array([int(each) for each in answer["places"]], np.int64)
+    return Prediction(np.array([float(each) for each in found], np.float32), int(answer["model_version"]), places)
 
 
 def inputs_of(body: bytes) -> ModelInputs | None:

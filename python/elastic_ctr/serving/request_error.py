@@ -31,12 +31,12 @@ class BadRequest(RequestError):
 
 
 class NoProbability(RequestError):
-    """500: the network's answer to instance `row` of the request is NaN."""
+    """500: the network's answer to instance `row` of the request, in its list `where`, is NaN."""
 
-    def __init__(self, row: int, version: int) -> None:
+    def __init__(self, row: int, version: int, where: str = "instances") -> None:
         super().__init__(
             500,
-            f"instances[{row}]: the probability by version {version} is no number, so nothing is answered; a value of the network or of a key is "
+            f"{where}[{row}]: the probability by version {version} is no number, so nothing is answered; a value of the network or of a key is "
             "damaged, or a number of the instance is very large",
         )
         self.row = row

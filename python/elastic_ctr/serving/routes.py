@@ -18,7 +18,7 @@ from elastic_ctr.formats.json_scan import RowScanner
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.runtime.http_connection import JSON_TYPE
 from elastic_ctr.serving.batching.batcher import Batcher, Done, Parse
-from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.batching.instances import Instances, Lengths, best_places
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.fallback_http import Reply, Request
@@ -46,8 +46,8 @@ makes 1,032 bytes of one at most, and a caller that sends little could make serv
 
 _GET, _POST = ("GET", "HEAD"), ("POST",)
 
-Answered = Callable[[Floats, int], tuple[bytes, bytes]]
-"""From probabilities and their version to the body and the headers of the answer. May raise RequestError."""
+Answered = Callable[[Floats, int, Lengths | None], tuple[bytes, bytes]]
+"""From probabilities, their version and, with `top`, their places to the body and the headers of the answer. May raise RequestError."""
 
 
 class _Route(NamedTuple):
@@ -174,8 +174,8 @@ class Routes:
             body, slots = self._decoded(request), schema.of_feasigns()
             return self._read(body, slots) or elasticctr_json.parse_inference(body, slots, self.max_instances)
 
-        def answered(probabilities: Floats, _version: int) -> tuple[bytes, bytes]:
-            return elasticctr_json.inference_answer(probabilities), JSON_TYPE
+        def answered(probabilities: Floats, _version: int, places: Lengths | None) -> tuple[bytes, bytes]:
+            return elasticctr_json.inference_answer(probabilities, places), JSON_TYPE
 
         self._predict(request, parse, answered, elasticctr_json.inference_refusal, reply)
 
@@ -206,7 +206,7 @@ class Routes:
         if known.get("slots") is not slots:
             known["slots"], known["scanner"] = slots, Scanner(slots, self.max_instances)
         scanner: Scanner = known["scanner"]
-        return scanner.read(body)
+        return scanner.read(body) or scanner.read_candidates(body)
 
     def _read_rows(self, body: bytes, schema: Schema) -> Instances | None:
         if schema.transformer is None:
@@ -217,7 +217,10 @@ class Routes:
             known["rows"] = RowScanner(schema.transformer.inputs, self.max_instances, skips=schema.ignores_unknown)
         scanner: RowScanner = known["rows"]
         cells = scanner.read(body)
-        return None if cells is None else rows_json.instances_of_cells(cells, schema.transformer, "instances")
+        if cells is not None:
+            return rows_json.instances_of_cells(cells, schema.transformer, "instances")
+        candidates = scanner.read_candidates(body)
+        return None if candidates is None else rows_json.instances_of_candidates(candidates, schema.transformer)
 
     def _infer(self, request: Request, reply: Reply, asked: str | None) -> None:
         parsed: list[open_inference.Inference] = []
@@ -228,10 +231,10 @@ class Routes:
                 parsed.append(open_inference.parse_infer(self._decoded(request), request.json_length, most))
             return parsed[0].instances(schema, self.max_instances)
 
-        def answered(probabilities: Floats, version: int) -> tuple[bytes, bytes]:
+        def answered(probabilities: Floats, version: int, places: Lengths | None) -> tuple[bytes, bytes]:
             if asked not in (None, str(version)):
                 raise RequestError(404, self._not_live(asked or ""))
-            body, json_length = open_inference.infer_answer(parsed[0], self.model_name, probabilities, version)
+            body, json_length = open_inference.infer_answer(parsed[0], self.model_name, probabilities, version, places)
             if json_length is None:
                 return body, JSON_TYPE
             return body, _BINARY_TYPE + b"inference-header-content-length: %d\r\n" % json_length
@@ -246,8 +249,8 @@ class Routes:
             body = self._decoded(request)
             return self._read_rows(body, schema) or rows_json.parse_rows(body, schema, self.max_instances)
 
-        def answered(probabilities: Floats, version: int) -> tuple[bytes, bytes]:
-            return rows_json.rows_answer(probabilities, version), JSON_TYPE
+        def answered(probabilities: Floats, version: int, places: Lengths | None) -> tuple[bytes, bytes]:
+            return rows_json.rows_answer(probabilities, version, places), JSON_TYPE
 
         self._predict(request, parse, answered, lambda refusal: error_body(refusal.sentence), reply)
 
@@ -259,7 +262,7 @@ class Routes:
                 read.append(Explanation(self._decoded(request)))
             return read[0].instances(schema, self.max_instances)
 
-        def answered(probabilities: Floats, version: int) -> tuple[bytes, bytes]:
+        def answered(probabilities: Floats, version: int, _places: Lengths | None) -> tuple[bytes, bytes]:
             model = self.batcher.versions.get(version)
             if model is None:
                 raise RequestError(503, f"version {version} was unloaded meanwhile; ask again")
@@ -288,14 +291,26 @@ class Routes:
         only_live: bool = False,
     ) -> None:
         """Answer a request. `size` replaces the size of its body in the choice between event loop and parser thread."""
+        top, where = 0, "instances"
+
+        def read(schema: Schema) -> Instances:
+            nonlocal top, where
+            instances = parse(schema)
+            top = instances.top
+            if instances.shared is not None:
+                where = "candidates"
+            return instances
 
         def done(outcome: Floats | Exception, version: int) -> None:
+            if isinstance(outcome, NoProbability):
+                outcome = NoProbability(outcome.row, outcome.version, where)
             if isinstance(outcome, Exception):
                 refusal = request_error_of(outcome)
                 reply(refusal.status, refused(refusal))
                 return
+            places = best_places(outcome, top) if top else None
             try:
-                body, headers = answered(outcome, version)
+                body, headers = answered(outcome if places is None else outcome[places], version, places)
             except RequestError as refusal:
                 reply(refusal.status, refused(refusal))
             else:
@@ -304,7 +319,7 @@ class Routes:
         if size is None:
             # The size of a compressed body is unknown until it is decoded, so a thread does that.
             size = len(request.body) if not request.encoding else PARSED_INLINE + 1
-        self.predict(size, parse, done, only_live=only_live)
+        self.predict(size, read, done, only_live=only_live)
 
     def predict(self, size: int, parse: Parse, done: Done, *, only_live: bool = False) -> None:
         """Submit the instances that `parse` makes of a request of `size` bytes; `done` is called once. Never raises.

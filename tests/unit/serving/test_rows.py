@@ -215,7 +215,10 @@ NO_JSON = b'{"instances": [{"price": 1e400}]}'
         ({"instances": []}, "instances is empty"),
         ({"instances": ["u1"]}, "instances[0] is 'u1'; it must be an object with a value for each column"),
         ({"rows": []}, "rows is not known; the fields here are instances, signature_name"),
-        ({"shared": {"user": "u1"}, "instances": [{}]}, "shared is not known; the fields here are instances"),
+        (
+            {"shared": {"user": "u1"}, "instances": [{}]},
+            "instances is not known; the fields here are shared, candidates",
+        ),
         ({}, "instances is missing"),
         (b'{"instances": [{"user": "a", "user": "b"}]}', "'user' is there twice in one object"),
         (b'{"instances": [{}], "instances": [{"user": "a"}]}', "'instances' is there twice in one object"),
@@ -327,10 +330,10 @@ def test_text_that_is_not_utf8_is_refused_by_its_place() -> None:
 
 def test_columns_of_other_lengths_are_refused() -> None:
     inputs = [
-        {"name": name, "datatype": "BYTES", "shape": [n], "data": ["a"] * n} for name, n in (("user", 2), ("tags", 1))
+        {"name": name, "datatype": "BYTES", "shape": [n], "data": ["a"] * n} for name, n in (("user", 3), ("tags", 2))
     ]
 
-    with pytest.raises(RequestError, match=r"has 2 rows and .* 1; they must be as many"):
+    with pytest.raises(RequestError, match=r"has 2 rows and .* 3; they must be as many, or one that all rows share"):
         parse_infer(json.dumps({"inputs": inputs}).encode()).instances(SCHEMA, 100)
 
 

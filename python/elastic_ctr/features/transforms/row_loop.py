@@ -89,6 +89,21 @@ class CellArrays(NamedTuple):
     numbers: npt.NDArray[np.float64]
 
 
+# Ways in which a row gets a slot: it is computed and returned; its keys are those of the group, which only crosses need; it is left out.
+OWN, OF_GROUP, LEFT_OUT = range(3)
+
+
+class GroupArrays(NamedTuple):
+    """The slots and numbers that rows have in common, by group."""
+
+    groups: Integers  # [rows]: the group of each row, or -1; empty if no row has one
+    ways: npt.NDArray[np.uint8]  # [groups, slots]
+    ends: Integers  # [groups * slots + 1], from 0
+    keys: Keys
+    has: npt.NDArray[np.bool_]  # [groups, numbers]: the number is that of the group
+    numbers: Floats  # [groups, numbers]
+
+
 class RowOutput(NamedTuple):
     """The results of n rows beside their keys."""
 
@@ -326,11 +341,27 @@ def _add_slot(program: Any, scratch: Any, slot: Any, cells: Any, row: Any, count
     return count + 1
 
 
+@compiled_inline
+def _add_of_group(scratch: Any, shared: Any, group: Any, slot: Any, count: Any) -> Any:
+    """Add a slot's keys of a group to the scratch. Return as `_add_slot`."""
+    segment = group * shared.ways.shape[1] + slot
+    begin, end = shared.ends[segment], shared.ends[segment + 1]
+    if count + end - begin > scratch.keys.size:
+        return np.int64(-1)
+    for each in range(begin, end):
+        scratch.keys[count] = shared.keys[each]
+        count += 1
+    return count
+
+
 @compiled
-def _code_of_numbers(program: Any, given: Any, row: Any, numbers: Any) -> Any:
+def _code_of_numbers(program: Any, given: Any, row: Any, numbers: Any, shared: Any, group: Any) -> Any:
     """Compute the numbers of a row. Return its code, which shows if one of them is too large."""
     code = np.int64(FINE)
     for place in range(program.numbers.size):
+        if group >= 0 and shared.has[group, place]:
+            numbers[row, place] = shared.numbers[group, place]
+            continue
         x = given[row, program.numbers[place]]
         number = _number(program, place, x)
         numbers[row, place] = number
@@ -343,10 +374,12 @@ def _code_of_numbers(program: Any, given: Any, row: Any, numbers: Any) -> Any:
 
 
 @compiled
-def transform_rows(program: Any, cells: Any, row: Any, total: Any, scratch: Any, keys: Any, out: Any) -> Any:
+def transform_rows(
+    program: Any, cells: Any, shared: Any, row: Any, total: Any, scratch: Any, keys: Any, out: Any
+) -> Any:
     """Transform rows from `row` on until the end, or until `keys` is full. Return the next row and the number of keys.
 
-    `out` is a RowOutput, which is filled.
+    `shared` is a GroupArrays; `out` is a RowOutput, which is filled.
     """
     lengths, numbers, codes = out
     slots = program.order.size
@@ -354,14 +387,28 @@ def transform_rows(program: Any, cells: Any, row: Any, total: Any, scratch: Any,
     for place in range(slots):
         in_order = in_order and program.order[place] == place
     for at in range(row, cells.begins.shape[0]):
-        codes[at] = _code_of_numbers(program, cells.numbers, at, numbers)
+        group = shared.groups[at] if shared.groups.size > 0 else np.int64(-1)
+        codes[at] = _code_of_numbers(program, cells.numbers, at, numbers, shared, group)
         count = np.int64(0)
+        # The row's own keys are the first `count` ones of the scratch.
+        in_front = in_order
+        of_group = np.int64(0)
         for place in range(slots):
             slot = program.order[place]
             scratch.places[slot, 0] = count
-            if count >= 0:
+            way = np.int64(shared.ways[group, slot]) if group >= 0 else np.int64(OWN)
+            if count >= 0 and way == OWN:
                 count = _add_slot(program, scratch, slot, cells, at, count)
+            elif count >= 0 and way == OF_GROUP:
+                count = _add_of_group(scratch, shared, group, slot, count)
+                in_front = False
+                of_group += count - scratch.places[slot, 0]
             scratch.places[slot, 1] = count
+        if group >= 0 and count >= 0:
+            # A row has no more keys, with those of its group, than a row that has all of them itself.
+            common = shared.ends[(group + 1) * slots] - shared.ends[group * slots]
+            if count - of_group + common > scratch.keys.size:
+                count = np.int64(-1)
         if codes[at] != FINE:
             count = np.int64(-1)
         elif count < 0:
@@ -369,8 +416,9 @@ def transform_rows(program: Any, cells: Any, row: Any, total: Any, scratch: Any,
         if total + count > keys.size:
             return at, total
         for slot in range(slots):
-            lengths[at * slots + slot] = scratch.places[slot, 1] - scratch.places[slot, 0] if count >= 0 else 0
-        if in_order and count > 0:
+            own = count >= 0 and (group < 0 or shared.ways[group, slot] == OWN)
+            lengths[at * slots + slot] = scratch.places[slot, 1] - scratch.places[slot, 0] if own else 0
+        if in_front and count > 0:
             copy_bytes(
                 np.uint64(keys.ctypes.data) + np.uint64(8 * total),
                 np.uint64(scratch.keys.ctypes.data),
@@ -379,7 +427,8 @@ def transform_rows(program: Any, cells: Any, row: Any, total: Any, scratch: Any,
             total += count
         elif count > 0:
             for slot in range(slots):
-                for each in range(scratch.places[slot, 0], scratch.places[slot, 1]):
+                first = scratch.places[slot, 0]
+                for each in range(first, first + lengths[at * slots + slot]):
                     keys[total] = scratch.keys[each]
                     total += 1
     return cells.begins.shape[0], total

@@ -5,19 +5,32 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from elastic_ctr.features.transforms.row_loop import (
+    INPUT,
+    KIND,
+    LEFT_OUT,
     MOST_KEYS,
     MOST_OF_COLUMN,
     MOST_OF_NETWORK,
+    OF_GROUP,
     OF_NUMBERS,
+    OF_SLOTS,
+    OF_TEXT,
+    OF_WORDS,
+    OWN,
+    PARTS,
+    PARTS_END,
     SHORT_TEXT,
     TOO_MANY_KEYS,
     CellArrays,
     Floats,
+    GroupArrays,
     Integers,
     KeyScratch,
     Program,
@@ -26,7 +39,7 @@ from elastic_ctr.features.transforms.row_loop import (
     transform_rows,
 )
 from elastic_ctr.features.transforms.xxh3 import SECRET
-from elastic_ctr.formats.cells import Cells, without_words
+from elastic_ctr.formats.cells import Cells, SharedCells, without_words
 from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.keys import Keys
 from elastic_ctr.formats.line import Reason
@@ -37,6 +50,15 @@ _KEPT_KEYS, _KEPT_TEXT = 1 << 15, 64 << 10
 
 MOST_OF_BATCH = 8 << 20
 """Keys of the rows of one call: a row takes little room beside what crosses make of it."""
+
+_NO_GROUPS = GroupArrays(
+    np.empty(0, np.int64),
+    np.empty((0, 0), np.uint8),
+    np.zeros(1, np.int64),
+    np.empty(0, np.uint64),
+    np.empty((0, 0), np.bool_),
+    np.empty((0, 0), np.float32),
+)
 
 
 class _Workspace:
@@ -76,6 +98,9 @@ class _Workspace:
         if room <= _KEPT_TEXT:
             self._scratch = found
         return found
+
+
+Flags = npt.NDArray[np.bool_]
 
 
 class TooManyKeys(ValueError):
@@ -126,6 +151,55 @@ class Transformer:
 
     def transform(self, cells: Cells) -> Transformed:
         """Transform rows. Raises TooManyKeys, but never for one row."""
+        return self._transform(cells, _NO_GROUPS)
+
+    def transform_sharing(self, cells: Cells, shared: SharedCells) -> tuple[Transformed, Transformed]:
+        """Transform rows that have other cells in common. Return the rows, and what is common by group. Raises TooManyKeys.
+
+        A feature is common if all of its columns are. A row has no keys of such a feature; its numbers are complete.
+        """
+        common, needed = self._common_slots(shared.given)
+        has = shared.given[:, len(self.inputs.texts) + self.program.numbers]
+        of_groups = GroupArrays(
+            np.arange(len(shared.cells)),
+            np.where(common, OWN, LEFT_OUT).astype(np.uint8),
+            np.zeros(common.size + 1, np.int64),
+            np.empty(0, np.uint64),
+            np.zeros(has.shape, np.bool_),
+            np.empty(has.shape, np.float32),
+        )
+        groups = self._transform(shared.cells, of_groups)
+        of_rows = GroupArrays(
+            shared.groups,
+            np.where(common, np.where(needed, OF_GROUP, LEFT_OUT), OWN).astype(np.uint8),
+            np.concatenate(([0], np.cumsum(groups.lengths))),
+            groups.keys,
+            np.ascontiguousarray(has),
+            groups.numbers,
+        )
+        return self._transform(cells, of_rows), groups
+
+    @cached_property
+    def _cells_of_slots(self) -> Integers:
+        """The cell of each slot, numbers after texts; 0 for a cross."""
+        kinds, places = self.program.slots[:, KIND], self.program.slots[:, INPUT]
+        of_numbers = ~np.isin(kinds, (OF_TEXT, OF_WORDS))
+        return np.where(kinds == OF_SLOTS, 0, places + of_numbers * len(self.inputs.texts))
+
+    def _common_slots(self, given: Flags) -> tuple[Flags, Flags]:
+        """Return bool [groups, slots] twice: all columns of the slot are `given`; and a cross that has other columns, too, needs it."""
+        if not given.shape[1]:
+            return np.zeros((len(given), 0), np.bool_), np.zeros((len(given), 0), np.bool_)
+        common = given[:, self._cells_of_slots]
+        needed = np.zeros_like(common)
+        for slot in self.program.order:
+            if self.program.slots[slot, KIND] == OF_SLOTS:
+                parts = self.program.parts[self.program.slots[slot, PARTS] : self.program.slots[slot, PARTS_END]]
+                common[:, slot] = common[:, parts].all(axis=1)
+                needed[:, parts] |= ~common[:, [slot]]
+        return common, needed
+
+    def _transform(self, cells: Cells, shared: GroupArrays) -> Transformed:
         cells = without_words(cells, self.inputs.missing.texts)
         rows, slots = len(cells), len(self.slots)
         # The array is always writeable, because numba would compile the loop again for read-only arrays.
@@ -144,7 +218,7 @@ class Transformer:
         keys = work.keys if wanted <= _KEPT_KEYS else np.empty(wanted, np.uint64)
         row = count = 0
         while True:
-            row, count = transform_rows(self.program, arrays, row, count, scratch, keys, out)
+            row, count = transform_rows(self.program, arrays, shared, row, count, scratch, keys, out)
             if row == rows:
                 found = keys[:count].copy() if keys is work.keys else keys[:count]
                 refused = np.flatnonzero(out.codes)

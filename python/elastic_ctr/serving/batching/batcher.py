@@ -166,7 +166,7 @@ class Batcher:
 
         Raises RequestError (503) if too many rows wait already.
         """
-        large = instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS
+        large = instances.rows > self.max_rows or instances.given > _MAX_FEASIGNS
         waiting = self.waiting_rows + sum(self._detached.values())
         if large:
             # Large requests do not count for a small one, which is answered between their parts.
@@ -417,7 +417,7 @@ class Batcher:
             else:
                 taken.append(request)
                 rows += request.instances.rows
-                feasigns += len(request.instances.feasigns)
+                feasigns += request.instances.given
         self._waiting.extendleft(reversed(left))
         self.waiting_rows -= rows
         return taken, version
@@ -468,7 +468,7 @@ class Batcher:
     async def _probabilities(self, instances: Instances, model: ModelVersion) -> Floats:
         """Return probabilities f32 [rows] by one lookup and one call of the network."""
         loop = asyncio.get_running_loop()
-        many_keys = len(instances.feasigns) > MOST_INLINE
+        many_keys = instances.given > MOST_INLINE
         if many_keys:
             unique = await loop.run_in_executor(self._paddle, unique_keys, instances, model.sparse_dim)
         else:

@@ -32,6 +32,11 @@ class CanaryRule(NamedTuple):
 
     def chosen(self, instances: Instances, slots: tuple[str, ...], first_rows: npt.NDArray[np.int64]) -> Flags:
         """Return bool [requests], true if the candidate answers the request with that first row. `slots` are those of `instances`."""
+        if instances.shared is not None:
+            # A user is chosen alike, whether the request shares the user's keys or repeats them.
+            firsts = np.zeros(instances.rows, np.bool_)
+            firsts[first_rows] = True
+            instances, first_rows = instances.only(firsts).unshared(), np.arange(len(first_rows))
         width = len(slots)
         ends = np.concatenate(([0], np.cumsum(instances.lengths)))
         begin, end = ends[first_rows * width], ends[(first_rows + 1) * width]

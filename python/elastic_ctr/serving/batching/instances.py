@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,31 @@ SIGNED_LOW = -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
+class SharedFeasigns:
+    """Feasigns that several rows have in common. The shared part of one request is a group.
+
+    `feasigns`: u64, by group, then by slot. `lengths`: i64 [groups, slots]. `groups`: i64 [rows], the group of each row, ascending; -1 for
+    a row without one. A row has no feasigns of its own in a slot in which its group has some.
+    """
+
+    feasigns: Keys
+    lengths: Lengths
+    groups: Lengths
+
+    def part(self, begin: int, end: int) -> SharedFeasigns | None:
+        """Return the groups of rows `begin` to `end` as views; None if they have none."""
+        groups = self.groups[begin:end]
+        used = groups[groups >= 0]
+        if not used.size:
+            return None
+        first, last = int(used[0]), int(used[-1]) + 1
+        before, size = int(self.lengths[:first].sum()), int(self.lengths[first:last].sum())
+        return SharedFeasigns(
+            self.feasigns[before : before + size], self.lengths[first:last], np.where(groups < 0, -1, groups - first)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Instances:
     """Feasigns of `rows` instances over the slots of a model, before `sparseDim`.
 
@@ -31,6 +56,8 @@ class Instances:
     in each slot of each row. `ignored` counts features of slots that the model does not have.
     `numbers`: f32 [rows, numbers] for the network; None if it takes none.
     `known`: a list, if the request wants it, to which batches append i64 [rows], the feasigns that the version has of each row.
+    `shared`: the feasigns that rows have beside those; they are looked up and pooled once for all rows of a group.
+    `top`: the number of best rows that the answer has; 0 for all rows in their order.
     """
 
     feasigns: Keys
@@ -39,9 +66,17 @@ class Instances:
     ignored: int = 0
     known: list[Lengths] | None = None
     numbers: Floats | None = None
+    shared: SharedFeasigns | None = None
+    top: int = 0
+
+    @property
+    def given(self) -> int:
+        """The number of feasigns, each shared one counted once."""
+        return len(self.feasigns) + (0 if self.shared is None else len(self.shared.feasigns))
 
     def parts(self, max_rows: int, max_feasigns: int) -> Iterator[Instances]:
         """Cut into parts of at most `max_rows` rows, and at most `max_feasigns` feasigns unless one row alone has more."""
+        max_feasigns -= self.given - len(self.feasigns)
         ends = np.cumsum(self.lengths.reshape(self.rows, -1).sum(axis=1))
         begin = 0
         while begin < self.rows:
@@ -62,6 +97,7 @@ class Instances:
                 end - begin,
                 known=self.known,
                 numbers=None if self.numbers is None else self.numbers[begin:end],
+                shared=None if self.shared is None else self.shared.part(begin, end),
             )
 
     def only(self, rows: npt.NDArray[np.bool_]) -> Instances:
@@ -69,9 +105,29 @@ class Instances:
         lengths = self.lengths.reshape(self.rows, -1)
         of_row = np.repeat(rows, lengths.sum(axis=1))
         numbers = None if self.numbers is None else self.numbers[rows]
+        shared = None if self.shared is None else replace(self.shared, groups=self.shared.groups[rows])
         return Instances(
-            self.feasigns[of_row], lengths[rows].reshape(-1), int(rows.sum()), known=self.known, numbers=numbers
+            self.feasigns[of_row],
+            lengths[rows].reshape(-1),
+            int(rows.sum()),
+            known=self.known,
+            numbers=numbers,
+            shared=shared,
         )
+
+    def unshared(self) -> Instances:
+        """Return a copy in which each row has its shared feasigns itself."""
+        if self.shared is None:
+            return self
+        groups = self.shared.groups
+        # The last group, which has no feasigns, is that of rows without one.
+        of_groups = np.concatenate((self.shared.lengths, np.zeros_like(self.shared.lengths[:1])))
+        begins = len(self.feasigns) + (np.cumsum(of_groups) - of_groups.reshape(-1)).reshape(of_groups.shape)
+        lengths = self.lengths + of_groups[groups].reshape(-1)
+        begins = np.where(self.lengths > 0, np.cumsum(self.lengths) - self.lengths, begins[groups].reshape(-1))
+        places = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+        feasigns = np.concatenate((self.feasigns, self.shared.feasigns))[places]
+        return replace(self, feasigns=feasigns, lengths=lengths, shared=None)
 
     def part(self, begin: int, end: int) -> Instances:
         """Return rows `begin` to `end` as views."""
@@ -80,7 +136,8 @@ class Instances:
         first = int(self.lengths[: begin * slots].sum())
         feasigns = self.feasigns[first : first + int(lengths.sum())]
         numbers = None if self.numbers is None else self.numbers[begin:end]
-        return Instances(feasigns, lengths, end - begin, known=self.known, numbers=numbers)
+        shared = None if self.shared is None else self.shared.part(begin, end)
+        return Instances(feasigns, lengths, end - begin, known=self.known, numbers=numbers, shared=shared)
 
 
 def joined(parts: Sequence[Instances]) -> Instances:
@@ -94,7 +151,50 @@ def joined(parts: Sequence[Instances]) -> Instances:
         sum(part.rows for part in parts),
         known=[] if any(part.known is not None for part in parts) else None,
         numbers=np.concatenate(numbers) if numbers else None,
+        shared=_joined_groups(parts),
     )
+
+
+def _joined_groups(parts: Sequence[Instances]) -> SharedFeasigns | None:
+    shared = [part.shared for part in parts if part.shared is not None]
+    if not shared:
+        return None
+    groups, count = [], 0
+    for part in parts:
+        if part.shared is None:
+            groups.append(np.full(part.rows, -1))
+        else:
+            groups.append(np.where(part.shared.groups < 0, -1, part.shared.groups + count))
+            count += len(part.shared.lengths)
+    return SharedFeasigns(
+        np.concatenate([each.feasigns for each in shared]),
+        np.concatenate([each.lengths for each in shared]),
+        np.concatenate(groups),
+    )
+
+
+def with_shared(
+    own: Instances, shared: Instances, slots: Sequence[str], where: Callable[[int], str] = "candidates[{}]".format
+) -> Instances:
+    """Return rows that all have the feasigns of the one row `shared`, too. Raises RequestError if a slot is in both."""
+    both = np.argwhere((own.lengths.reshape(own.rows, -1) > 0) & (shared.lengths > 0))
+    if len(both):
+        row, slot = both[0].tolist()
+        raise in_both(f"{where(row)} has feasigns of the slot {short_repr(slots[slot])}", "slot")
+    if (given := own.given + shared.given) > MAX_FEASIGNS:
+        raise too_many_feasigns(given)
+    groups = SharedFeasigns(shared.feasigns, shared.lengths.reshape(1, -1), np.zeros(own.rows, np.int64))
+    return replace(own, ignored=own.ignored + shared.ignored, shared=groups)
+
+
+def in_both(found: str, what: str) -> BadRequest:
+    """Return the refusal of a column or slot, `what`, that a candidate and the shared part have."""
+    return BadRequest(f"{found}, which the shared part has, too; a {what} is in one of both")
+
+
+def best_places(probabilities: Floats, top: int) -> Lengths:
+    """Return the places of the `top` highest probabilities, or of all if there are fewer, best first; equal ones keep their order."""
+    return np.argsort(-probabilities, kind="stable")[:top]
 
 
 def instances_of(rows: Sequence[Sequence[Sequence[int]]], slots: int) -> Instances:

@@ -25,8 +25,8 @@ NOT_AVERAGED = np.zeros(0, np.bool_)
 
 
 class UniqueKeys(NamedTuple):
-    """The keys of a batch, each once: `keys` u64 in any order and without the padding key; `places` i64, one per feasign:
-    0 for the padding key, i + 1 for `keys[i]`.
+    """The keys of a batch, each once: `keys` u64 in any order and without the padding key; `places` i64, one per feasign, shared ones
+    last: 0 for the padding key, i + 1 for `keys[i]`.
     """
 
     keys: Keys
@@ -64,7 +64,7 @@ def _unique(keys: Any, seed: Any, slots: Any, found: Any, places: Any) -> Any:
 
 @compiled
 def _segment_sum(values: Any, places: Any, lengths: Any, averaged: Any, sums: Any) -> None:
-    """Add the values of each segment's keys to sums f32[segments, dim], which are zeros; averaged slots are divided by their keys."""
+    """Add the values of each segment's keys to sums f32[segments, dim], zeros where it has keys; averaged slots are divided by their keys."""
     dim = values.shape[1]
     slots = averaged.size
     at = 0
@@ -82,7 +82,9 @@ def _segment_sum(values: Any, places: Any, lengths: Any, averaged: Any, sums: An
 
 def unique_keys(instances: Instances, sparse_dim: int | None) -> UniqueKeys:
     """Return the keys to look up, in the order in which they first appear."""
-    keys = np.ascontiguousarray(keys_of(instances.feasigns, sparse_dim))
+    shared = instances.shared
+    feasigns = instances.feasigns if shared is None else np.concatenate((instances.feasigns, shared.feasigns))
+    keys = np.ascontiguousarray(keys_of(feasigns, sparse_dim))
     slots = np.zeros(1 << (2 * keys.size).bit_length(), np.int32)
     found, places = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
     count = _unique(keys, _SEED, slots, found, places)
@@ -92,7 +94,7 @@ def unique_keys(instances: Instances, sparse_dim: int | None) -> UniqueKeys:
 def pooled(
     unique: UniqueKeys, values: Floats, instances: Instances, dim: int, averaged: npt.NDArray[np.bool_] = NOT_AVERAGED
 ) -> Floats:
-    """Sum the values of each slot's keys, or average them.
+    """Sum the values of each slot's keys, or average them; those of shared feasigns once for all rows of their group.
 
     Args:
         unique: the unique keys of these instances.
@@ -107,21 +109,41 @@ def pooled(
     Raises:
         ValueError: lengths and feasigns do not agree.
     """
-    if values.shape != (len(unique.keys), dim) or int(instances.lengths.sum()) != len(unique.places):
+    shared = instances.shared
+    own = int(instances.lengths.sum())
+    due = own + (0 if shared is None else int(shared.lengths.sum()))
+    if values.shape != (len(unique.keys), dim) or due != len(unique.places):
         raise ValueError(
-            f"{values.shape} values of {len(unique.keys)} keys, {len(unique.places)} places in segments of "
-            f"{int(instances.lengths.sum())}: these do not belong together"
+            f"{values.shape} values of {len(unique.keys)} keys, {len(unique.places)} places in segments of {due}: these do not "
+            "belong together"
         )
-    sums = np.zeros((len(instances.lengths), dim), np.float32)
-    _segment_sum(np.ascontiguousarray(values, np.float32), unique.places, instances.lengths, averaged, sums)
+    values = np.ascontiguousarray(values, np.float32)
+    if shared is None:
+        sums = np.zeros((len(instances.lengths), dim), np.float32)
+    else:
+        # The last group, all zeros, is that of rows without shared feasigns, whose group is -1.
+        groups, slots = shared.lengths.shape
+        of_groups = np.zeros((groups + 1, slots, dim), np.float32)
+        lengths = np.ascontiguousarray(shared.lengths).reshape(-1)
+        _segment_sum(values, unique.places[own:], lengths, averaged, of_groups.reshape(-1, dim))
+        sums = of_groups[shared.groups].reshape(-1, dim)
+    _segment_sum(values, unique.places[:own], instances.lengths, averaged, sums)
     return sums.reshape(instances.rows, -1) if instances.rows else sums.reshape(0, 0)
 
 
 def known_feasigns(instances: Instances, unique: UniqueKeys, missing: npt.NDArray[np.bool_]) -> Lengths:
     """Return how many feasigns of each instance the version has; the padding key does not count."""
     known = np.concatenate(([False], ~missing))[unique.places]
+    own = len(instances.feasigns)
+    counts = _known_by_row(known[:own], instances.lengths.reshape(instances.rows, -1))
+    if (shared := instances.shared) is not None:
+        counts += np.append(_known_by_row(known[own:], shared.lengths), 0)[shared.groups]
+    return counts
+
+
+def _known_by_row(known: npt.NDArray[np.bool_], lengths: Lengths) -> Lengths:
     before = np.concatenate(([0], np.cumsum(known)))
-    ends = np.concatenate(([0], np.cumsum(instances.lengths.reshape(instances.rows, -1).sum(axis=1))))
+    ends = np.concatenate(([0], np.cumsum(lengths.sum(axis=1))))
     counts: Lengths = np.diff(before[ends])
     return counts
 

@@ -28,7 +28,13 @@ from grpc_reflection.v1alpha import reflection
 
 from elastic_ctr.serving import health_pb2 as health
 from elastic_ctr.serving import open_inference_pb2 as messages
-from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Instances, too_many_feasigns
+from elastic_ctr.serving.batching.instances import (
+    MAX_FEASIGNS,
+    Instances,
+    Lengths,
+    best_places,
+    too_many_feasigns,
+)
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.protocols import open_inference
 from elastic_ctr.serving.protocols.open_inference import Inference
@@ -44,6 +50,7 @@ NO_MESSAGE = "the message is no {}"
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     503: grpc.StatusCode.UNAVAILABLE,
 }
@@ -233,6 +240,7 @@ class GrpcFrontend:
         else:
             asked, inference = await asyncio.get_running_loop().run_in_executor(self._parser, self._parsed, request)
         answered: asyncio.Future[tuple[Floats, int]] = asyncio.get_running_loop().create_future()
+        top = inference.options.top
 
         def done(outcome: Floats | Exception, version: int) -> None:
             # The call may have been cancelled meanwhile.
@@ -250,7 +258,8 @@ class GrpcFrontend:
         probabilities, version = await answered
         if asked.model_version and asked.model_version != str(version):
             raise RequestError(404, f"the live version changed to {version} meanwhile; leave model_version empty")
-        return answer_of(asked, inference, probabilities, version)
+        places = best_places(probabilities, top) if top else None
+        return answer_of(asked, inference, probabilities if places is None else probabilities[places], version, places)
 
     def _parsed(self, request: bytes) -> tuple[Any, Inference]:
         """Raises RequestError."""
@@ -344,15 +353,27 @@ def inference_of(asked: Any, max_instances: int) -> Inference:
             data = _contents(given.contents, given.datatype, where_data)
         tensor = Tensor(given.name, list(given.shape), given.datatype, data, where, where_data)
         add_tensor(tensors, tensor)
-    return Inference(
-        asked.id or None, open_inference.outputs_named([(each.name, f"outputs[{place}].name") for place, each in enumerate(asked.outputs)]), tensors
-    )  # fmt: skip
+    given = {
+        name: _parameter(value)
+        for name, value in asked.parameters.items()
+        if name in open_inference.InferenceOptions._fields
+    }
+    options = open_inference.options_of(given)
+    outputs = [(each.name, f"outputs[{place}].name") for place, each in enumerate(asked.outputs)]
+    return Inference(asked.id or None, open_inference.outputs_named(outputs, options), tensors, options=options)
 
 
-def answer_of(asked: Any, inference: Inference, probabilities: Floats, version: int) -> Message:
+def _parameter(value: Any) -> Any:
+    kind = value.WhichOneof("parameter_choice")
+    return None if kind is None else getattr(value, kind)
+
+
+def answer_of(
+    asked: Any, inference: Inference, probabilities: Floats, version: int, places: Lengths | None = None
+) -> Message:
     """Return the ModelInferResponse, with raw contents for a raw request."""
     response = messages.ModelInferResponse(model_name=asked.model_name, model_version=str(version), id=asked.id)
-    for name, datatype, values in inference.answers(probabilities, version):
+    for name, datatype, values in inference.answers(probabilities, version, places):
         output = response.outputs.add(name=name, datatype=datatype, shape=[len(probabilities)])
         if asked.raw_input_contents:
             response.raw_output_contents.append(values.tobytes())

@@ -5,48 +5,36 @@ HTTP is not parsed here. A head must match one that `runtime.http_reader` has re
 only after its length was checked.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.formats.inputs import InputColumns
-from elastic_ctr.formats.json_scan import SHORTEST_ROW, CellRoom, JsonColumns, new_cells, scan_instances
+from elastic_ctr.formats.json_scan import SHORTEST_ROW, CellRoom, GroupRoom, JsonColumns, new_cells, scan_instances
+from elastic_ctr.formats.json_scan import scan_candidates as scan_candidate_rows
 from elastic_ctr.machine_code.compiled import compiled
-from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, store_f32
+from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32
 from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, consume, reserve
 from elastic_ctr.serving.frontends import connections, templates
-from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
+from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan, scan_candidates
 
 # Reasons to set a connection aside: its head is unknown; the JSON in front of its tensors is unknown; it moves to the asyncio
 # frontend; no version is live, to which the kind of the request is added.
 UNKNOWN, UNKNOWN_TENSORS, HANDS_OVER, NO_VERSION = range(4)
-# A batch's totals, i64: rows, feasigns, requests, bytes of bodies and of the texts written after them.
-ROWS, FEASIGNS, REQUESTS, BODIES, TAKEN_WIDTH = range(5)
-# A request of the batch, i64: its connection, its rows, its body, the bytes of JSON in front of binary tensors, 0 if it has none, and
-# the kind of its head.
-REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES, REQUEST_KIND, REQUEST_WIDTH = range(8)
-# Most bytes of a reply without its rows, of a row, and of a refusal in place of the reply.
-REPLY_BYTES, ROW_BYTES = 200, 70
+# A batch's totals, i64: rows, feasigns, requests, bytes of bodies and of the texts written after them, shared parts and their feasigns.
+ROWS, FEASIGNS, REQUESTS, BODIES, GROUPS, GROUP_FEASIGNS, TAKEN_WIDTH = range(7)
+# A request of the batch, i64: its connection, its rows, the group of its shared part or -1, the best rows that it wants or 0, its body,
+# the bytes of JSON in front of binary tensors, 0 if it has none, and the kind of its head.
+(
+    REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, REQUEST_GROUP, REQUEST_TOP, BODY_AT, BODY_BYTES, JSON_BYTES, REQUEST_KIND, REQUEST_WIDTH,
+) = range(10)  # fmt: skip
+# Most bytes of a reply without its rows, of a row with its place, and of a refusal in place of the reply.
+REPLY_BYTES, ROW_BYTES = 200, 80
 LEAST_REPLY = 4096
 
 _PASSES = 8
 _NONE = -1
-_ZERO, _CLOSE, _COMMA = (np.uint8(ord(sign)) for sign in "0],")
-
-
-_text = partial(np.frombuffer, dtype=np.uint8)
-_REPLY_HEAD = _text(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
-_CONTENT_LENGTH = _text(b"content-length: ")
-_REPLY_HEAD_END = _text(b"\r\n\r\n")
-_TENSORS_HEAD = _text(b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: ")
-_LINE_END = _text(b"\r\n")
-_TENSORS_MIDDLE, _TENSORS_END = _text(b'],"parameters":{"binary_data_size":'), _text(b"}}]}")
-_BEGIN, _END = _text(b'{"predictions":['), _text(b'],"err_code":0}')
-_PROB0, _PROB1, _ROW_END = _text(b'{"prob0":'), _text(b',"prob1":'), _text(b"}")
-# Bytes that a row takes in the reply beyond its bytes in the list of numbers.
-_ROW_MORE = _PROB0.size + _PROB1.size + _ROW_END.size - len("[,]")
 
 
 class Batch(NamedTuple):
@@ -58,6 +46,10 @@ class Batch(NamedTuple):
     requests: NDArray[np.int64]  # [most, REQUEST_WIDTH]
     bodies: NDArray[np.uint8]  # HTTP bodies; after a body of rows of columns also the texts made of its lists
     cells: CellRoom  # the cells of rows of columns, whose texts are in `bodies`
+    # Shared parts, by group.
+    group_feasigns: NDArray[np.uint64]
+    group_lengths: NDArray[np.int64]  # groups x slots
+    group_cells: GroupRoom
 
 
 def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
@@ -68,13 +60,35 @@ def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
         reserve(8 * max(lengths, 1)).view(np.int64),
         np.zeros((requests, REQUEST_WIDTH), np.int64),
         reserve(max(bodies, 1)),
-        new_cells(0, InputColumns((), ())),
+        cells := new_cells(0, InputColumns((), ())),
+        reserve(8 * max(feasigns, 1)).view(np.uint64),
+        reserve(8 * requests).view(np.int64),
+        GroupRoom(cells, cells, np.zeros((0, 0), np.bool_)),
     )
 
 
-def reserved_cells(rows: int, inputs: InputColumns) -> CellRoom:
-    """Return room for this many rows; pages take memory once they are written."""
+def fitted(batch: Batch, rows: int, slots: int, inputs: InputColumns | None) -> Batch:
+    """Return the batch with room for so many rows of so many slots, or of the columns `inputs`."""
+    groups = len(batch.requests)
+    # There is a length for each slot of each row.
+    if batch.lengths.size != rows * slots:
+        lengths, group_lengths = (reserve(8 * count * slots).view(np.int64) for count in (rows, groups))
+        batch = batch._replace(lengths=lengths, group_lengths=group_lengths)
+    if inputs is None:
+        return batch
     texts, numbers = len(inputs.texts), len(inputs.numbers)
+    if (batch.cells.begins.shape, batch.cells.numbers.shape) != ((rows, texts), (rows, numbers)):
+        cells = _reserved_cells(rows, texts, numbers)
+        of_groups = _reserved_cells(groups, texts, numbers)._replace(written=cells.written)
+        given = reserve(max(groups * (texts + numbers), 1))[: groups * (texts + numbers)].view(np.bool_)
+        batch = batch._replace(
+            cells=cells, group_cells=GroupRoom(cells, of_groups, given.reshape(groups, texts + numbers))
+        )
+    return batch
+
+
+def _reserved_cells(rows: int, texts: int, numbers: int) -> CellRoom:
+    """Return room for this many rows; pages take memory once they are written."""
     return CellRoom(
         reserve(8 * max(rows * texts, 1)).view(np.int64)[: rows * texts].reshape(rows, texts),
         reserve(8 * max(rows * texts, 1)).view(np.int64)[: rows * texts].reshape(rows, texts),
@@ -97,18 +111,6 @@ class Rules(NamedTuple):
     columns: JsonColumns
 
 
-class Replies(NamedTuple):
-    """The parts of the replies to a batch."""
-
-    date: NDArray[np.uint8]  # the line of that header
-    # The numbers of all rows with answers in the source's JSON, as a list of pairs, `[[0.75,0.25],[0.5,0.5]]`.
-    pairs: NDArray[np.uint8]
-    tensors: NDArray[np.uint8]  # the JSON of binary tensors up to the number of rows
-    # The numbers of all rows of columns as a list, `[0.25,0.5]`, and the JSON after the numbers of a request.
-    flat: NDArray[np.uint8]
-    version: NDArray[np.uint8]
-
-
 @compiled
 def owed(rows: Any) -> Any:
     """Return the most bytes of the reply to this many rows, or of the refusal in its place."""
@@ -116,32 +118,55 @@ def owed(rows: Any) -> Any:
 
 
 @compiled
-def _tensors(data: Any, at: Any, size: Any, rules: Any, row: Any, feasigns: Any, lengths: Any) -> Any:
-    """Read the `size` bytes of two tensors whose form was found into the arrays. Return (rows, feasigns); (-1, 0) if invalid."""
-    nothing = np.int64(_NONE), np.int64(0)
-    numbers = rules.tensors.numbers
-    rows, n = numbers[templates.ROWS], numbers[templates.FEASIGN_COUNT]
-    kind = rules.tensors.kinds[row[connections.BODY_FORM]]
-    width = abs(kind)
-    cells = rows * rules.ends.size
-    if (
-        rows > rules.max_rows or n > feasigns.size or cells > lengths.size
-        or numbers[templates.FEASIGN_BYTES] != 8 * n or numbers[templates.LENGTH_BYTES] != width * cells
-        or size != 8 * n + width * cells
-    ):  # fmt: skip
-        return nothing
-    counts = np.uint64(data.ctypes.data) + np.uint64(at + (8 * n if kind > 0 else 0))
+def _lengths(at: Any, width: Any, cells: Any, lengths: Any) -> Any:
+    """Read lengths of `width` bytes from an address. Return their sum."""
     total = np.int64(0)
     for cell in range(cells):
-        place = counts + np.uint64(width * cell)
+        place = at + np.uint64(width * cell)
         value = np.int64(load_u16(place)) if width == 2 else np.int64(load_u32(place))
         lengths[cell] = value
         total += value
-    if total != n:
+    return total
+
+
+@compiled
+def _tensors(data: Any, at: Any, size: Any, rules: Any, row: Any, own: Any, shared: Any) -> Any:
+    """Read the `size` bytes of two tensors whose form was found into (feasigns, lengths) of rows, and of a shared first row.
+
+    Return (rows, feasigns, shared feasigns); the last is -1 if no row is shared, the first -1 if they are invalid.
+    """
+    (feasigns, lengths), (of_group, group_lengths) = own, shared
+    none = np.int64(_NONE)
+    nothing = none, np.int64(0), none
+    numbers = rules.tensors.numbers
+    given, n = numbers[templates.ROWS], numbers[templates.FEASIGN_COUNT]
+    kind = rules.tensors.kinds[row[connections.BODY_FORM]]
+    width = abs(kind) & templates.WIDTH
+    first = np.int64(1) if abs(kind) > templates.WIDTH else np.int64(0)
+    rows = given - first
+    slots = rules.ends.size
+    cells = rows * slots
+    length_bytes = width * given * slots
+    if (
+        rows < 1 or rows > rules.max_rows or n > feasigns.size or n > of_group.size or cells > lengths.size
+        or first * slots > group_lengths.size
+        or numbers[templates.FEASIGN_BYTES] != 8 * n or numbers[templates.LENGTH_BYTES] != length_bytes
+        or size != 8 * n + length_bytes
+    ):  # fmt: skip
         return nothing
-    values = np.uint64(data.ctypes.data) + np.uint64(at + (0 if kind > 0 else width * cells))
-    copy_bytes(np.uint64(feasigns.ctypes.data), values, np.uint64(8 * n))
-    return rows, n
+    counts = np.uint64(data.ctypes.data) + np.uint64(at + (8 * n if kind > 0 else 0))
+    common = _lengths(counts, width, first * slots, group_lengths)
+    n -= common
+    if _lengths(counts + np.uint64(width * first * slots), width, cells, lengths) != n:
+        return nothing
+    if first > 0:
+        for cell in range(cells):
+            if lengths[cell] > 0 and group_lengths[cell % slots] > 0:
+                return nothing
+    values = np.uint64(data.ctypes.data) + np.uint64(at + (0 if kind > 0 else length_bytes))
+    copy_bytes(np.uint64(of_group.ctypes.data), values, np.uint64(8 * common))
+    copy_bytes(np.uint64(feasigns.ctypes.data), values + np.uint64(8 * common), np.uint64(8 * n))
+    return rows, n, common if first > 0 else none
 
 
 @compiled
@@ -204,7 +229,14 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         to = np.uint64(batch.bodies.ctypes.data) + np.uint64(place)
         copy_bytes(to, np.uint64(data.ctypes.data) + np.uint64(begin), np.uint64(length))
         feasigns, lengths = batch.feasigns[batch.taken[FEASIGNS] :], batch.lengths[taken_before * slots :]
-        n = np.int64(0)
+        group = batch.taken[GROUPS]
+        of_group, group_lengths = (
+            batch.group_feasigns[batch.taken[GROUP_FEASIGNS] :],
+            batch.group_lengths[group * slots :],
+        )
+        n, top = np.int64(0), np.int64(0)
+        # Feasigns of the shared part; -1 for a request without one.
+        shared = np.int64(_NONE)
         most_rows = rules.max_rows
         if rules.of_columns:
             most_rows = min(most_rows, batch.cells.begins.shape[0] - taken_before)
@@ -212,10 +244,20 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
             rows = scan_instances(
                 batch.bodies, place, place + length, rules.columns, batch.cells, taken_before, most_rows
             )
+            if rows < 0:
+                batch.cells.written[0] = place + length
+                room = batch.group_cells
+                rows, top = scan_candidate_rows(
+                    batch.bodies, place, place + length, rules.columns, room, group, taken_before, most_rows
+                )
+                shared = np.int64(0) if rows > 0 else shared
         elif json == 0:
-            rows, n = scan(
-                batch.bodies[place : place + length], rules.names, rules.ends, rules.max_rows, feasigns, lengths
-            )
+            body = batch.bodies[place : place + length]
+            rows, n = scan(body, rules.names, rules.ends, rules.max_rows, feasigns, lengths)
+            if rows < 0:
+                rows, n, shared, top = scan_candidates(
+                    body, rules.names, rules.ends, rules.max_rows, feasigns, lengths, of_group, group_lengths
+                )
         elif (
             json > length or templates.find_form(data, begin, json, True, rules.tensors, row, connections.BODY_FORM) < 0
         ):
@@ -223,14 +265,17 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
             stopped = True
             break
         else:
-            rows, n = _tensors(data, begin + json, length - json, rules, row, feasigns, lengths)
+            rows, n, shared = _tensors(
+                data, begin + json, length - json, rules, row, (feasigns, lengths), (of_group, group_lengths)
+            )
         if rows < 0 and batch.taken[REQUESTS] > 0:
             # If the room exceeds the most that this body can contain, lack of room is not why it was not read.
             if rules.of_columns:
                 lacking = min(length // SHORTEST_ROW + 1, rules.max_rows) > most_rows
             else:
                 most = min(length // (SHORTEST_INSTANCE if json == 0 else 2 * slots) + 1, rules.max_rows)
-                lacking = length // SHORTEST_FEASIGN > feasigns.size or most * slots > lengths.size
+                shortest = min(feasigns.size, of_group.size)
+                lacking = length // SHORTEST_FEASIGN > shortest or most * slots > lengths.size
             if lacking:
                 full = True
                 break
@@ -244,7 +289,12 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
             break
         number = batch.taken[REQUESTS]
         batch.requests[number, REQUEST_FD], batch.requests[number, REQUEST_SERIAL] = fd, row[connections.SERIAL]
-        batch.requests[number, REQUEST_ROWS] = rows
+        batch.requests[number, REQUEST_ROWS], batch.requests[number, REQUEST_TOP] = rows, min(top, rows)
+        batch.requests[number, REQUEST_GROUP] = _NONE
+        if shared >= 0:
+            batch.requests[number, REQUEST_GROUP] = group
+            batch.taken[GROUPS] += 1
+            batch.taken[GROUP_FEASIGNS] += shared
         batch.requests[number, BODY_AT], batch.requests[number, BODY_BYTES] = place, length
         batch.requests[number, JSON_BYTES] = json
         batch.requests[number, REQUEST_KIND] = kind
@@ -303,133 +353,3 @@ def gather(b: Any, batch: Any, rules: Any, now: Any) -> None:
                 _hand_over(b, fd)
         if full or not more:
             break
-
-
-@compiled
-def _copy(to: Any, at: Any, text: Any, begin: Any, end: Any) -> Any:
-    for i in range(begin, end):
-        to[at] = text[i]
-        at += 1
-    return at
-
-
-@compiled
-def _put(to: Any, at: Any, piece: Any) -> Any:
-    return _copy(to, at, piece, 0, piece.size)
-
-
-@compiled
-def _digits(number: Any) -> Any:
-    """Return the number of decimal digits of a whole number."""
-    found = np.int64(1)
-    while number >= 10:
-        number //= 10
-        found += 1
-    return found
-
-
-@compiled
-def _put_number(to: Any, at: Any, number: Any) -> Any:
-    """Write a whole number above 0 in decimal. Return the offset after it."""
-    end = at + _digits(number)
-    for i in range(1, end - at + 1):
-        to[end - i] = np.uint8(_ZERO + np.uint8(number % 10))
-        number //= 10
-    return end
-
-
-@compiled
-def _end_of(text: Any, at: Any, sign: Any) -> Any:
-    while at < text.size and text[at] != sign:
-        at += 1
-    return at
-
-
-@compiled
-def _reply(to: Any, at: Any, date: Any, text: Any, value: Any, rows: Any) -> Any:
-    """Write a reply. Return (its end, the offset of the next row's numbers in `text`); (-1, …) if there is no room."""
-    end = value
-    for _ in range(rows):
-        end = _end_of(text, end, _CLOSE) + 1
-    # The commas between rows are in both lengths.
-    length = _BEGIN.size + (end - value) + rows * _ROW_MORE + _END.size
-    if at < 0 or at + REPLY_BYTES + length > to.size:
-        return np.int64(_NONE), end + 1
-    at = _put_number(to, _put(to, _put(to, _put(to, at, _REPLY_HEAD), date), _CONTENT_LENGTH), length)
-    at = _put(to, _put(to, at, _REPLY_HEAD_END), _BEGIN)
-    for number in range(rows):
-        if number > 0:
-            to[at] = _COMMA
-            at += 1
-        middle = _end_of(text, value, _COMMA)
-        close = _end_of(text, middle, _CLOSE)
-        at = _copy(to, _put(to, at, _PROB0), text, value + 1, middle)
-        at = _copy(to, _put(to, at, _PROB1), text, middle + 1, close)
-        at = _put(to, at, _ROW_END)
-        value = close + 2
-    return _put(to, at, _END), value
-
-
-@compiled
-def _flat_reply(to: Any, at: Any, replies: Any, value: Any, rows: Any) -> Any:
-    """As `_reply`, for rows of columns, whose numbers are copied as one piece."""
-    end = value
-    for _ in range(rows):
-        end += 1
-        while end < replies.flat.size and replies.flat[end] != _COMMA and replies.flat[end] != _CLOSE:
-            end += 1
-    length = _BEGIN.size + (end - value) + replies.version.size
-    if at < 0 or at + REPLY_BYTES + length > to.size:
-        return np.int64(_NONE), end + 1
-    at = _put_number(to, _put(to, _put(to, _put(to, at, _REPLY_HEAD), replies.date), _CONTENT_LENGTH), length)
-    at = _copy(to, _put(to, _put(to, at, _REPLY_HEAD_END), _BEGIN), replies.flat, value, end)
-    return _put(to, at, replies.version), end + 1
-
-
-@compiled
-def _tensor_reply(to: Any, at: Any, replies: Any, probabilities: Any, first: Any, rows: Any) -> Any:
-    """Write a reply with `rows` probabilities from `first` on. Return its end; -1 if there is no room."""
-    json = replies.tensors.size + _digits(rows) + _TENSORS_MIDDLE.size + _digits(4 * rows) + _TENSORS_END.size
-    if at < 0 or at + 2 * REPLY_BYTES + json + 4 * rows > to.size:
-        return np.int64(_NONE)
-    at = _put(to, _put_number(to, _put(to, at, _TENSORS_HEAD), json), _LINE_END)
-    at = _put_number(to, _put(to, _put(to, at, replies.date), _CONTENT_LENGTH), json + 4 * rows)
-    at = _put_number(to, _put(to, _put(to, at, _REPLY_HEAD_END), replies.tensors), rows)
-    at = _put(to, _put_number(to, _put(to, at, _TENSORS_MIDDLE), 4 * rows), _TENSORS_END)
-    base = np.uint64(to.ctypes.data) + np.uint64(at)
-    for number in range(rows):
-        store_f32(base + np.uint64(4 * number), probabilities[first + number])
-    return at + 4 * rows
-
-
-@compiled
-def answer(b: Any, batch: Any, begin: Any, end: Any, replies: Any, probabilities: Any, now: Any) -> None:
-    """Send the replies to requests `begin` to `end` in order; consecutive replies to one connection are sent together."""
-    out = np.uint64(b.replies.ctypes.data)
-    value = flat = np.int64(1)
-    first = np.int64(0)
-    number = np.int64(begin)
-    while number < end:
-        fd, serial = batch.requests[number, REQUEST_FD], batch.requests[number, REQUEST_SERIAL]
-        size = np.int64(0)
-        due = np.int64(0)
-        begun = number
-        while (
-            number < end and batch.requests[number, REQUEST_FD] == fd and batch.requests[number, REQUEST_SERIAL] == serial
-        ):  # fmt: skip
-            rows = batch.requests[number, REQUEST_ROWS]
-            if batch.requests[number, REQUEST_KIND] == templates.COLUMNS:
-                size, flat = _flat_reply(b.replies, size, replies, flat, rows)
-            elif batch.requests[number, REQUEST_KIND] == templates.TENSORS:
-                size = _tensor_reply(b.replies, size, replies, probabilities, first, rows)
-            else:
-                size, value = _reply(b.replies, size, replies.date, replies.pairs, value, rows)
-            first += rows
-            due += owed(rows)
-            number += 1
-        if b.sockets.connections[fd, connections.SERIAL] != serial:
-            continue
-        if size < 0:
-            connections.hang_up(b, fd)
-        else:
-            connections.send(b, fd, out, size, due, number - begun, now)

@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastic_ctr.features.transforms.transformer import TooManyKeys
-from elastic_ctr.formats.cells import Cells
 from elastic_ctr.formats.inputs import InputColumns
 from elastic_ctr.formats.json_scan import columns_of
 from elastic_ctr.machine_code import sockets
@@ -35,7 +33,8 @@ from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.model_version import ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats, warm_pooling
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.frontends import connections, http_batches, templates
+from elastic_ctr.serving.frontends import connections, http_batches, native_replies, templates
+from elastic_ctr.serving.frontends.batch_instances import instances_of_feasigns, instances_of_rows
 from elastic_ctr.serving.frontends.fallback_http import HttpFrontend, Request
 from elastic_ctr.serving.frontends.handover import Handover, input_of
 from elastic_ctr.serving.frontends.http_batches import Batch, Rules
@@ -189,9 +188,8 @@ class NativeHttpFrontend:
         buffers, batch = self._buffers, self._free[0]
         http_batches.gather(buffers, batch, self._rules, 0)
         none = np.zeros(0, np.float32)
-        http_batches.answer(
-            buffers, batch, 0, 0, reply_parts(self._routes.model_name, none, np.zeros(0, np.int64), 0), none, 0
-        )
+        replies, _ = reply_parts(self._routes.model_name, batch.requests[:0], none, 0)
+        native_replies.answer(buffers, batch, 0, 0, replies, none, 0)
         connections.put(buffers, 0, 1, np.frombuffer(b"none", np.uint8), 0, 0)
         connections.set_pending_input(buffers, buffers.sockets.connections[0], 0)
         connections.hang_up(buffers, 0)
@@ -231,18 +229,8 @@ class NativeHttpFrontend:
 
     def _fitted(self, batch: Batch) -> Batch:
         """Return the batch with room for the most rows of the schema."""
-        rows = self._rules.max_rows
-        # There is a length for each slot of each row.
-        lengths = rows * max(len(self._rules.ends), 1)
-        if batch.lengths.size != lengths:
-            batch = batch._replace(lengths=sockets.reserve(8 * lengths).view(np.int64))
-        texts, numbers = len(self._inputs.texts), len(self._inputs.numbers)
-        if self._rules.of_columns and (batch.cells.begins.shape, batch.cells.numbers.shape) != (
-            (rows, texts),
-            (rows, numbers),
-        ):
-            batch = batch._replace(cells=http_batches.reserved_cells(rows, self._inputs))
-        return batch
+        inputs = self._inputs if self._rules.of_columns else None
+        return http_batches.fitted(batch, self._rules.max_rows, max(len(self._rules.ends), 1), inputs)
 
     def _read_for(self, schema: Schema | None) -> None:
         self._schema = schema
@@ -274,27 +262,14 @@ class NativeHttpFrontend:
     def _submit(self, batch: Batch, model: ModelVersion) -> None:
         """Submit the requests of a batch, in two pieces if they are enough for two batches of the batcher."""
         taken = batch.taken.tolist()
-        rows = taken[http_batches.ROWS]
-        transformer = model.schema.transformer
-        if transformer is None:
-            lengths = batch.lengths[: rows * len(model.schema.slots)]
-            instances = Instances(batch.feasigns[: taken[http_batches.FEASIGNS]], lengths, rows)
-            refused = False
+        instances: Instances | None
+        if model.schema.transformer is None:
+            instances = instances_of_feasigns(batch, len(model.schema.slots))
         else:
-            # Transform all requests in one call, because a call costs as much as several rows.
-            cells = batch.cells
-            instances = Instances(np.zeros(0, np.uint64), np.zeros(0, np.int64), rows)
-            try:
-                found = transformer.transform(
-                    Cells(batch.bodies, cells.begins[:rows], cells.ends[:rows], cells.numbers[:rows])
-                )
-            except TooManyKeys:
-                refused = True
-            else:
-                instances = Instances(found.keys, found.lengths, rows, numbers=found.numbers)
-                refused = len(found.refused) > 0
-        whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances, time.perf_counter())
-        if refused:
+            instances = instances_of_rows(batch, model.schema.transformer)
+        nothing = Instances(np.zeros(0, np.uint64), np.zeros(0, np.int64), taken[http_batches.ROWS])
+        whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances or nothing, time.perf_counter())
+        if instances is None:
             # Handle each request alone, so that only the clients with such a row are refused.
             self._under_way.append(whole)
             self._resubmit_each(whole)
@@ -368,10 +343,9 @@ class NativeHttpFrontend:
         self.batcher.wake()
 
     def _answer(self, piece: SubmittedBatch, probabilities: Floats, version: int) -> None:
+        replies, probabilities = reply_parts(self._routes.model_name, piece.requests, probabilities, version)
+        native_replies.answer(self._buffers, piece.batch, piece.begin, piece.end, replies, probabilities, _now())
         kinds = piece.requests[:, http_batches.REQUEST_KIND]
-        kinds_of_rows = np.repeat(kinds, piece.requests[:, http_batches.REQUEST_ROWS])
-        replies = reply_parts(self._routes.model_name, probabilities, kinds_of_rows, version)
-        http_batches.answer(self._buffers, piece.batch, piece.begin, piece.end, replies, probabilities, _now())
         for kind, endpoint in _ENDPOINTS.items():
             if times := int(np.count_nonzero(kinds == kind)):
                 self._routes.count(endpoint, 200, times)

@@ -22,6 +22,7 @@ from elastic_ctr.machine_code.intrinsics import load_u64
 from elastic_ctr.runtime.http_reader import read_head
 from elastic_ctr.serving.frontends.fallback_http import Limits, request_head
 from elastic_ctr.serving.protocols.json_fields import json_object
+from elastic_ctr.serving.protocols.open_inference import FIRST_IS_SHARED
 from elastic_ctr.serving.request_error import RequestError
 
 LONGEST_HEAD = 2048
@@ -40,8 +41,9 @@ FEASIGN_COUNT, ROWS, FEASIGN_BYTES, LENGTH_BYTES = range(4)
 _MOST_NUMBERS = 4
 _NUMBERS = {b"content-length": LENGTH, b"inference-header-content-length": JSON_LENGTH}
 # Kinds of heads: the source's JSON, binary tensors, and rows of columns in JSON. The kind of a JSON is the number of bytes of a
-# length, negative if lengths come before feasigns.
+# length, and SHARED if its first row is shared; negative if lengths come before feasigns.
 SOURCE, TENSORS, COLUMNS = range(3)
+WIDTH, SHARED = 7, 8
 MOST_PIECES = 64
 _KEPT = 64
 _MOST_DIGITS = 9
@@ -131,6 +133,9 @@ def tensors_template(text: bytes, slots: SlotList) -> Template | None:
         (count,), (rows, _) = feasigns["shape"], lengths["shape"]
         width = _WIDTHS[lengths["datatype"]]
         parameters = {"slot_list_check": slots.check(), **document.get("parameters", {})}
+        shared = SHARED if parameters.get(FIRST_IS_SHARED) is True else 0
+        if shared:
+            del parameters[FIRST_IS_SHARED]
         due = [
             _described("feasigns", "UINT64", [count], 8 * count),
             _described("lengths", lengths["datatype"], [rows, len(slots)], width * len(slots) * rows),
@@ -151,7 +156,8 @@ def tensors_template(text: bytes, slots: SlotList) -> Template | None:
         ("inputs", names.index("lengths"), "shape", 0): ROWS,
         ("inputs", names.index("lengths"), "parameters", "binary_data_size"): LENGTH_BYTES,
     }
-    return _cut_numbers(text, document, holes, width if names[0] == "feasigns" else -width)
+    kind = width + shared
+    return _cut_numbers(text, document, holes, kind if names[0] == "feasigns" else -kind)
 
 
 def _described(name: str, datatype: str, shape: list[int], size: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Tensors of the Open Inference Protocol as rows: one tensor per column.
 
 A column that is read as text takes BYTES (UTF-8; empty is missing), BOOL and whole numbers; one that is read as a number takes FP32,
-FP64 and whole numbers. The shape is [n] or [n, 1]; [n, k] for a feature with a separator, whose values are the k of a row.
+FP64 and whole numbers. The shape is [n] or [n, 1]; [n, k] for a feature with a separator, whose values are the k of a row. A column with
+one row, where others have more, is shared by all rows.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.transforms.transformer import Transformer
-from elastic_ctr.formats.cells import Cells
-from elastic_ctr.formats.inputs import TextInput
+from elastic_ctr.formats.cells import Cells, SharedCells
+from elastic_ctr.formats.inputs import InputColumns, TextInput
 from elastic_ctr.formats.json_rows import CellRefused, number_cell, text_cell
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.json_fields import enough_instances
-from elastic_ctr.serving.protocols.rows_json import instances_of_cells, refuse_unknown
+from elastic_ctr.serving.protocols.rows_json import given_cells, instances_of_cells, refuse_unknown
 from elastic_ctr.serving.protocols.tensors import Tensor
 from elastic_ctr.serving.request_error import BadRequest, short_repr
 
@@ -41,23 +42,33 @@ def instances_of_columns(tensors: Mapping[str, Tensor], schema: Schema, max_inst
     transformer = schema.of_rows()
     inputs = transformer.inputs
     refuse_unknown(dict.fromkeys(tensors), "inputs", schema)
-    first = next((tensors[column] for column in inputs.columns if column in tensors), None)
-    if first is None:
+    given = {column: tensors[column] for column in inputs.columns if column in tensors}
+    if not given:
         raise BadRequest(f"inputs has none of the model's columns; give {inputs.columns[0]!r} or another")
-    rows = first.shape[0]
-    enough_instances(rows, max_instances, first.input)
-    for column in inputs.columns:
-        if column in tensors and tensors[column].shape[0] != rows:
-            other = tensors[column]
-            raise BadRequest(f"{other.input} has {other.shape[0]} rows and {first.input} {rows}; they must be as many")
+    most = max(given.values(), key=lambda tensor: tensor.shape[0])
+    rows = most.shape[0]
+    enough_instances(rows, max_instances, most.input)
+    for other in given.values():
+        if other.shape[0] not in (1, rows):
+            raise BadRequest(
+                f"{other.input} has {other.shape[0]} rows and {most.input} {rows}; they must be as many, or one that all rows share"
+            )
+    shared = {column: tensor for column, tensor in given.items() if tensor.shape[0] != rows}
+    own = {column: tensor for column, tensor in given.items() if column not in shared}
+    common = None
+    if shared:
+        common = SharedCells(_cells(shared, inputs, 1), given_cells(shared, inputs), np.zeros(rows, np.int64))
+    return instances_of_cells(_cells(own, inputs, rows), transformer, "row", common)
+
+
+def _cells(tensors: Mapping[str, Tensor], inputs: InputColumns, rows: int) -> Cells:
     texts = [_texts(tensors.get(each.column), each, rows) for each in inputs.texts]
     numbers = [_numbers(tensors.get(column), column, rows, inputs.missing.numbers) for column in inputs.numbers]
     flat = [text for row in zip(*texts, strict=True) for text in row]
     sizes = np.array([len(text) for text in flat], np.int64).reshape(rows, len(texts))
     ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
     found = np.ascontiguousarray(np.stack(numbers, axis=1)) if numbers else np.zeros((rows, 0))
-    cells = Cells(np.frombuffer(bytearray(b"".join(flat)), np.uint8), ends - sizes, ends, found)
-    return instances_of_cells(cells, transformer, "row")
+    return Cells(np.frombuffer(bytearray(b"".join(flat)), np.uint8), ends - sizes, ends, found)
 
 
 def _texts(tensor: Tensor | None, of: TextInput, rows: int) -> list[bytes]:

@@ -7,6 +7,11 @@
 feasigns are concatenated), instances may differ in their slots, and a feasign may be a number or decimal text. The proto's
 field is int64, so a negative feasign is the same 64 bits as a u64. A refusal has err_code -1, err_msg, and a 4xx status.
 
+Instances with slots in common are written with a shared part and candidates, of which `top` selects the best ones, as in `rows_json`:
+
+    {"shared": {"slots": […]}, "candidates": [{"slots": […]}, …], "top": 20}
+    {"predictions": [{"prob0": 0.9, "prob1": 0.1}, …], "places": [17, …], "err_code": 0}
+
 `scan` reads the everyday request in machine code, straight from the body's bytes to instances: these keys in this order,
 blanks anywhere between, slots of an instance in the order of the slot list, feasigns as whole numbers or decimal text.
 `parse_inference` reads or refuses everything else. It returns the same instances for every request that `scan` reads, so
@@ -15,7 +20,8 @@ it is the oracle of the tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -24,16 +30,26 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from elastic_ctr.formats.keys import Keys
 from elastic_ctr.formats.slots import SlotList
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
-from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Instances, feasign_array
+from elastic_ctr.serving.batching.instances import (
+    MAX_FEASIGNS,
+    Instances,
+    Lengths,
+    SharedFeasigns,
+    feasign_array,
+    with_shared,
+)
 from elastic_ctr.serving.batching.pooling import Floats
-from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object, text
+from elastic_ctr.serving.protocols.json_fields import COUNT_END, fields, given_rows, items, json_object, text
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 from elastic_ctr.training.model.probability import complement
 
-_INSTANCES = np.frombuffer(b'"instances"', np.uint8)
+_INSTANCES, _SHARED, _CANDIDATES, _TOP = (
+    np.frombuffer(name, np.uint8) for name in (b'"instances"', b'"shared"', b'"candidates"', b'"top"')
+)
 _SLOTS = np.frombuffer(b'"slots"', np.uint8)
 _NAME = np.frombuffer(b'"slot_name"', np.uint8)
 _FEASIGNS = np.frombuffer(b'"feasigns"', np.uint8)
@@ -48,6 +64,9 @@ _LARGEST = np.uint64(2**64 - 1)
 _ZEROS = np.uint64(0x3030303030303030)
 _TENS = 10 ** np.arange(5, dtype=np.uint64)
 _SAFE_DIGITS = 19  # a number of this many digits cannot overflow
+_TOP_END = np.uint64(COUNT_END)
+
+Bytes = npt.NDArray[np.uint8]
 
 
 def _ends(text: bytes) -> tuple[np.uint64, np.uint64]:
@@ -62,36 +81,43 @@ _TO_FEASIGNS_FIRST, _TO_FEASIGNS_LAST = _ends(b'","feasigns":[')
 
 
 def parse_inference(body: bytes, slots: SlotList, max_instances: int) -> Instances:
-    """Read a body. Raises RequestError for anything but the request above."""
-    instances = items(fields(json_object(body), "", ("instances",))["instances"], "instances")
-    enough_instances(len(instances), max_instances, "instances")
+    """Read a body. Raises RequestError for anything but the requests above."""
+    given = given_rows(json_object(body), max_instances)
+    own = _instances_of(given.rows, [f"{given.name}[{number}]" for number in range(len(given.rows))], slots)
+    if not given.has_shared:
+        return own
+    return replace(with_shared(own, _instances_of([given.shared], ["shared"], slots), slots.names), top=given.top)
+
+
+def _instances_of(instances: list[Any], places: list[str], slots: SlotList) -> Instances:
+    """Return instances with their places in the request. Raises RequestError."""
     feasigns: list[Any] = []
     lengths: list[int] = []
-    for number, instance in enumerate(instances):
+    for instance, place in zip(instances, places, strict=True):
         by_slot: list[list[Any]] = [[]] * len(slots)
-        for index, _, values in _slots_of(instance, number, slots):
+        for index, _, values in _slots_of(instance, place, slots):
             by_slot[index] = by_slot[index] + values if by_slot[index] else values
         for values in by_slot:
             lengths.append(len(values))
             feasigns += values
-    where = partial(_place_of, instances, slots)
+    where = partial(_place_of, instances, places, slots)
     return Instances(feasign_array(feasigns, where), np.array(lengths, np.int64), len(instances))
 
 
-def inference_answer(probabilities: Floats) -> bytes:
+def inference_answer(probabilities: Floats, places: Lengths | None = None) -> bytes:
     clicks = np.asarray(probabilities, np.float64)
     pairs = zip(complement(clicks).tolist(), clicks.tolist(), strict=True)
     predictions = [{"prob0": without, "prob1": click} for without, click in pairs]
-    return orjson.dumps({"predictions": predictions, "err_code": 0})
+    of_places = {} if places is None else {"places": places}
+    return orjson.dumps({"predictions": predictions, **of_places, "err_code": 0}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def inference_refusal(refusal: RequestError) -> bytes:
     return orjson.dumps({"predictions": [], "err_code": -1, "err_msg": refusal.sentence, "error": refusal.sentence})
 
 
-def _slots_of(instance: Any, number: int, slots: SlotList) -> Iterator[tuple[int, int, list[Any]]]:
+def _slots_of(instance: Any, where: str, slots: SlotList) -> Iterator[tuple[int, int, list[Any]]]:
     """Yield slot index, place in the instance and feasigns of each slot of an instance, in the request's order."""
-    where = f"instances[{number}]"
     given = items(fields(instance, where, ("slots",))["slots"], f"{where}.slots")
     for place, slot in enumerate(given):
         # The text of a place is made only when it is needed: a request with 100,000 instances spends its time in this loop.
@@ -108,12 +134,12 @@ def _slots_of(instance: Any, number: int, slots: SlotList) -> Iterator[tuple[int
         yield slots.index(name), place, items(checked.get("feasigns", []), f"{here}.feasigns")
 
 
-def _place_of(instances: list[Any], slots: SlotList, index: int) -> str:
+def _place_of(instances: list[Any], places: list[str], slots: SlotList, index: int) -> str:
     """Return the path in the request of a feasign, by its index among all of them."""
-    for number, instance in enumerate(instances):
+    for instance, where in zip(instances, places, strict=True):
         by_slot: list[list[str]] = [[] for _ in slots]
-        for slot, place, values in _slots_of(instance, number, slots):
-            by_slot[slot] += [f"instances[{number}].slots[{place}].feasigns[{each}]" for each in range(len(values))]
+        for slot, place, values in _slots_of(instance, where, slots):
+            by_slot[slot] += [f"{where}.slots[{place}].feasigns[{each}]" for each in range(len(values))]
         names = list(chain.from_iterable(by_slot))
         if index < len(names):
             return names[index]
@@ -285,53 +311,113 @@ def _feasign(data: Any, at: Any) -> Any:
 
 
 @compiled
+def _instance(data: Any, at: Any, names: Any, ends: Any, feasigns: Any, n: Any, lengths: Any, base: Any) -> Any:
+    """Read an instance: its lengths from `base` on, its feasigns from `n` on. Return (the offset after it, the end of its feasigns).
+
+    (-1, …) if it is not read, or does not fit.
+    """
+    slots = ends.size
+    at = _sign(data, _key(data, _sign(data, at, _BEGIN), _SLOTS), _OPEN)
+    if at < 0 or base + slots > lengths.size:
+        return np.int64(_NOT_READ), n
+    for slot in range(slots):
+        lengths[base + slot] = 0
+    last = np.int64(-1)
+    empty = _sign(data, at, _CLOSE)
+    slots_closed = empty >= 0
+    if slots_closed:
+        at = empty
+    while not slots_closed:
+        at, slot = _slot(data, _to_name(data, at), names, ends, last + 1)
+        at = _to_feasigns(data, at)
+        if at < 0:
+            return at, n
+        last = slot
+        first = n
+        none = _sign(data, at, _CLOSE)
+        feasigns_closed = none >= 0
+        if feasigns_closed:
+            at = none
+        while not feasigns_closed:
+            at, value = _feasign(data, at)
+            if at < 0 or n == feasigns.size:
+                return np.int64(_NOT_READ), n
+            feasigns[n] = value
+            n += 1
+            at, feasigns_closed = _next(data, at, _CLOSE)
+        lengths[base + slot] = n - first
+        at, slots_closed = _next(data, _sign(data, at, _END), _CLOSE)
+    return _sign(data, at, _END), n
+
+
+@compiled
 def scan(data: Any, names: Any, ends: Any, max_rows: Any, feasigns: Any, lengths: Any) -> Any:
     """Read a body into the two arrays. Return (rows, feasigns); (-1, 0) if it is not the everyday request, or does not fit."""
-    slots = ends.size
     rows = np.int64(0)
     n = np.int64(0)
     nothing = np.int64(_NOT_READ), np.int64(0)
     at = _sign(data, _key(data, _sign(data, np.int64(0), _BEGIN), _INSTANCES), _OPEN)
     closed = False
     while not closed:
-        at = _sign(data, _key(data, _sign(data, at, _BEGIN), _SLOTS), _OPEN)
-        if at < 0 or rows == max_rows or (rows + 1) * slots > lengths.size:
+        if at < 0 or rows == max_rows:
             return nothing
-        base = rows * slots
-        for slot in range(slots):
-            lengths[base + slot] = 0
-        last = np.int64(-1)
-        empty = _sign(data, at, _CLOSE)
-        slots_closed = empty >= 0
-        if slots_closed:
-            at = empty
-        while not slots_closed:
-            at, slot = _slot(data, _to_name(data, at), names, ends, last + 1)
-            at = _to_feasigns(data, at)
-            if at < 0:
-                return nothing
-            last = slot
-            first = n
-            none = _sign(data, at, _CLOSE)
-            feasigns_closed = none >= 0
-            if feasigns_closed:
-                at = none
-            while not feasigns_closed:
-                at, value = _feasign(data, at)
-                if at < 0 or n == feasigns.size:
-                    return nothing
-                feasigns[n] = value
-                n += 1
-                at, feasigns_closed = _next(data, at, _CLOSE)
-            lengths[base + slot] = n - first
-            at, slots_closed = _next(data, _sign(data, at, _END), _CLOSE)
-        at = _sign(data, at, _END)
+        at, n = _instance(data, at, names, ends, feasigns, n, lengths, rows * ends.size)
         rows += 1
         at, closed = _next(data, at, _CLOSE)
     at = _sign(data, at, _END)
     if at < 0 or _blanks(data, at) != data.size:
         return nothing
     return rows, n
+
+
+@compiled
+def scan_candidates(
+    data: Any,
+    names: Any,
+    ends: Any,
+    max_rows: Any,
+    feasigns: Any,
+    lengths: Any,
+    shared_feasigns: Any,
+    shared_lengths: Any,
+) -> Any:
+    """As `scan`, for `{"shared": {…}, "candidates": […], "top": n}`, in this order, of which `top` may be absent.
+
+    Return (rows, feasigns, shared feasigns, top); (-1, …) also if a candidate has feasigns of a shared slot.
+    """
+    zero = np.int64(0)
+    nothing = np.int64(_NOT_READ), zero, zero, zero
+    rows, n, top = zero, zero, zero
+    at = _key(data, _sign(data, zero, _BEGIN), _SHARED)
+    at, shared = _instance(data, at, names, ends, shared_feasigns, zero, shared_lengths, zero)
+    at = _sign(data, _key(data, _sign(data, at, _COMMA), _CANDIDATES), _OPEN)
+    closed = False
+    while not closed:
+        if at < 0 or rows == max_rows:
+            return nothing
+        base = rows * ends.size
+        at, n = _instance(data, at, names, ends, feasigns, n, lengths, base)
+        if at < 0:
+            return nothing
+        for slot in range(ends.size):
+            if lengths[base + slot] > 0 and shared_lengths[slot] > 0:
+                return nothing
+        rows += 1
+        at, closed = _next(data, at, _CLOSE)
+    at, closed = _next(data, at, _END)
+    if not closed:
+        at = _key(data, at, _TOP)
+        at = _blanks(data, at) if at >= 0 else at
+        quoted = 0 <= at < data.size and data[at] == _QUOTE
+        if at >= 0:
+            at, number = _feasign(data, at)
+            top = np.int64(number) if number < _TOP_END else zero
+        if quoted or top == 0:
+            return nothing
+        at = _sign(data, at, _END)
+    if at < 0 or _blanks(data, at) != data.size:
+        return nothing
+    return rows, n, shared, top
 
 
 def slot_names(slots: SlotList | None) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
@@ -353,6 +439,13 @@ class Scanner:
 
     def read(self, body: bytes) -> Instances | None:
         """Return the instances, or None if `elasticctr_json.parse_inference` must read or refuse the body."""
+        return self._arrays(body, self._instances)
+
+    def read_candidates(self, body: bytes) -> Instances | None:
+        """As `read`, for a body with a shared part."""
+        return self._arrays(body, self._candidates)
+
+    def _arrays(self, body: bytes, scanned: Callable[[Bytes, Keys, Lengths], Instances | None]) -> Instances | None:
         feasigns = min(len(body) // SHORTEST_FEASIGN, MAX_FEASIGNS)
         rows = min(len(body) // SHORTEST_INSTANCE + 1, self._max_instances)
         into, lengths = self._feasigns, self._lengths
@@ -360,13 +453,27 @@ class Scanner:
             into, lengths = np.empty(feasigns, np.uint64), np.empty(rows * self._slots, np.int64)
             if len(body) <= _KEPT:
                 self._feasigns, self._lengths = into, lengths
-        found, n = scan(np.frombuffer(body, np.uint8), self._names, self._ends, self._max_instances, into, lengths)
-        if found < 0:
+        return scanned(np.frombuffer(body, np.uint8), into, lengths)
+
+    def _instances(self, data: Bytes, into: Keys, lengths: Lengths) -> Instances | None:
+        found, n = scan(data, self._names, self._ends, self._max_instances, into, lengths)
+        return None if found < 0 else Instances(into[:n].copy(), lengths[: found * self._slots].copy(), int(found))
+
+    def _candidates(self, data: Bytes, into: Keys, lengths: Lengths) -> Instances | None:
+        shared, of_slots = np.empty_like(into), np.empty((1, self._slots), np.int64)
+        found, n, common, top = scan_candidates(
+            data, self._names, self._ends, self._max_instances, into, lengths, shared, of_slots.reshape(-1)
+        )
+        if found < 0 or n + common > MAX_FEASIGNS:
             return None
-        return Instances(into[:n].copy(), lengths[: found * self._slots].copy(), int(found))
+        group = SharedFeasigns(shared[:common].copy(), of_slots, np.zeros(found, np.int64))
+        own = into[:n].copy(), lengths[: found * self._slots].copy()
+        return Instances(*own, int(found), shared=group, top=int(top))
 
 
 def warm_scan() -> None:
     """Compile before the first request."""
-    body = b'{"instances":[{"slots":[{"slot_name":"0","feasigns":[1]}]}]}'
-    assert Scanner(SlotList(("0",)), 1).read(body) is not None
+    instance = b'{"slots":[{"slot_name":"0","feasigns":[1]}]}'
+    scanner = Scanner(SlotList(("0",)), 1)
+    assert scanner.read(b'{"instances":[%s]}' % instance) is not None
+    assert scanner.read_candidates(b'{"shared":%s,"candidates":[{"slots":[]}],"top":1}' % instance) is not None

@@ -6,6 +6,8 @@
         {"feature": "price", "contribution": -0.01, "without": 0.08, "against": "missing", "number": 1.4, "missing": 0.0}]}],
      "model_version": "1786000000"}
 
+Instances may be written with a shared part and candidates, as for predictions: {"shared": {"user": "u1"}, "candidates": [{"price": 3.2}, …]}.
+
 `without` is the probability of the same instance without the feature's information: the mean over the feature's usual values, weighted
 by their shares (`usual_values`). So a value is compared with other values that occur; if every row has the feature, training has never
 seen an instance without it. A feature without usual values is removed: its keys are left out, or its number becomes that of a missing
@@ -19,7 +21,7 @@ for each key alone, whose lookup shows if the version knows the key.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,13 +29,20 @@ import numpy.typing as npt
 import orjson
 
 from elastic_ctr.formats.keys import Keys, keys_of
-from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Floats, Instances, Lengths, too_many_feasigns
+from elastic_ctr.serving.batching.instances import (
+    MAX_FEASIGNS,
+    Floats,
+    Instances,
+    Lengths,
+    too_many_feasigns,
+    with_shared,
+)
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object
+from elastic_ctr.serving.protocols.json_fields import given_rows, json_object
 from elastic_ctr.serving.protocols.open_inference import instances_of_lines
 from elastic_ctr.serving.protocols.rows_json import parse_rows
 from elastic_ctr.serving.protocols.usual_values import UsualValues, usual_values
-from elastic_ctr.serving.request_error import NoProbability, RequestError
+from elastic_ctr.serving.request_error import BadRequest, NoProbability, RequestError
 
 USUAL, MISSING = "usual values", "missing"
 """What `without` holds the feature's value against."""
@@ -107,6 +116,12 @@ class Explanation:
     def instances(self, schema: Schema, max_instances: int) -> Instances:
         """Return all variants. Raises RequestError."""
         read = self._read(schema, max_instances)
+        if read.top:
+            raise BadRequest("top is not known here; an explanation has all candidates")
+        if read.shared is not None:
+            if (given := len(read.feasigns) + read.rows * len(read.shared.feasigns)) > MAX_FEASIGNS:
+                raise too_many_feasigns(given)
+            read = read.unshared()
         usual = {} if schema.transformer is None else usual_values(schema.document, schema.transformer)
         self._schema, self._given = schema, list(_split(read, schema, usual))
         self._known.clear()
@@ -138,9 +153,12 @@ class Explanation:
     def _read(self, schema: Schema, max_instances: int) -> Instances:
         if schema.transformer is not None:
             return parse_rows(self._body, schema, max_instances)
-        lines = items(fields(json_object(self._body), "", ("instances",))["instances"], "instances")
-        enough_instances(len(lines), max_instances, "instances")
-        return instances_of_lines(lines, schema.slots, "instances")
+        given = given_rows(json_object(self._body), max_instances)
+        own = instances_of_lines(given.rows, schema.slots, given.name)
+        if not given.has_shared:
+            return own
+        shared = instances_of_lines([given.shared], schema.slots, "shared")
+        return replace(with_shared(own, shared, schema.slots.names), top=given.top)
 
     def refusal(self, given: RequestError) -> RequestError:
         """Return the refusal with the request's instance in place of the variant's row."""

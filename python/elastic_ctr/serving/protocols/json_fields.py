@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -14,6 +14,10 @@ MOST_VALUES = 1 << 18
 """Values, names and brackets of a body that becomes objects of Python. All are parsed in one call that holds the GIL: these take 25 MB and
 15 ms at most. Everyday bodies become arrays in machine code, and have no such bound.
 """
+
+
+REQUEST_FIELDS = ("instances", "shared", "candidates", "top")
+COUNT_END = 1 << 62
 
 
 def json_object(body: bytes, known: Collection[str] | None = None) -> dict[str, Any]:
@@ -63,9 +67,37 @@ def text(value: Any, where: str) -> str:
 
 def count(value: Any, where: str) -> int:
     """Return a whole number, 0 or more, that an array can have as its length."""
-    if type(value) is not int or not 0 <= value < 1 << 62:
+    if type(value) is not int or not 0 <= value < COUNT_END:
         raise BadRequest(f"{where} is {short_repr(value)}; it must be a whole number, 0 or more")
     return value
+
+
+class GivenRows(NamedTuple):
+    """The list `name` of a body: its instances, or its candidates, which have `shared` in common. `top` is 0 if all are wanted."""
+
+    name: str
+    rows: list[Any]
+    shared: Any = None
+    top: int = 0
+
+    @property
+    def has_shared(self) -> bool:
+        return self.name == "candidates"
+
+
+def given_rows(document: dict[str, Any], max_instances: int, optional: Collection[str] = ()) -> GivenRows:
+    """Return the rows of `{"instances": […]}` or `{"shared": …, "candidates": […], "top": n}`. Raises RequestError."""
+    if "shared" in document or "candidates" in document:
+        fields(document, "", ("shared", "candidates"), ("top", *optional))
+        top = count(document["top"], "top") if "top" in document else 0
+        if "top" in document and not top:
+            raise BadRequest("top is 0; it is the number of best candidates that the answer has, 1 or more")
+        found = GivenRows("candidates", items(document["candidates"], "candidates"), document["shared"], top)
+    else:
+        fields(document, "", ("instances",), optional)
+        found = GivenRows("instances", items(document["instances"], "instances"))
+    enough_instances(len(found.rows), max_instances, found.name)
+    return found
 
 
 def enough_instances(given: int, allowed: int, where: str) -> None:

@@ -9,16 +9,20 @@ Inputs of an inference, one of
 * all slots in two tensors, the form with the least work: `feasigns` (UINT64, shape [n]), by instance, then by slot in the
   order of the slot list, and `lengths` (shape [instances, slots]).
 
+A slot or column of one instance, where others have more, is shared by all instances. Lines, and the two tensors of all slots, have no
+tensor for each slot: with the parameter `first_is_shared` their first instance is shared by the others. With the parameter `top` the
+answer has the instances with the highest probabilities, best first.
+
 Values are in `data`, or little-endian after the JSON (the binary tensor data extension).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +37,7 @@ from elastic_ctr.serving.batching.instances import (
     feasign_array,
     instances_of,
     too_many_feasigns,
+    with_shared,
 )
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
@@ -45,15 +50,24 @@ from elastic_ctr.serving.request_error import BadRequest, RequestError, short_re
 LINE = "line"
 LENGTHS = "/lengths"
 ALL_FEASIGNS, ALL_LENGTHS = "feasigns", "lengths"
-KNOWN_KEYS = "known_keys"
-_OUTPUTS = {"probability": "FP32", "version": "UINT64", KNOWN_KEYS: "UINT32"}
-# The outputs of a request that names none.
+FIRST_IS_SHARED = "first_is_shared"
+KNOWN_KEYS, PLACES = "known_keys", "places"
+_OUTPUTS = {"probability": "FP32", "version": "UINT64", KNOWN_KEYS: "UINT32", PLACES: "UINT32"}
+# The outputs of a request that names none; with `top` also the places.
 _USUAL_OUTPUTS = ("probability", "version")
 NO_INPUTS = f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot"
 
 # KServe's SDK sends the model and its version here, too; the path decides which model answers.
 _BESIDE_INPUTS = ("id", "parameters", "outputs", "model_name", "model_version")
 _FEASIGN_TYPES = ("UINT64", "INT64")
+
+
+class InferenceOptions(NamedTuple):
+    """Parameters of a request. `first_is_shared`: the other instances share the first one. `top`: 0 if all instances are wanted."""
+
+    slot_list_check: int | None = None
+    first_is_shared: bool = False
+    top: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,36 +78,53 @@ class Inference:
     outputs: tuple[str, ...]
     tensors: dict[str, Tensor]
     binary_outputs: frozenset[str] = frozenset()
-    slot_list_check: int | None = None
+    options: InferenceOptions = field(default_factory=InferenceOptions)
     known: list[Lengths] = field(default_factory=list)
 
     def instances(self, schema: Schema, max_instances: int) -> Instances:
         """Raises RequestError."""
-        found = self._read(schema, max_instances)
+        found = replace(self._read(schema, max_instances), top=self.options.top)
         self.known.clear()
         return replace(found, known=self.known) if KNOWN_KEYS in self.outputs else found
 
     def _read(self, schema: Schema, max_instances: int) -> Instances:
+        options = self.options
         if schema.transformer is not None:
+            self._each_by_itself("column")
             return instances_of_columns(self.tensors, schema, max_instances)
         slots = schema.slots
-        if self.slot_list_check not in (None, slots.check()):
+        if options.slot_list_check not in (None, slots.check()):
             raise RequestError(
                 409, f"the slot list is not that of the model, which has {len(slots)} slots; ask for it again"
             )
         line = self.tensors.get(LINE)
         if self.tensors.keys() == {ALL_FEASIGNS, ALL_LENGTHS} and not (ALL_FEASIGNS in slots and ALL_LENGTHS in slots):
-            return _of_arrays(self.tensors, slots, max_instances)
+            return _without_first(
+                _of_arrays(self.tensors, slots, max_instances + options.first_is_shared), options, slots
+            )
         if line is not None and (line.datatype == "BYTES" or LINE not in slots):
-            return _of_lines(self.tensors, slots, max_instances)
+            return _without_first(
+                _of_lines(self.tensors, slots, max_instances + options.first_is_shared), options, slots
+            )
+        self._each_by_itself("slot")
         return _of_slots(self.tensors, slots, max_instances)
 
-    def answers(self, probabilities: Floats, version: int) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
-        """Yield name, datatype and values [rows] of the requested outputs."""
+    def _each_by_itself(self, what: str) -> None:
+        if self.options.first_is_shared:
+            raise BadRequest(
+                f"parameters.first_is_shared is for lines and for the tensors of all slots; a {what} is shared if its tensor has one row"
+            )
+
+    def answers(
+        self, probabilities: Floats, version: int, places: Lengths | None
+    ) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
+        """Yield name, datatype and values [rows] of the requested outputs of the instances at `places`, or of all."""
+        known = np.concatenate(self.known) if self.known else np.empty(0, np.int64)
         values = {
             "probability": np.ascontiguousarray(probabilities, "<f4"),
             "version": np.full(len(probabilities), version, "<u8"),
-            KNOWN_KEYS: np.concatenate(self.known).astype("<u4") if self.known else np.empty(0, "<u4"),
+            KNOWN_KEYS: (known if places is None or not self.known else known[places]).astype("<u4"),
+            PLACES: np.arange(len(probabilities), dtype="<u4") if places is None else places.astype("<u4"),
         }
         for name in self.outputs:
             yield name, _OUTPUTS[name], values[name]
@@ -114,25 +145,34 @@ def parse_infer(body: bytes, json_length: int | None = None, max_elements: int =
     if left := unread.read():
         raise BadRequest(f"{len(left)} bytes behind the JSON belong to no input")
     parameters = _parameters(document, "")
-    identity, check = document.get("id"), parameters.get("slot_list_check")
-    outputs, binary = _wanted(items(document.get("outputs") or [], "outputs"), parameters.get("binary_data_output"))
-    return Inference(
-        None if identity is None else text(identity, "id"),
-        outputs,
-        tensors,
-        binary,
-        None if check is None else count(check, "parameters.slot_list_check"),
+    identity, options = document.get("id"), options_of(parameters)
+    outputs, binary = _wanted(
+        items(document.get("outputs") or [], "outputs"), parameters.get("binary_data_output"), options
     )
+    return Inference(None if identity is None else text(identity, "id"), outputs, tensors, binary, options)
 
 
-def infer_answer(request: Inference, model: str, probabilities: Floats, version: int) -> tuple[bytes, int | None]:
+def options_of(parameters: Mapping[str, Any]) -> InferenceOptions:
+    """Return the parameters of a request that serving knows; others have no effect. Raises RequestError."""
+    check, first = parameters.get("slot_list_check"), parameters.get(FIRST_IS_SHARED, False)
+    if type(first) is not bool:
+        raise BadRequest(f"parameters.{FIRST_IS_SHARED} is {short_repr(first)}; it must be true or false")
+    top = count(parameters["top"], "parameters.top") if "top" in parameters else 0
+    if "top" in parameters and not top:
+        raise BadRequest("parameters.top is 0; it is the number of best instances that the answer has, 1 or more")
+    return InferenceOptions(None if check is None else count(check, "parameters.slot_list_check"), first, top)
+
+
+def infer_answer(
+    request: Inference, model: str, probabilities: Floats, version: int, places: Lengths | None = None
+) -> tuple[bytes, int | None]:
     """Return the body, and the length of its JSON if binary tensors follow it, else None."""
     answer: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if request.id is not None:
         answer["id"] = request.id
     outputs: list[dict[str, Any]] = []
     behind: list[bytes] = []
-    for name, datatype, values in request.answers(probabilities, version):
+    for name, datatype, values in request.answers(probabilities, version, places):
         output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": [len(probabilities)]}
         if name in request.binary_outputs:
             behind.append(values.tobytes())
@@ -170,19 +210,20 @@ def model_metadata(model: str, version: int | None, schema: Schema | None) -> di
     }
 
 
-def outputs_named(asked: list[tuple[str, str]]) -> tuple[str, ...]:
+def outputs_named(asked: list[tuple[str, str]], options: InferenceOptions) -> tuple[str, ...]:
     """Return the requested outputs, given as (name, place in the request); the usual ones if none is given. Raises RequestError."""
     for name, where in asked:
         if name not in _OUTPUTS:
             raise BadRequest(f"{where} {short_repr(name)} is not an output; there are {', '.join(_OUTPUTS)}")
-    return tuple(dict.fromkeys(name for name, _ in asked)) or _USUAL_OUTPUTS
+    usual = (*_USUAL_OUTPUTS, PLACES) if options.top else _USUAL_OUTPUTS
+    return tuple(dict.fromkeys(name for name, _ in asked)) or usual
 
 
 def _parameters(of: dict[str, Any], where: str) -> dict[str, Any]:
     return fields(of.get("parameters") or {}, f"{where}.parameters" if where else "parameters", (), None)
 
 
-def _wanted(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+def _wanted(asked: list[Any], all_binary: Any, options: InferenceOptions) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the requested outputs, and those of them that the answer has as binary tensors."""
     names: list[tuple[str, str]] = []
     told: dict[str, Any] = {}
@@ -191,7 +232,7 @@ def _wanted(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozens
         output = fields(each, where, ("name",), ("parameters",))
         names.append((text(output["name"], f"{where}.name"), f"{where}.name"))
         told[output["name"]] = _parameters(output, where).get("binary_data", all_binary)
-    wanted = outputs_named(names)
+    wanted = outputs_named(names, options)
     return wanted, frozenset(name for name in wanted if told.get(name, all_binary) is True)
 
 
@@ -226,6 +267,16 @@ def _typed(tensor: Tensor, allowed: tuple[str, ...]) -> None:
         raise BadRequest(
             f"{tensor.input}.datatype of {short_repr(tensor.name)} is {short_repr(tensor.datatype)}; it must be {allowed[0]}"
         )
+
+
+def _without_first(given: Instances, options: InferenceOptions, slots: SlotList) -> Instances:
+    """Return the instances after the first one, which they share with `first_is_shared`. Raises RequestError."""
+    if not options.first_is_shared:
+        return given
+    if given.rows < 2:
+        raise BadRequest(f"parameters.{FIRST_IS_SHARED} is true; there must be an instance after the first one")
+    shared = replace(given.part(0, 1), ignored=given.ignored)
+    return with_shared(given.part(1, given.rows), shared, slots.names, lambda row: f"instance {row + 1}")
 
 
 def _of_lines(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -> Instances:
@@ -268,17 +319,24 @@ def _of_slots(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
                 f"{where}.name {short_repr(name)} gives lengths of {short_repr(slot)}, which is not among the inputs"
             )
     given = [(index, tensors[slot], tensors.get(slot + LENGTHS)) for index, slot in enumerate(slots) if slot in tensors]
-    # The tensors of the first slot determine the number of instances.
-    deciding = given[0][2] or given[0][1]
-    rows, first = deciding.shape[0], deciding.input
-    enough_instances(rows, max_instances, first)
+    # Lengths, where there are some, have a value for each instance.
+    deciding = max((lengths or tensor for _, tensor, lengths in given), key=lambda tensor: tensor.shape[0])
+    rows, most = deciding.shape[0], deciding.input
+    enough_instances(rows, max_instances, most)
+    shared = [each for each in given if (each[2] or each[1]).shape[0] == 1 != rows]
+    own = _by_row([each for each in given if each not in shared], rows, most, len(slots))
+    return with_shared(own, _by_row(shared, 1, most, len(slots)), slots.names) if shared else own
+
+
+def _by_row(given: list[tuple[int, Tensor, Tensor | None]], rows: int, most: str, slots: int) -> Instances:
+    """Return the instances of slots, each given by its index, its tensor and its lengths."""
     columns, owners = [], []
-    lengths = np.zeros((rows, len(slots)), dtype=np.int64)
+    lengths = np.zeros((rows, slots), dtype=np.int64)
     for index, tensor, its_lengths in given:
         _typed(tensor, _FEASIGN_TYPES)
-        lengths[:, index] = _lengths(tensor, its_lengths, rows, first)
+        lengths[:, index] = _lengths(tensor, its_lengths, rows, most)
         columns.append(_feasigns(tensor))
-        owners.append(np.repeat(np.arange(rows) * len(slots) + index, lengths[:, index]))
+        owners.append(np.repeat(np.arange(rows) * slots + index, lengths[:, index]))
     # A request is ordered by slot, a batch by row: a stable sort by (row, slot) keeps the order inside a slot.
     order = np.argsort(np.concatenate(owners), kind="stable")
     return Instances(np.concatenate(columns)[order], lengths.reshape(-1), rows)
@@ -305,11 +363,13 @@ def _feasigns(tensor: Tensor) -> Any:
     return feasign_array(tensor.data, lambda place: f"{tensor.where}[{place}] of {short_repr(tensor.name)}")
 
 
-def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, first: str) -> Lengths:
+def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, most: str) -> Lengths:
     deciding = tensor if lengths is None else lengths
     where = deciding.input
     if deciding.shape[0] != rows:
-        raise BadRequest(f"{where} speaks of {deciding.shape[0]} instances and {first} of {rows}; they must be as many")
+        raise BadRequest(
+            f"{where} has {deciding.shape[0]} instances and {most} {rows}; they must be as many, or one that all instances share"
+        )
     if lengths is None:
         return np.full(rows, tensor.shape[1] if len(tensor.shape) == 2 else 1, dtype=np.int64)
     _typed(lengths, tuple(RAW))

@@ -5,58 +5,73 @@
 
 A prediction is the probability of a click. A column that a row lacks, or that is null, is missing. The only other field allowed beside
 `instances` is `signature_name`, which clients of TensorFlow Serving send.
+
+Rows with columns in common are written with a shared part and candidates. A column is in one of both. With `top` the answer has the
+candidates with the highest probabilities, best first, and their places in the request:
+
+    {"shared": {"user": "u1"}, "candidates": [{"price": 3.2}, …], "top": 20}
+    {"predictions": [0.31, …], "places": [17, …], "model_version": "1786000000"}
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.transforms.transformer import TooManyKeys, Transformer
-from elastic_ctr.formats.cells import Cells, cells_of
+from elastic_ctr.formats.cells import Cells, SharedCells, cells_of
 from elastic_ctr.formats.inputs import USUAL_WORDS, InputColumns
 from elastic_ctr.formats.json_rows import CellRefused, Row, row_of, unknown_column
-from elastic_ctr.formats.json_scan import RowScanner
-from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.formats.json_scan import Candidates, RowScanner
+from elastic_ctr.serving.batching.instances import Instances, Lengths, SharedFeasigns, in_both
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object
+from elastic_ctr.serving.protocols.json_fields import REQUEST_FIELDS, given_rows, json_object
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
-_NAMES = ("instances", "signature_name")
+_SIGNATURE = "signature_name"
 
 
 def parse_rows(body: bytes, schema: Schema, max_instances: int) -> Instances:
-    """Read a body. Raises RequestError for anything but the request above."""
+    """Read a body. Raises RequestError for anything but the requests above."""
     transformer = schema.of_rows()
-    given = items(rows_object(body, transformer.inputs, schema)["instances"], "instances")
-    enough_instances(len(given), max_instances, "instances")
-    rows = [_row(each, number, schema, transformer.inputs) for number, each in enumerate(given)]
-    return instances_of_cells(cells_of(rows, transformer.inputs), transformer, "instances")
-
-
-def rows_object(body: bytes, inputs: InputColumns, schema: Schema) -> dict[str, Any]:
-    """Return the body as an object with instances. Raises RequestError."""
     # An ignored column may come twice.
-    known = {*inputs.columns, *_NAMES} if schema.ignores_unknown else None
-    return fields(json_object(body, known), "", _NAMES[:1], _NAMES[1:])
+    known = {*transformer.inputs.columns, *REQUEST_FIELDS, _SIGNATURE} if schema.ignores_unknown else None
+    given = given_rows(json_object(body, known), max_instances, (_SIGNATURE,))
+    rows = [_row(each, f"{given.name}[{number}]", schema) for number, each in enumerate(given.rows)]
+    cells = cells_of(rows, transformer.inputs)
+    if not given.has_shared:
+        return instances_of_cells(cells, transformer, given.name)
+    shared = cells_of([_row(given.shared, "shared", schema)], transformer.inputs)
+    columns = given.shared.keys() & set(transformer.inputs.columns)
+    for number, row in enumerate(given.rows):
+        if (twice := next((column for column in row if column in columns), None)) is not None:
+            raise in_both(f"candidates[{number}] has the column {short_repr(twice)}", "column")
+    common = SharedCells(shared, given_cells(given.shared, transformer.inputs), np.zeros(len(rows), np.int64))
+    return replace(instances_of_cells(cells, transformer, given.name, common), top=given.top)
 
 
-def _row(given: Any, number: int, schema: Schema, inputs: InputColumns) -> Row:
+def given_cells(columns: Collection[str], inputs: InputColumns) -> npt.NDArray[np.bool_]:
+    """Return bool [1, texts + numbers], true for the cells of these columns."""
+    of_cells = (*(each.column for each in inputs.texts), *inputs.numbers)
+    return np.array([[column in columns for column in of_cells]], np.bool_)
+
+
+def _row(given: Any, where: str, schema: Schema) -> Row:
     if type(given) is not dict:
-        raise BadRequest(
-            f"instances[{number}] is {short_repr(given)}; it must be an object with a value for each column"
-        )
-    refuse_unknown(given, f"instances[{number}]", schema)
+        raise BadRequest(f"{where} is {short_repr(given)}; it must be an object with a value for each column")
+    refuse_unknown(given, where, schema)
     try:
-        return row_of(given, inputs)
+        return row_of(given, schema.of_rows().inputs)
     except CellRefused as refused:
-        raise BadRequest(f"instances[{number}].{refused}") from None
+        raise BadRequest(f"{where}.{refused}") from None
 
 
 def refuse_unknown(given: Mapping[str, Any], where: str, schema: Schema) -> None:
@@ -69,19 +84,41 @@ def refuse_unknown(given: Mapping[str, Any], where: str, schema: Schema) -> None
         )
 
 
-def instances_of_cells(cells: Cells, transformer: Transformer, where: str) -> Instances:
-    """Transform rows. Raises RequestError if a row has too many keys or too large a number, or all rows together too many keys."""
+def instances_of_cells(
+    cells: Cells, transformer: Transformer, where: str, shared: SharedCells | None = None
+) -> Instances:
+    """Transform rows, of which all have the cells `shared`, too.
+
+    Raises RequestError if a row has too many keys or too large a number, or all rows together too many keys.
+    """
     try:
-        found = transformer.transform(cells)
+        if shared is None:
+            found, common = transformer.transform(cells), None
+        else:
+            found, of_groups = transformer.transform_sharing(cells, shared)
+            for _, _, detail in transformer.refusals(shared.cells, of_groups):
+                raise BadRequest(f"shared: {detail.removesuffix('.')}")
+            lengths = of_groups.lengths.reshape(len(shared.cells), -1)
+            common = SharedFeasigns(of_groups.keys, lengths, shared.groups)
     except TooManyKeys as refused:
         raise RequestError(413, str(refused)) from None
     for row, _, detail in transformer.refusals(cells, found):
         raise BadRequest(f"{where}[{row}]: {detail.removesuffix('.')}")
-    return Instances(found.keys, found.lengths, len(cells), numbers=found.numbers)
+    return Instances(found.keys, found.lengths, len(cells), numbers=found.numbers, shared=common)
 
 
-def rows_answer(probabilities: Floats, version: int) -> bytes:
-    answer = {"predictions": np.ascontiguousarray(probabilities, np.float32), "model_version": str(version)}
+def instances_of_candidates(given: Candidates, transformer: Transformer) -> Instances:
+    """Transform rows with a shared part, as above."""
+    found = instances_of_cells(given.cells, transformer, "candidates", given.shared)
+    return replace(found, top=given.top)
+
+
+def rows_answer(probabilities: Floats, version: int, places: Lengths | None = None) -> bytes:
+    answer = {
+        "predictions": np.ascontiguousarray(probabilities, np.float32),
+        **({} if places is None else {"places": places}),
+        "model_version": str(version),
+    }
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -96,6 +133,10 @@ def warm_rows() -> None:
         {"user": {"type": "categorical"}, "price": {"type": "numeric", "transform": [], "missing": 0}}
     )
     transformer = transformer_of(features, None, USUAL_WORDS)
-    cells = RowScanner(transformer.inputs, 1, skips=False).read(b'{"instances":[{"user":"a","price":1}]}')
+    scanner = RowScanner(transformer.inputs, 1, skips=False)
+    cells = scanner.read(b'{"instances":[{"user":"a","price":1}]}')
     assert cells is not None
     transformer.transform(cells)
+    candidates = scanner.read_candidates(b'{"shared":{"user":"a"},"candidates":[{"price":1}],"top":1}')
+    assert candidates is not None
+    instances_of_candidates(candidates, transformer)
