@@ -17,7 +17,7 @@ from bench import own_network
 from bench.method import FOLDER, RESULTS, Results, ending, plot, show
 
 MEASUREMENTS = (
-    "cube_kernel", "quantised", "cube", "serving", "serving_rows", "scoring", "build", "training", "features", "column_statistics", "memory",
+    "cube_kernel", "quantised", "cube", "serving", "serving_rows", "serving_candidates", "scoring", "build", "training", "features", "column_statistics", "memory",
 )  # fmt: skip
 
 

@@ -41,18 +41,21 @@ def answer(pooled: NDArray[np.float32], dim: int) -> NDArray[np.float64]:
     return probabilities
 
 
-def export(folder: Path, dim: int, numbers: int = 0) -> Path:
-    """`network.pdmodel` and `.pdiparams` in folder, made by Paddle in a process of its own."""
+def export(folder: Path, dim: int, numbers: int = 0, kind: str = "slot-dnn") -> Path:
+    """`network.pdmodel` and `.pdiparams` in folder, made by Paddle in a process of its own.
+
+    `kind`: `slot-dnn` has the weights above; `deepfm` is the product's default network, with its own first weights.
+    """
     if not (folder / "network.pdiparams").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "bench.network", str(folder), str(dim), str(numbers)]
+        command = [sys.executable, "-m", "bench.network", str(folder), str(dim), str(numbers), kind]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"Paddle did not export the network: {done.stderr[-2000:]}")
     return folder
 
 
-def _export(folder: Path, dim: int, numbers: int) -> None:
+def _export(folder: Path, dim: int, numbers: int, kind: str) -> None:
     import paddle
     from paddle import static
 
@@ -65,11 +68,13 @@ def _export(folder: Path, dim: int, numbers: int) -> None:
     with static.program_guard(program, start):
         pooled = static.data("pooled", [None, len(SLOTS) * dim], "float32")
         beside = static.data("numbers", [None, numbers], "float32") if numbers else None
-        model = Model(embedding_dim=dim, network=SlotDnn(layers=LAYERS))
+        model = (
+            Model(embedding_dim=dim, network=SlotDnn(layers=LAYERS)) if kind == "slot-dnn" else Model(embedding_dim=dim)
+        )
         probability = paddle.nn.functional.sigmoid(logit_of(model, pooled, beside))
     executor: Any = static.Executor(paddle.CPUPlace())
     executor.run(start)
-    for name, values in weights(dim, numbers).items():
+    for name, values in weights(dim, numbers).items() if kind == "slot-dnn" else ():
         static.global_scope().find_var(name).get_tensor().set(values, paddle.CPUPlace())
     static.save_inference_model(
         str(folder / "network"), [pooled, beside] if numbers else [pooled], [probability], executor, program=program
@@ -77,4 +82,4 @@ def _export(folder: Path, dim: int, numbers: int) -> None:
 
 
 if __name__ == "__main__":
-    _export(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    _export(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
