@@ -32,7 +32,7 @@ import orjson
 
 from elastic_ctr.formats.keys import Keys
 from elastic_ctr.formats.slots import SlotList
-from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
 from elastic_ctr.serving.batching.instances import (
     MAX_FEASIGNS,
@@ -310,7 +310,7 @@ def _feasign(data: Any, at: Any) -> Any:
     return at, value
 
 
-@compiled
+@compiled_inline
 def _instance(data: Any, at: Any, names: Any, ends: Any, feasigns: Any, n: Any, lengths: Any, base: Any) -> Any:
     """Read an instance: its lengths from `base` on, its feasigns from `n` on. Return (the offset after it, the end of its feasigns).
 
