@@ -168,7 +168,7 @@ class Figure:
 
 
 FIGURES = (
-    Figure("product lines", 69_479, "one person must be able to know all of it",
+    Figure("product lines", 69_536, "one person must be able to know all of it",
            lambda found: sum(map(_lines, found.sources.values()))),
     Figure("files over 500 lines", 3, "a file has one subject",
            lambda found: sum(_lines(each) > 500 for each in found.sources.values())),
@@ -188,7 +188,7 @@ FIGURES = (
            lambda found: _matching(_WORDS_FOR_PEOPLE, found.said)),
     Figure("words for people in docs", 113, "a process sends, reports, requests and keeps",
            lambda found: _matching(_WORDS_FOR_PEOPLE, found.written)),
-    Figure("names of type Any", 1_692, "mypy checks nothing of them",
+    Figure("names of type Any", 1_693, "mypy checks nothing of them",
            lambda found: sum(isinstance(each, ast.Name) and each.id == "Any" for each in found.nodes)),
     Figure("dict[str, Any]", 151, "documents between roles are typed models",
            lambda found: sum(source.count("dict[str, Any]") for source in found.sources.values())),
