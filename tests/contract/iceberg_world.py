@@ -35,6 +35,8 @@ class RestCatalogServer:
             "CATALOG_URI": f"jdbc:sqlite:{folder}/catalog.db",
             "CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
             "CATALOG_REST_PORT": str(self.port),
+            # A second connection that still reads would lock the file to writers, at once.
+            "CATALOG_CLIENTS": "1",
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -53,9 +55,17 @@ class RestCatalogServer:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def send_signal(self, number: signal.Signals) -> None:
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Connections are accepted, and nothing is answered."""
         assert self._process is not None
-        self._process.send_signal(number)
+        self._process.send_signal(signal.SIGSTOP)
+        # Until all threads have stopped; one may still answer before.
+        os.waitpid(self._process.pid, os.WUNTRACED)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
