@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,13 +21,16 @@ from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.cube.transfer.catalog import Catalog
 from elastic_ctr.formats.seqfile.file_writer import SequenceFileWriter
-from elastic_ctr.store.backends import RetryPolicy, Store, object_store, open_store
+from elastic_ctr.store.backends import FileStore, RetryPolicy, Store, object_store, open_store
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import FileEntry
 from elastic_ctr.store.versions.published_files import fetch, read_checkpoint
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.export.published import publish_once
+from elastic_ctr.training.master.decisions import DecisionLock
 from elastic_ctr.training.master.generations.recovery import VERIFY
+from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.work.archiver import Archiver
 from training.master.world import Pserver, Table, Trainer, World
 
 _OF_PARTITIONS = re.compile(r"feature-(\d+)-of-(\d+)\.seq$")
@@ -109,6 +113,23 @@ def build(folder: Path, at: StoreConfig, _: int) -> None:
     store = open_store(at, retry=RetryPolicy(60))
     while usable := Catalog(store).scan().usable:
         builder.build(usable[0])
+    os._exit(0)
+
+
+def archiver(folder: Path, lock: DecisionLock, at: StoreConfig, keep: int = 2) -> Archiver:
+    """The archiver of a training whose store is a folder."""
+    store = FileStore(folder / "store")
+    return Archiver(
+        lock, store, at.url, lambda: open_store(at, retry=RetryPolicy(60), setting="store.config.archive"), folder, keep
+    )
+
+
+def archive(folder: Path, at: StoreConfig, _: int) -> None:
+    """Copy the newest base of the ledger, as the master's thread does."""
+    object_store._forked = False
+    ledger = Ledger(folder / "ledger.db")
+    ledger.set_facts(id="a-release")
+    archiver(folder, DecisionLock(ledger, lambda: None), at).step(threading.Event())
     os._exit(0)
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from contract.bucket_world import BucketServer
-from contract.publishing_world import build, process_of, train, wrong_files
+from contract.publishing_world import archive, build, process_of, train, wrong_files
 from contract.relay import Fate, Relay, relay
+from elastic_ctr.config.model import StartFrom
 from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.transfer.catalog import Catalog
-from elastic_ctr.store.backends import RetryPolicy, Store, open_store
+from elastic_ctr.store.backends import FileStore, RetryPolicy, Store, open_store
 from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.backup import files_of
 from elastic_ctr.store.versions.donefile import read_donefile
 from elastic_ctr.store.versions.published_files import (
     published_versions,
@@ -24,6 +26,7 @@ from elastic_ctr.store.versions.published_files import (
     read_version,
 )
 from elastic_ctr.training.master.ledger.ledger import Ledger
+from elastic_ctr.training.master.work.start_from import choose
 
 _NEVER = 1_000_000
 Work = Callable[[Path, StoreConfig, int], None]
@@ -156,6 +159,41 @@ def test_a_builder_that_is_killed_while_it_publishes_leaves_whole_dictionaries_a
         if not killed:
             break
     assert number >= 2 * (4 + 4 + 1)
+
+
+# Every run has test_bucket_kills.py at the puts, by which the content of the bucket changes.
+@pytest.mark.parametrize("method", ["PUT", pytest.param("", marks=pytest.mark.nightly)])
+def test_a_master_that_is_killed_while_it_archives_leaves_whole_bases_and_goes_on(
+    bucket_server: BucketServer, line: Relay, tmp_path: Path, method: str
+) -> None:
+    training = process_of(tmp_path, StoreConfig(url=f"file://{tmp_path}/store"), 1)
+    training.join(60)
+    assert training.exitcode == 0
+    [base, _] = published_versions(FileStore(tmp_path / "store"))
+    for number in itertools.count():
+        bucket = bucket_server.bucket()
+        store = open_store(bucket_server.store(bucket), retry=RetryPolicy(60))
+        at = StoreConfig(url=f"s3://{bucket}/models", bucket=bucket_server.access(endpoint=line.endpoint))
+
+        killed = is_killed(tmp_path, at, line, number, 1, method, archive)
+        before = archived(store)
+        assert not killed or not is_killed(tmp_path, at, line, _NEVER, 2, method, archive)
+
+        assert before <= archived(store) == {base}, f"killed at request {number}"
+        if not killed:
+            break
+    # A base of four parts, its network, its checkpoint, two manifests and the owner.
+    assert number >= 4 + 2 + 4 + 2 + 1
+
+
+def archived(store: Store) -> set[int]:
+    """The bases that a model may start from. Fails unless each of them and its checkpoint are whole."""
+    versions = published_versions(store)
+    for each in versions:
+        version, checkpoint = choose(store, StartFrom(version=each))
+        assert version.version == each
+        assert not wrong_files(store, (*files_of(version), *files_of(checkpoint)))
+    return set(versions)
 
 
 def dictionaries(store: Store) -> dict[int, bytes]:

@@ -60,7 +60,7 @@ auth:
 {{- if not .Values.store.config.url }}
 {{- $own = dict "url" (printf "http://%s:%v" (include "elastic-ctr.file-server.fullname" .) (int .Values.fileServer.service.port)) }}
 {{- end }}
-{{- include "elastic-ctr.given" (merge $own .Values.store.config) }}
+{{- include "elastic-ctr.given" (merge $own (omit .Values.store.config "archive")) }}
 {{- end }}
 
 {{/* cube.config without shards, so that pods and readers do not depend on their number */}}
@@ -130,6 +130,10 @@ data: {{- include "elastic-ctr.config.data" . | nindent 2 }}
 {{- end }}
 model: {{- include "elastic-ctr.given" .Values.model | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
+{{- /* The master alone has the archive, so that a change restarts no other pod. */}}
+{{- with .Values.store.config.archive }}
+  archive: {{- include "elastic-ctr.given" . | nindent 4 }}
+{{- end }}
 master: {{- include "elastic-ctr.given" .Values.master.config | nindent 2 }}
 trainer: {{- include "elastic-ctr.given" .Values.trainer.config | nindent 2 }}
 pservers: {{ int .Values.pserver.replicas }}

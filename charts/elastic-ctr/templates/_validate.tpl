@@ -167,7 +167,7 @@ store.config.url {{ $values.store.config.url }} must be one place for all roles,
 {{- define "elastic-ctr.validate.bucketFiles" -}}
 {{- $values := .Values }}
 {{- if not $values.bucketSecret.existingSecret }}
-{{- range $setting, $given := dict "store.config" $values.store.config "data.source" $values.data.source }}
+{{- range $setting, $given := dict "store.config" $values.store.config "data.source" $values.data.source "store.config.archive" ($values.store.config.archive | default dict) }}
 {{- if and (eq "files" (dig "credentials" "" ($given.bucket | default dict) | toString)) (not $values.master.extraVolumeMounts) -}}
 {{ $setting }}.bucket.credentials is files, and no pod has them: set bucketSecret.existingSecret to a Secret with the bucket's credentials
 {{ break }}

@@ -53,4 +53,8 @@ _store_url = _address(
 )
 StoreUrl = Annotated[str, AfterValidator(_store_url), Field(json_schema_extra={"pattern": _STORE})]
 _web_url = _address(_WEB, "http://host:port, https://host", "let a proxy add them from a file")
+_bucket_url = _address(
+    f"^{BUCKET}", "s3://bucket/dir, gs://bucket/dir, az://container/dir", "give its keys by `bucket`"
+)
+BucketUrl = Annotated[str, AfterValidator(_bucket_url), Field(json_schema_extra={"pattern": f"^{BUCKET}"})]
 WebUrl = Annotated[str, AfterValidator(_web_url), Field(json_schema_extra={"pattern": _WEB})]

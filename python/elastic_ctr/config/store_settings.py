@@ -1,11 +1,21 @@
 """Settings of the store of model versions, and of the backup that a new release begins with."""
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
-from elastic_ctr.config.addresses import StoreUrl, is_bucket
+from elastic_ctr.config.addresses import BucketUrl, StoreUrl, is_bucket
 from elastic_ctr.config.buckets import Addressed, BucketSettings
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.section import Section
+
+
+class Archive(Section):
+    """A bucket with copies of bases, which outlives the volume of the store."""
+
+    url: BucketUrl = Field(
+        description="s3://bucket/dir, gs://bucket/dir or az://container/dir, of this release alone, and outside the store."
+    )
+    bucket: BucketSettings = BucketSettings()
 
 
 class StoreConfig(Addressed):
@@ -17,9 +27,32 @@ class StoreConfig(Addressed):
         "data.source.url), or a bucket: s3://bucket/dir, gs://bucket/dir, az://container/dir.",
     )
 
-    def elsewhere(self, url: str, user: str) -> "StoreConfig":
-        """Return another store, which is reached as this one. A keytab has the key of its own user, so that one is kept with it."""
-        return self.model_copy(update={"url": url, "user": user if self.keytab is None else self.user})
+    archive: Archive | None = Field(
+        default=None,
+        description="A bucket for copies of bases and their checkpoints: {url: s3://bucket/dir, bucket: {region: eu-west-1}}.",
+    )
+
+    @model_validator(mode="after")
+    def _archive_is_elsewhere(self) -> Self:
+        if self.archive is None or self.archive.bucket.endpoint != self.bucket.endpoint:
+            return self
+        one, other = f"{self.archive.url.rstrip('/')}/", f"{self.url.rstrip('/')}/"
+        if one.startswith(other) or other.startswith(one):
+            raise ValueError(
+                f"archive.url {self.archive.url} and url {self.url} are one place, so both would be lost together; give the archive another "
+                "bucket or folder"
+            )
+        return self
+
+    def moved(self, url: str) -> Self:
+        """Return the store at another address, unchecked: the archive is reached by its own settings, any other as this one."""
+        archive = self.archive
+        bucket = archive.bucket if archive is not None and url.rstrip("/") == archive.url.rstrip("/") else self.bucket
+        return self.model_copy(update={"url": url, "bucket": bucket})
+
+    def elsewhere(self, url: str, user: str) -> Self:
+        """Return another store, as `moved` does. A keytab has the key of its own user, so that one is kept with it."""
+        return self.moved(url).model_copy(update={"user": user if self.keytab is None else self.user})
 
 
 # A version of a stream is eleven PUTs, 28 GETs and some lists, each of 10 to 100 ms. Two a second, as by default, would not keep up, and

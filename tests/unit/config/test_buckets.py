@@ -38,6 +38,40 @@ def test_settings_of_a_bucket_are_refused_where_there_is_none(kind: type[StoreCo
         kind(url="hdfs://namenode:9000", bucket=BucketSettings(region="eu-west-1"))
 
 
+def archived(url: str, archive: str, **bucket: str) -> StoreConfig:
+    return StoreConfig.model_validate({"url": url, "archive": {"url": archive, "bucket": bucket}})
+
+
+@pytest.mark.parametrize("url", [*BAD, "hdfs://nn:9000/archive", "file:///archive", "http://file-server:8080"])
+def test_an_archive_is_a_bucket(url: str) -> None:
+    with pytest.raises(ValidationError, match=r"is none of s3://bucket/dir|credentials or a query"):
+        archived("http://file-server:8080", url)
+
+
+@pytest.mark.parametrize(
+    ("url", "archive"),
+    [
+        ("s3://ads/a", "s3://ads/a/archive"),
+        ("s3://ads/ctr/", "s3://ads/ctr"),
+        ("s3://ads/archive/models", "s3://ads/archive"),
+    ],
+)
+def test_an_archive_and_its_store_are_apart(url: str, archive: str) -> None:
+    with pytest.raises(ValidationError, match=f"archive.url {archive} and url {url} are one place"):
+        archived(url, archive)
+
+    archived(url, archive, endpoint="https://minio:9000")
+    archived(url, "s3://ads/a-2")
+
+
+def test_an_archive_is_reached_by_its_own_settings_and_any_other_store_by_those_of_the_store() -> None:
+    store = archived("http://file-server:8080", "s3://ads/archive", endpoint="https://minio:9000")
+
+    assert store.moved("s3://ads/archive/").bucket.endpoint == "https://minio:9000"
+    assert store.elsewhere("s3://ads/archive", "ann").bucket.endpoint == "https://minio:9000"
+    assert store.moved("s3://ads/other").bucket.endpoint is None
+
+
 def data(**changes: object) -> Data:
     given = {"source": {"url": "kafka://broker:9092/clicks"}, "start": "latest", "slots": ["0"], **changes}
     return Data.model_validate(given)

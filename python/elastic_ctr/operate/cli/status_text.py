@@ -160,6 +160,8 @@ def _troubles_of(master: TrainingStatus) -> Iterator[str]:
     if master.current is not None and master.current.reason:
         yield master.current.reason
     yield from troubles(master)
+    if master.archive is not None and master.archive.error:
+        yield master.archive.error
     if (stream := master.stream) is None:
         return
     if away := sorted(name for name, each in stream.partitions.items() if each.away):

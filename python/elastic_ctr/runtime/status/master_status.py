@@ -27,6 +27,20 @@ class StartedFromStatus(StatusDocument):
     ignored: str = Field("", description="Why `model.startFrom` has no effect; empty if it has.")
 
 
+class ArchiveStatus(StatusDocument):
+    """The copies of bases in the bucket of `store.config.archive`."""
+
+    url: str = Field(description="Its address.")
+    version: int | None = Field(
+        None, description="The newest base that it has with its checkpoint; null: none is known."
+    )
+    checkpoint: str = Field(
+        "", description="The checkpoint that was copied last, or found there; its name begins with its last pass."
+    )
+    failures: int = Field(0, description="Failed attempts to copy a base since the master started.")
+    error: str = Field("", description="Why the newest base is not archived yet; empty if it is, or is being copied.")
+
+
 class StreamWindow(StatusDocument):
     """The quality of a stream's newest passes together, of which each record was predicted before it was learned."""
 
@@ -263,6 +277,7 @@ class TrainingStatus(StatusDocument):
     )
     stream: StreamStatus | None = Field(None, description="Absent unless training reads a stream.")
     table: TableStatus | None = Field(None, description="Absent unless training reads a table.")
+    archive: ArchiveStatus | None = Field(None, description="Absent without `store.config.archive`.")
     error: str = Field("", description="An error that is retried.")
 
     @property

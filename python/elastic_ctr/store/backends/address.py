@@ -65,8 +65,10 @@ def _split(place: Location) -> tuple[tuple[str | None, ...], PurePosixPath]:
     return host, PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
 
 
-def open_store(at: Location, *, tokens: Credentials | None = None, retry: RetryPolicy | None = None) -> Store:
-    """Return the store at a location. The tokens are for http.
+def open_store(
+    at: Location, *, tokens: Credentials | None = None, retry: RetryPolicy | None = None, setting: str = "store.config"
+) -> Store:
+    """Return the store at a location. The tokens are for http, and messages name the `setting`.
 
     Raises StoreError for an address of another form.
     """
@@ -77,7 +79,7 @@ def open_store(at: Location, *, tokens: Credentials | None = None, retry: RetryP
         from elastic_ctr.store.backends.webdav import WebDav
 
         return Store(WebDav(at.url, tokens), retry)
-    if (backend := _hdfs_or_bucket(at, "store.config")) is not None:
+    if (backend := _hdfs_or_bucket(at, setting)) is not None:
         return Store(backend, retry)
     raise StoreError(
         f"store.config.url {at.url!r} is not understood; give file:///a/folder, http://file-server:8080, "

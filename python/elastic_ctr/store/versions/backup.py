@@ -254,11 +254,12 @@ class Copies:
     """Copies of files between stores. `files` and `bytes` count those that the target lacked.
 
     A file in the target that is not `trusted` is read before it is taken for the one: it may be of the same name and size alone. Copied
-    files are.
+    files are. Another file of the name is replaced, or with `create` refused as AlreadyPublished.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, create: bool = False) -> None:
         self._folder = folder
+        self._replace = not create
         self.trusted: set[FileEntry] = set()
         self.files = self.bytes = 0
 
@@ -277,7 +278,7 @@ class Copies:
             return None
         file = checked_file(source, entry, self._folder)
         try:
-            target.put(file, place, overwrite=True)
+            target.put(file, place, overwrite=self._replace)
         except StoreError as failed:
             if not file.exists():
                 raise NotInStore(f"{entry.path} is not in {source.url} any more") from failed
@@ -377,7 +378,7 @@ class _Backup:
 
     def _copy_all(self, path: str, kind: type[M]) -> None:
         manifest, data = self._read(path, kind)
-        entries = {each.path: each for each in _files_of(manifest) if each.path not in self._files}
+        entries = {each.path: each for each in files_of(manifest) if each.path not in self._files}
         wanted = [(each, f"{FILES}/{each.path}") for each in entries.values()]
         self._copies.copy(self._store, self._target, wanted)
         self._files |= entries
@@ -398,7 +399,7 @@ class _Backup:
         return entry
 
 
-def _files_of(manifest: VersionManifest | DictionaryManifest | CheckpointManifest) -> Iterable[FileEntry]:
+def files_of(manifest: VersionManifest | DictionaryManifest | CheckpointManifest) -> Iterable[FileEntry]:
     """Return the files that a manifest names."""
     match manifest:
         case VersionManifest(counts=counts):

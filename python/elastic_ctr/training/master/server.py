@@ -42,13 +42,12 @@ from elastic_ctr.sources.tables.table_log import TableLog
 from elastic_ctr.store.backends import Store, StoreError, open_store
 from elastic_ctr.store.backends.address import tokens_for
 from elastic_ctr.store.backends.source import Source
-from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.safeguards import read_refusals
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.control import control_pb2_grpc
 from elastic_ctr.training.control.channel import MAX_MESSAGE, MAX_RESULT, OPTIONS
 from elastic_ctr.training.master.coordinator import Coordinator
-from elastic_ctr.training.master.generations.checkpoint_files import first_generation, last_begun
+from elastic_ctr.training.master.generations.checkpoint_files import names_given
 from elastic_ctr.training.master.generations.store_queries import StoreQueries
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.ledger.ledger_file import LEDGER, not_written
@@ -204,11 +203,11 @@ class Master:
         else:
             self._finder.refuse_missing()
             self._store.verify()
-            generation = first_generation(self._store.list(layout.CHECKPOINTS))
-            if wanted is not None:
-                start_from.begin(ledger, settings, self._store, self._other_store(wanted.store), generation)
-            begun = last_begun([*self._store.list(layout.MODELS), *self._store.list(layout.CUBE)])
+            other = self._other_store(None if wanted is None else wanted.store)
+            generation, begun = names_given({self._store, other})
             ledger.set_facts(id=uuid.uuid4().hex[:8], generation=generation, last_version=begun)
+            if wanted is not None:
+                start_from.begin(ledger, settings, self._store, other, generation)
         pin_given(ledger, self._store, settings.features, settings.statistics)
 
     def _other_store(self, url: str | None) -> Store:
@@ -250,10 +249,11 @@ class Master:
             "waits_for": self._copy_waits_for or self._finder.waits_for,
             "error": self._error,
             "late_files": self._finder.late,
+            "stream": self._finder.status(),
+            "archive": self._publisher.archiver and self._publisher.archiver.status,
         }
-        stream = self._finder.status()
-        of_stream = {} if stream is None else {"stream": stream}
-        return status(self._coordinator, self._start_ignored).model_copy(update={**now, **of_stream})
+        present = {name: each for name, each in now.items() if each is not None}
+        return status(self._coordinator, self._start_ignored).model_copy(update=present)
 
     def run(self, stop: threading.Event) -> int:
         """Run until `stop` is set. Return the exit code 0. Raises OSError if a port is taken."""
@@ -281,6 +281,8 @@ class Master:
                 tracking = Tracking(tracking_server, self._settings.training, tracked.experiment, told, self.status)
                 ends.callback(tracking.start().stop)
             self._publisher.begin()
+            if (archiver := self._publisher.archiver) is not None:
+                ends.enter_context(archiver.running(stop, metrics))
             while not stop.is_set():
                 revision = self._coordinator.lock.revision
                 if not self._turn():

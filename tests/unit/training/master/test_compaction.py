@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.config.model import Table
+from elastic_ctr.config.model import StartFrom, Table
 from elastic_ctr.cube.placement import abandoned_versions, versions_to_delete
 from elastic_ctr.cube.transfer.catalog import followed_by_checkpoints
 from elastic_ctr.store.backends import NotInStore
@@ -17,6 +17,8 @@ from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.ledger import key_table
 from elastic_ctr.training.master.ledger.rows import CompactionRow, HoldRow
 from elastic_ctr.training.master.work import publisher
+from elastic_ctr.training.master.work.archiver import newest_base
+from elastic_ctr.training.master.work.start_from import choose
 from training.master.stream_world import StreamWorld
 from training.master.world import Pserver
 
@@ -98,6 +100,22 @@ def test_the_next_delta_changes_the_new_base_and_has_all_keys_since(tmp_path: Pa
     [checkpoint] = compacted_checkpoints(one)
     assert (checkpoint.stands_on, checkpoint.log, checkpoint.pass_ordinal) == (checkpoint.name, (), 3)
     assert one.ledger.facts.compaction is None
+
+
+def test_its_base_is_archived_with_its_checkpoint_once_both_are_committed(
+    tmp_path: Path, slow: list[control.Job]
+) -> None:
+    one = grown(tmp_path)
+    [first, *_] = one.ledger.saves.chain()
+    saved = next(each["name"] for each in one.ledger.saves.checkpoints() if each["base"] == each["follows"])
+    assert newest_base(one.ledger.saves) == (saved, first)
+
+    slow.clear()
+    row = until_committed(one)
+
+    assert newest_base(one.ledger.saves) == (row.name, row.version)
+    version, checkpoint = choose(one.store, StartFrom(version=row.version))
+    assert (version.version, checkpoint.name) == (row.version, row.name)
 
 
 def test_deltas_go_on_while_it_is_under_way_and_none_of_their_keys_is_lost(

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -367,6 +368,44 @@ def test_a_new_ledger_gives_no_version_again_that_an_older_master_has_begun(tmp_
 
     assert one.ledger.facts.last_version == begun
     one.close()
+
+
+def test_a_ledger_that_began_with_another_store_gives_none_of_its_names_again(
+    tmp_path: Path, other: OtherModel
+) -> None:
+    """It may go on with the archive that it began with."""
+    begun = 99_999_999_999
+    other.store.put_bytes(b"", f"{layout.model_folder(begun)}/network.pdiparams")
+    other.checkpoint("20200401-03-g7", 3, 3)
+
+    one = Begun(tmp_path, other)
+
+    assert (one.ledger.facts.last_version, one.ledger.facts.generation) == (begun, 8)
+    one.close()
+
+
+def test_a_stream_whose_store_is_lost_gives_ids_above_those_that_pods_may_still_have(
+    tmp_path: Path, other: OtherModel
+) -> None:
+    """Two versions in each window since the base was made, which was after its id was given."""
+    other.publish(4, "base", 4, checkpoint=False)
+    url = "kafka://broker:9092/clicks"
+    other.checkpoint("20200401-04-g1", 4, 4, stream=StreamPosition(url=url, following={"0": 40}))
+    made = time.time() - 600
+    manifest = read_version(other.store, 4).model_copy(update={"created_at": made})
+    other.store.put_bytes(manifest.to_json(), layout.version_manifest(4), overwrite=True)
+    stream = {"source": {"url": url}, "start": "latest", "end": None, "stream": {"windowMs": 500}}
+    settings = settings_of(
+        data=data_of(slots=list(SLOTS), **stream),
+        model=MODEL.model_copy(update={"start_from": StartFrom(version="latest")}),
+    )
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        with ledger:
+            start_from.begin(ledger, settings, FileStore(tmp_path / "own"), other.store, 1)
+        last = ledger.facts.last_version
+
+    seconds = 600 + settings.master.save_timeout_seconds
+    assert 4 + 4 * seconds <= last < 4 + 4 * (seconds + 60)
 
 
 def test_an_existing_ledger_ignores_another_wish_and_says_so(tmp_path: Path, other: OtherModel, begun: Begun) -> None:

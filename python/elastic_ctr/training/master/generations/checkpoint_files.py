@@ -1,6 +1,7 @@
-"""Pure functions of a save: names of checkpoints, the jobs of pservers, and the checks of the written files."""
+"""Functions of a save: names of checkpoints and versions, the jobs of pservers, and the checks of the written files."""
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.store.versions.manifest import FileEntry
+from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.store.backends import Store
+from elastic_ctr.store.versions import layout
+from elastic_ctr.store.versions.manifest import FileEntry, VersionManifest
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.ledger.rows import PassRow, SaveRow, TablePart, Tables
 from elastic_ctr.training.model.evaluation import weighted_auc
@@ -55,6 +59,24 @@ def last_begun(folders: Iterable[str]) -> int:
     """
     begun = (re.match(r"\d+", name) for name in folders)
     return max((int(each[0]) for each in begun if each), default=0)
+
+
+def names_given(stores: Collection[Store]) -> tuple[int, int]:
+    """Return the first generation and the last version that a new ledger finds free. Beside its own store there may be the one that it
+    starts from, an archive that it goes on with. Raises StoreError.
+    """
+    generation = first_generation(name for each in stores for name in each.list(layout.CHECKPOINTS))
+    folders = (layout.MODELS, layout.CUBE)
+    return generation, last_begun(name for each in stores for folder in folders for name in each.list(folder))
+
+
+def last_possible(version: VersionManifest, settings: MasterFile, now: float) -> int:
+    """Return the highest id that a stream may have given after `version`, two in each window: a delta's and a base's. Pods may still answer
+    from a version of a lost store, and would take an id that is given again for that.
+    """
+    # A compacted base got its id before it was made.
+    seconds = max(0.0, now - version.created_at) + settings.master.save_timeout_seconds
+    return version.version + math.ceil(2 * seconds * 1000 / settings.data.stream.window_ms)
 
 
 def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[control.Job]:

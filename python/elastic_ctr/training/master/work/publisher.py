@@ -44,6 +44,7 @@ from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.ledger.rows import CompactionRow, PassRow, SaveRow
 from elastic_ctr.training.master.saves.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.training.master.saves.planning import LogPlan
+from elastic_ctr.training.master.work.archiver import Archiver, archiver_of
 from elastic_ctr.training.master.work.start_from import trained_model
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,9 @@ class Publisher:
         # Cached manifests of the deltas in the last checkpoint by log.
         self._read: dict[int, VersionManifest] = {}
         self._announced: dict[int, Announcement] = {}
-        self._retention = CheckpointRetention(coordinator.lock, store, settings.master.keep_checkpoints)
+        self.archiver = archiver_of(settings, coordinator.lock, store)
+        keep = settings.master.keep_checkpoints
+        self._retention = CheckpointRetention(coordinator.lock, store, keep, archiver=self.archiver)
 
     def begin(self) -> None:
         """Repair the store after a restart: versions may be lost, the donefile may lack a version that was committed before a crash, and
@@ -344,11 +347,19 @@ class CheckpointRetention:
     Checkpoints of the ledger: it keeps the newest `keepCheckpoints` of whole passes and newer mid-pass ones, and deletes the rest.
     Other folders: it deletes one without a manifest that has not changed for a day (an interrupted upload), and one whose manifest is
     older than the last committed checkpoint (a recovery or a new ledger has superseded it). Newer ones stay, because the older ledger
-    may be restored until this ledger commits something.
+    may be restored until this ledger commits something. The checkpoint that is being archived stays.
     """
 
-    def __init__(self, lock: DecisionLock, store: Store, keep: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        lock: DecisionLock,
+        store: Store,
+        keep: int,
+        clock: Callable[[], float] = time.time,
+        archiver: Archiver | None = None,
+    ) -> None:
         self._lock = lock
+        self._archiver = archiver
         self._store = store
         self._keep = keep
         self._clock = clock
@@ -361,6 +372,7 @@ class CheckpointRetention:
             compaction = ledger.facts.compaction
         writing = {*([] if save is None else [save.checkpoint]), *([] if compaction is None else [compaction.name])}
         needed = [] if compaction is None else [compaction.log_of, compaction.name]
+        needed += [] if self._archiver is None else [self._archiver.copying]
         needed += [row["stands_on"] for row in rows if row["name"] in needed]
         named = [row["name"] for row in (*damaged, *rows)]
         try:

@@ -42,6 +42,7 @@ from elastic_ctr.training.export.published import layout_of, publish_once
 from elastic_ctr.training.master.calendar.quality_gate import MOST_COMPARED
 from elastic_ctr.training.master.calendar.stream_schedule import is_same_stream
 from elastic_ctr.training.master.coordinator import Coordinator
+from elastic_ctr.training.master.generations.checkpoint_files import last_possible
 from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.ledger.rows import StartedFrom, StreamPlaces, WindowQuality
 
@@ -179,6 +180,9 @@ def begin(ledger: Ledger, settings: MasterFile, own: Store, other: Store, genera
         taken_over="all of it, with its optimizer's state" if dense else "",
     )
     places = _places(settings, checkpoint)
+    if places is not None:
+        last = last_possible(version, settings, time.time())
+        ledger.set_facts(last_version=max(last, ledger.facts.last_version))
     windows = () if places is None else windows_of(other)
     ledger.set_facts(started_from=started, offset=checkpoint.offset, stream=places, windows_before=windows)
     _inherit_statistics(ledger, settings, own, _statistics_of(other, version, settings.features), started)
