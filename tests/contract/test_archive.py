@@ -8,22 +8,25 @@ from pathlib import Path
 import pytest
 
 from contract.bucket_world import BucketServer
-from contract.publishing_world import Publishing, archiver
+from contract.publishing_world import Publishing, archiver, wrong_files
 from elastic_ctr.config.model import StartFrom
 from elastic_ctr.config.store_settings import StoreConfig
+from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store.backends import open_store
+from elastic_ctr.store.backends.source import FileSource
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.backup import files_of
-from elastic_ctr.store.versions.published_files import published_versions
+from elastic_ctr.store.versions.published_files import published_versions, read_checkpoint
 from elastic_ctr.store.versions.safeguards import Refusal, write_refusal
 from elastic_ctr.training.master.ledger.rows import StartedFrom
+from elastic_ctr.training.master.server import Master
 from elastic_ctr.training.master.work import archiver as archiving
 from elastic_ctr.training.master.work.archiver import OWNERS, Archiver
 from elastic_ctr.training.master.work.publisher import CheckpointRetention
 from elastic_ctr.training.master.work.start_from import choose
 from manual_metrics import in_the_manual, on_the_page
-from training.master.world import data_of
+from training.master.world import MODEL, data_of, settings_of
 
 NEVER = threading.Event()
 
@@ -136,6 +139,37 @@ def test_an_archive_is_of_one_release_until_another_one_has_started_from_it(site
     site.training.ledger.set_facts(id="other", started_from=None)
     with pytest.raises(ValueError, match=f"another release \\(other, {release}\\)"):
         site.archiver().step(NEVER)
+
+
+def test_a_new_master_begins_with_the_archived_base_by_the_settings_of_the_archive(site: Site, tmp_path: Path) -> None:
+    [first] = site.until_bases(1)
+    site.archiver().step(NEVER)
+    [row] = site.training.ledger.saves.checkpoints()
+    (tmp_path / "new" / "store").mkdir(parents=True)
+    (tmp_path / "logs").mkdir()
+    archive = {"url": site.at.url, "bucket": site.at.bucket.model_dump(by_alias=True)}
+    settings = settings_of(
+        data=data_of(path="/logs"),
+        model=MODEL.model_copy(update={"start_from": StartFrom(store=site.at.url)}),
+        store=StoreConfig.model_validate({"url": f"file://{tmp_path}/new/store", "archive": archive}),
+        master=MasterConfig(state_dir=str(tmp_path / "new" / "state")),
+    )
+    own = open_store(settings.store)
+    master = Master(settings, source=FileSource(tmp_path), store=own)
+    try:
+        assert master._copy_start(NEVER)
+
+        facts = master._ledger.facts
+        assert facts.started_from is not None
+        assert (facts.started_from.version, facts.started_from.checkpoint) == (first, row["name"])
+        copied = read_checkpoint(own, facts.started_from.name)
+        assert not wrong_files(own, copied.files)
+        # No name of the archive is given again, where this release goes on.
+        assert (facts.generation, facts.last_version) == (2, first)
+        assert master.status().archive is not None
+    finally:
+        master._ledger.close()
+        master._lock.release()
 
 
 def test_a_file_of_the_same_name_is_not_replaced(site: Site) -> None:
