@@ -100,7 +100,7 @@ class Stream:
 
     def __init__(
         self, folder: Path, log: ClickLog, truth: Truth, stream: dict[str, Any], master: dict[str, Any],
-        model: dict[str, Any] | None = None,
+        model: dict[str, Any] | None = None, store: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.log = log
         given = {
@@ -109,7 +109,7 @@ class Stream:
                 "stream": stream,
             },
             "trainer": {"replicas": 1}, "pserver": {"replicas": 1}, "master": {"config": master}, "cube": {"config": {"shards": 1}},
-            "model": model or {},
+            "model": model or {}, "store": {"config": store or {}},
         }  # fmt: skip
         self.session = Session(at_free_ports(folder / "run", given))
         self.store = open_store(self.session.places.store)
@@ -143,10 +143,9 @@ class Stream:
             return live is not None and read_version(self.store, live).offsets[self.log.partition][1] >= offset
         return False
 
-    def compactions(self) -> int:
-        """Of the log, since the start."""
-        log = (self.session.places.folder / "logs" / "ctr-master-0.log").read_text()
-        return log.count(" are compacted, in ")
+    def logged(self, sentence: str) -> int:
+        """How often the master has logged it since the start."""
+        return (self.session.places.folder / "logs" / "ctr-master-0.log").read_text().count(sentence)
 
     def knows(self, known: Collection[int] = ()) -> dict[int, tuple[int, int]]:
         """The offsets of each version that is still there, but for those that are known."""
@@ -195,13 +194,15 @@ def stages(passes: list[dict[str, Any]]) -> Iterator[tuple[str, float, float]]:
         yield name, float(np.quantile(seconds, 0.5)), float(np.quantile(seconds, 0.9))
 
 
-def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str, Any]:
+def measure(
+    given: argparse.Namespace, folder: Path, log: ClickLog, store: dict[str, Any] | None = None
+) -> dict[str, Any]:
     console = Console(stderr=True, highlight=False)
     truth = Truth(Preset(slots=given.slots, keys=max(2, given.keys // given.slots)), seed=7)
     stream = {
         "windowMs": given.window_ms, "checkpointSeconds": given.checkpoint_seconds, "compactVersions": given.compact_versions,
     }  # fmt: skip
-    run = Stream(folder, log, truth, stream, {"evaluate": given.evaluate})
+    run = Stream(folder, log, truth, stream, {"evaluate": given.evaluate}, store=store)
     lines = run.fill(truth)
     size = log.offset
     with run.session.running():
@@ -252,7 +253,7 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
             time.sleep(1)
             knows |= run.knows()
             status = run.status()
-            compactions = run.compactions()
+            compactions, archived = run.logged(" are compacted, in "), run.logged(" is archived in ")
             serving = role_status(ServingStatus, run.session.places.info.serving_admin).to_dict()
         finally:
             for each, thread in ((prober, asking), (watcher, watching)):
@@ -279,7 +280,7 @@ def measure(given: argparse.Namespace, folder: Path, log: ClickLog) -> dict[str,
         # As the serving pod counts it, evenly between two looks of the master at the stream.
         "servingFreshness": serving["clickFreshness"],
         "recovery": recovery(status, producer, seconds, killed, losses) if killed else None,
-        "compactions": compactions, "compactVersions": given.compact_versions,
+        "compactions": compactions, "archived": archived, "compactVersions": given.compact_versions,
         "cores": cores, "load": os.getloadavg(), "trained": status["ledger"]["trained"], "checkpointSeconds": given.checkpoint_seconds,
     }  # fmt: skip
 
@@ -368,7 +369,7 @@ def show(found: dict[str, Any]) -> None:
     )
 
 
-def main() -> int:
+def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=2000, help="clicks a second")
     parser.add_argument("--keys", type=int, default=1_000_000, help="rows of the table before")
@@ -396,7 +397,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="half a minute on a small table")
     parser.add_argument("--only", default="", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="the whole document on stdout")
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    given = options().parse_args()
     if given.quick:
         given.keys, given.minutes = min(given.keys, 10_000), min(given.minutes, 0.5)
     with tempfile.TemporaryDirectory(prefix="stream-") as folder, click_log("folder", Path(folder)) as log:
