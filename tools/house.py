@@ -168,7 +168,7 @@ class Figure:
 
 
 FIGURES = (
-    Figure("product lines", 69_536, "one person must be able to know all of it",
+    Figure("product lines", 69_813, "one person must be able to know all of it",
            lambda found: sum(map(_lines, found.sources.values()))),
     Figure("files over 500 lines", 3, "a file has one subject",
            lambda found: sum(_lines(each) > 500 for each in found.sources.values())),
@@ -194,7 +194,7 @@ FIGURES = (
            lambda found: sum(source.count("dict[str, Any]") for source in found.sources.values())),
     Figure("tests named who, what or nobody", 0, "a test is named as a sentence about a component",
            lambda found: _matching(_TEST_OF_WHOM, found.tests())),
-    Figure("values.yaml lines", 715, "an operator reads all of it before the first install",
+    Figure("values.yaml lines", 717, "an operator reads all of it before the first install",
            lambda found: _lines((found.root / "charts" / "elastic-ctr" / "values.yaml").read_text())),
     Figure("modules that import Paddle", 14, "its traps are known in few places",
            lambda found: found.imports_of("paddle")),
