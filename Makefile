@@ -35,6 +35,8 @@ KEY ?=
 PUBLIC_KEY ?=
 # The release that an upgrade begins with: that of the last tag before this commit, unless ELASTIC_CTR_BEFORE names another commit.
 BEFORE = $(or $(ELASTIC_CTR_BEFORE),$(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null))
+# NO_CACHE=1: images are built without docker's cache.
+NO_CACHE ?=
 # A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
 HDFS_CONTEXT ?=
 
@@ -44,7 +46,7 @@ DEMO = -f build/demo/data/values.yaml -f examples/demo.yaml --dir build/demo/run
 IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr
 CLUSTER_IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr-test
 LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
-BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
+BUILD = $(DOCKER) build --quiet $(if $(NO_CACHE),--no-cache )--build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
 BASE = --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH)
 RELEASE = PYTHONPATH=tools $(BIN)/python -m release
 
