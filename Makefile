@@ -107,10 +107,12 @@ test-images: setup-dev ## Test the images that `make images` built: their conten
 images-nightly: setup-dev tracking-image ## Test what test-images leaves out: a master's reports to MLflow
 	@ELASTIC_CTR_IMAGES=$(IMAGES) ELASTIC_CTR_TAG=$(TAG) DOCKER=$(DOCKER) $(BIN)/python -m pytest -m nightly tests/images
 
-cluster-images: ## Build the other images of the cluster tests: nginx (for machines without a registry), HDFS
+cluster-images: ## Build the other images of the cluster tests: nginx (for machines without a registry), HDFS, policy-controller
 	@$(DOCKER) build --quiet --build-arg DEBIAN_IMAGE=$(DEBIAN_IMAGE) --tag $(CLUSTER_IMAGES)/file-server:$(TAG) tests/cluster/images/file-server
 	@[ -z "$(HDFS_CONTEXT)" ] || $(DOCKER) build --quiet --build-arg DEBIAN_IMAGE=$(DEBIAN_IMAGE) --tag $(CLUSTER_IMAGES)/hdfs:$(TAG) \
 	  --file tests/cluster/images/hdfs/Dockerfile $(HDFS_CONTEXT)
+	@[ ! -e build/tools/policy-controller ] || $(DOCKER) build --quiet --tag $(CLUSTER_IMAGES)/policy-controller:$(TAG) \
+	  --file tests/cluster/images/policy-controller/Dockerfile build/tools/policy-controller
 
 tracking-image: ## Build MLflow's image, for machines without a registry; `make kind-load` loads it, too
 	@$(DOCKER) build --quiet --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --tag $(CLUSTER_IMAGES)/tracking:$(TAG) tests/cluster/images/tracking
@@ -119,7 +121,7 @@ kind-up: ## Bring up a kind cluster of three nodes with Volcano and a metrics se
 	@$(KIND_UP)
 
 kind-load: ## Load the built images into the cluster's workers
-	@for image in $(IMAGES)/{cube,trainer,serving} $(CLUSTER_IMAGES)/{file-server,tracking,hdfs}; do \
+	@for image in $(IMAGES)/{cube,trainer,serving} $(CLUSTER_IMAGES)/{file-server,tracking,hdfs,policy-controller}; do \
 	  ! $(DOCKER) image inspect $$image:$(TAG) >/dev/null 2>&1 || echo $$image:$(TAG); \
 	done | xargs kind load docker-image --name $(CLUSTER) --nodes "$$(tests/cluster/workers)"
 	@$(DOCKER) image prune --force >/dev/null

@@ -18,11 +18,23 @@ class Authority:
     def _openssl(self, *arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=self._home, check=True, capture_output=True)
 
-    def folder(self, place: Path, days: int = 2) -> Path:
-        """The folder `place`, made with another tls.crt and tls.key, and ca.crt. `days` 0: it is over at once."""
+    def folder(self, place: Path, days: int = 2, address: str | None = None) -> Path:
+        """The folder `place`, made with another tls.crt and tls.key, and ca.crt. `days` 0: it is over at once. `address`: the server's IP."""
         self._made += 1
-        self._openssl("req", *_KEY, "-keyout", "tls.key", "-out", "tls.csr", "-subj", f"/CN=pod-{self._made}")
-        signing = ("-CA", "ca.crt", "-CAkey", "ca.key", "-set_serial", str(self._made), "-days", str(days))
+        named = ("-addext", f"subjectAltName=IP:{address}") if address else ()
+        self._openssl("req", *_KEY, "-keyout", "tls.key", "-out", "tls.csr", "-subj", f"/CN=pod-{self._made}", *named)
+        signing = (
+            "-CA",
+            "ca.crt",
+            "-CAkey",
+            "ca.key",
+            "-set_serial",
+            str(self._made),
+            "-days",
+            str(days),
+            "-copy_extensions",
+            "copy",
+        )
         self._openssl("x509", "-req", "-in", "tls.csr", *signing, "-out", "tls.crt")
         place.mkdir()
         for name in ("tls.crt", "tls.key", "ca.crt"):

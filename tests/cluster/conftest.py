@@ -22,7 +22,8 @@ NAMESPACE = "elastic-ctr-test"
 # The order in which files tell most soonest; what takes nodes away comes last: it moves what others measure by.
 # Those of the release with two of everything follow each other.
 ORDER = (
-    "smoke", "reshard", "gang", "hdfs", "rows", "streams", "scoring", "autoscaling", "policies", "refusals", "laptop", "releases", "backup", "upgrade", "chaos"
+    "smoke", "reshard", "gang", "hdfs", "rows", "streams", "scoring", "autoscaling", "policies", "refusals", "laptop", "releases", "backup", "signed_release",
+    "single_node", "upgrade", "chaos"
 )  # fmt: skip
 
 IMAGE_TAG = os.environ.get("ELASTIC_CTR_TAG", "dev")
@@ -139,7 +140,7 @@ def small_values(url: str, path: str) -> Values:
         },
         "model": {"partitions": 60, "embeddingDim": 9, "network": {"name": "slot-dnn", "layers": [64, 32]}},
         "tolerationSeconds": 20,
-        "fileServer": block("40m", "256Mi", image=_image(FILE_SERVER_IMAGE), persistence={"size": "2Gi"}),
+        "fileServer": block("40m", "256Mi", image=image_of(FILE_SERVER_IMAGE), persistence={"size": "2Gi"}),
         "master": block("50m", "512Mi"),
         "trainer": block("100m", "1536Mi", replicas=2, minReplicas=1, **grace),
         "pserver": block("80m", "1Gi", replicas=2, **grace),
@@ -159,7 +160,7 @@ def small_values(url: str, path: str) -> Values:
     }  # fmt: skip
 
 
-def _image(reference: str) -> Values:
+def image_of(reference: str) -> Values:
     repository, _, tag = reference.rpartition(":")
     return {"repository": repository, "tag": tag}
 

@@ -34,7 +34,7 @@ def answers(release: Release, lines: list[str], version: int) -> list[float]:
 
     def found() -> list[float] | None:
         try:
-            with release.kube.forwarded(NAMESPACE, f"svc/{release.name}-serving", 8400) as address:
+            with release.kube.forwarded(release.namespace, f"svc/{release.name}-serving", 8400) as address:
                 probabilities, versions = predict(address, "ctr", lines)
         except EndpointUnavailable:
             return None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from release.__main__ import build
 from release.build import BUNDLE, SIGNATURE, SUMS, describe, package, seal
 from release.facts import Commit, NoRelease, commit_of, notes, refuse_another
@@ -309,6 +310,16 @@ def test_skopeo_reads_images_and_chart_as_the_page_pushes_them(made: Path, tmp_p
         if sha256_of(each) == sha256_of(Release(made).chart)
     )
     assert package.is_file()
+
+
+def test_the_page_copies_the_chart_s_own_nginx_and_signs_all_that_it_pushes() -> None:
+    page = (ROOT / "docs/operations/release.md").read_text()
+    image = yaml.safe_load((ROOT / "charts/elastic-ctr/values.yaml").read_text())["fileServer"]["image"]
+    nginx = f"{image['repository']}:{image['tag']}"
+
+    assert f"docker://docker.io/{nginx} docker://registry.example.com/{nginx}" in page
+    assert set(re.findall(r"--digestfile \"?([\w$]+)\.digest", page)) == {"$name", "chart", "nginx"}
+    assert set(re.findall(r'^ *sign \S+ "?([\w$]+)"?$', page, re.MULTILINE)) == {"$name", "chart", "nginx"}
 
 
 def test_cosign_accepts_the_signature_and_refuses_other_sums(copy: Path, keys: tuple[Path, Path]) -> None:
