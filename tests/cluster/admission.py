@@ -41,6 +41,8 @@ def policy_controller(kube: Kube, ca: Path) -> Iterator[None]:
         eventually("the policy-controller decides on pods", lambda: _decides(kube), 180)
         yield
     finally:
+        # The controller's part in the end of a policy; without it neither the policy nor its kind would go.
+        kube.run("delete", "clusterimagepolicies", "--all", "--ignore-not-found", timeout=60)
         # The webhooks first: the API server asks them about policies that go.
         for each in sorted(objects, key=lambda one: not one["kind"].endswith("WebhookConfiguration")):
             if "namespace" not in each["metadata"]:
@@ -50,6 +52,8 @@ def policy_controller(kube: Kube, ca: Path) -> Iterator[None]:
 def _as_here(deployment: Object) -> None:
     """The image of this machine, the registry's authority, and no look-up of sigstore's public keys, as the policy has a key of its own."""
     pod = deployment["spec"]["template"]["spec"]
+    # It waits for all of its five minutes, and its namespace with it.
+    pod["terminationGracePeriodSeconds"] = 5
     [container] = pod["containers"]
     container |= {"image": IMAGE, "args": ["--disable-tuf"]}
     container["env"].append({"name": "SSL_CERT_FILE", "value": "/etc/registry/ca.crt"})

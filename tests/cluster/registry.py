@@ -1,6 +1,7 @@
 """A registry of images on this machine that kind's nodes reach, with TLS of an authority made for a test."""
 
 import json
+import os
 import ssl
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -45,7 +46,10 @@ def registry(folder: Path, nodes: Sequence[str]) -> Iterator[Registry]:
     found = Registry(f"{host}:{port}", made / "ca.crt")
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
-            [program("registry"), "serve", str(folder / "config.yaml")], stdout=log, stderr=subprocess.STDOUT
+            [program("registry"), "serve", str(folder / "config.yaml")],
+            env=os.environ | {"OTEL_TRACES_EXPORTER": "none"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     try:
         eventually("the registry answers", lambda: _answers(found), 30)
