@@ -53,6 +53,20 @@ def test_the_page_has_the_sums_of_the_examples(render: Renderer) -> None:
     assert [float(figure) for _, figure in written] == [round(each / GI, 1) for each in sums]
 
 
+def test_the_page_has_the_requests_of_the_single_node_by_container(render: Renderer) -> None:
+    page = (ROOT / "docs" / "operations" / "sizing.md").read_text()
+    written = re.findall(r"^\| ([\w-]+/[\w-]+) \| (\d+) MiB \| \d+ MiB \|$", page, re.MULTILINE)
+
+    rendered = render(below=read(EXAMPLES / "single-node.yaml"))
+    requests = {
+        f"{pod.component}/{one.name}": bytes_of(one.raw["resources"]["requests"]["memory"]) // 2**20
+        for pod in rendered.pods
+        if pod.owner.partition("/")[0] != "Pod"
+        for one in pod.containers
+    }
+    assert {key: int(size) for key, size in written} == requests
+
+
 @pytest.mark.parametrize("scheduler", ["volcano", "none"])
 def test_both_schedulers_request_the_same(render: Renderer, scheduler: str) -> None:
     assert requested(render(training={"scheduler": scheduler})) == requested(render())
