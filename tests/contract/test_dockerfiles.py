@@ -39,7 +39,8 @@ def test_every_base_is_a_build_argument_with_a_tag(file: Path) -> None:
     for step in steps(file):
         if step.startswith("FROM"):
             base = step.split()[1]
-            assert base in {f"${{{name}}}" for name in bases} or base in stages, step
+            # `scratch` is empty, and has no tag.
+            assert base in {f"${{{name}}}" for name in bases} or base in (*stages, "scratch"), step
     assert all(re.fullmatch(r"[\w./-]+:(?!latest)[\w.-]+", base) for base in bases.values())
 
 
