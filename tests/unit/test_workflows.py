@@ -85,8 +85,9 @@ def test_a_release_needs_what_every_change_must_pass() -> None:
 
 def test_a_release_is_upgraded_to_from_the_last_tag_before_it(tmp_path: Path) -> None:
     [find, upgrade] = of(FILES[1])["jobs"]["upgrade"]["steps"][1:]
+    # Tests that `make test` runs have its MAKEFLAGS: another make would then print the folders that it enters and leaves.
     chosen = subprocess.run(
-        ["make", "--eval", "before: ; @echo $(BEFORE)", "before"],
+        ["make", "--no-print-directory", "--eval", "before: ; @echo $(BEFORE)", "before"],
         capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "ELASTIC_CTR_BEFORE": "v0.1.0"},
     )  # fmt: skip
 
