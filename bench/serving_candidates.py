@@ -5,7 +5,6 @@
 26 features, of which 14 are the user's: in JSON columns of text, in binary tensors feasigns. Networks: the default one (deepfm), and 400 x 3.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -23,10 +22,10 @@ from bench import network
 from bench import table as tables
 from bench.features import TEXTS
 from bench.loadgen import HTTP, Expected, Load
-from bench.method import FOLDER, Plan, Results, Side, arguments, compare, plan_of, show, timed
+from bench.method import FOLDER, Plan, Results, Side, compare, show, timed
 from bench.processes import ask, cube_server, one_core
 from bench.serving import INFER, SLOTS, Ours, our_serving, publish_files
-from bench.serving_rows import PATH, VALUES, table_of, text_of
+from bench.serving_rows import PATH, begun, table_of, text_of
 from bench.table import Made
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.features import Features
@@ -146,17 +145,13 @@ def measure(name: str, path: str, pairs: list[tuple[tuple[bytes, int], tuple[byt
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments(parser)
-    parser.add_argument("--values", type=int, default=VALUES, help="different values of a column")
-    given = parser.parse_args()
-    plan, results = plan_of(given), Results(given.results, quick=given.quick or given.values != VALUES)
+    values, plan, results = begun(__doc__)
     with timed("bench.serving_candidates"), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-candidates-")))
-        table = table_of(given.values)
+        table = table_of(values)
         cube = stack.enter_context(cube_server(FOLDER / "logs" / "candidates-cube.log"))
         ask(cube.admin, "/load", table.load_order())
-        drawn = list(places(given.values))
+        drawn = list(places(values))
         in_json = [tuple((body, 0) for body in json_bodies(each)) for each in drawn]
         in_tensors = [tensor_bodies(table, each) for each in drawn]
         for kind, goal in GOALS.items():
@@ -168,7 +163,7 @@ def main() -> None:
                 if plan.wants(name):
                     home = folder / f"{kind}-{door.replace(' ', '-')}"
                     home.mkdir()
-                    with our_serving(table, home, cube, partial(publishing, kind=kind, values=given.values)) as ours:
+                    with our_serving(table, home, cube, partial(publishing, kind=kind, values=values)) as ours:
                         measure(name, path, pairs, ours, plan, results, goal)  # type: ignore[arg-type]
     show(results.read())
 

@@ -156,31 +156,36 @@ def measure(
         load.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def begun(description: str | None) -> tuple[int, Plan, Results]:
+    """Read the command line of a measurement of rows. Return the number of different values of a column, the plan and the results."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments(parser)
     parser.add_argument("--values", type=int, default=VALUES, help="different values of a column")
     given = parser.parse_args()
-    plan, results = plan_of(given), Results(given.results, quick=given.quick or given.values != VALUES)
+    return given.values, plan_of(given), Results(given.results, quick=given.quick or given.values != VALUES)
+
+
+def main() -> None:
+    values, plan, results = begun(__doc__)
     logs = FOLDER / "logs"
     with timed("bench.serving_rows"), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-rows-")))
-        table = table_of(given.values)
+        table = table_of(values)
         redis = stack.enter_context(redis_server(logs / "rows-redis.log"))
         tables.fill_redis(table, redis.port)
         cube = stack.enter_context(cube_server(logs / "rows-cube.log"))
         ask(cube.admin, "/load", table.load_order())
         (folder / "rows").mkdir()
         (folder / "feasigns").mkdir()
-        publishing = partial(publish_rows, values=given.values)
+        publishing = partial(publish_rows, values=values)
         rows = stack.enter_context(our_serving(table, folder / "rows", cube, publishing))
         feasigns = stack.enter_context(our_serving(table, folder / "feasigns", cube))
         theirs = {
             way: stack.enter_context(their_service(folder / "rows", redis, table.dim, rows_by=way)) for way in WAYS
         }
-        assert_equal(table, rows, theirs, given.values)
+        assert_equal(table, rows, theirs, values)
         with one_core([*rows.pids(), *feasigns.pids(), *pids_of(redis, *theirs.values())]):
-            measure(table, rows, feasigns, theirs, redis, given.values, plan, results)
+            measure(table, rows, feasigns, theirs, redis, values, plan, results)
     show(results.read())
 
 

@@ -13,6 +13,7 @@ from elastic_ctr.cube.dictionary.format import EMPTY_KEY, DictionaryPart, Flags,
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES, Head, Hello, MessageKind, Status, WireError
+from elastic_ctr.features import quantiser
 from elastic_ctr.formats.keys import PADDING_KEY
 
 
@@ -42,7 +43,11 @@ def _find(part: DictionaryPart, keys: Keys, at: NDArray[np.int64], values: Value
     slots += sub_parts * head.slots
     found = (part.keys[slots] == keys) & (keys != np.uint64(EMPTY_KEY))
     deleted = part.deleted(slots[found])
-    values[at[found]] = np.where(deleted[:, None], np.float32(0), part.values_at(slots[found]))
+    values[at[found]] = np.where(
+        deleted[:, None],
+        np.float32(0),
+        quantiser.decode(np.ascontiguousarray(part.stored[slots[found]]), part.header.dim, part.header.values),
+    )
     missing[at[found]] = deleted
     if head.empty_key != "absent":
         marked = at[keys == np.uint64(EMPTY_KEY)]

@@ -3,6 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from elastic_ctr.training.model.evaluation import BUCKETS, Histograms, bucket_of
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -25,3 +27,15 @@ def roc(labels: npt.ArrayLike, scores: npt.ArrayLike, weights: npt.ArrayLike) ->
     reached = score >= np.append(np.inf, np.unique(score)[::-1])[:, None]
     other, click = reached @ (weight * (label == 0)), reached @ (weight * (label == 1))
     return other / other[-1], click / click[-1]
+
+
+def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> Histograms:
+    """Return the histograms as the training program counts them."""
+    p = np.asarray(probability, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        logit = np.log(p) - np.log1p(-p)
+    bucket = bucket_of(logit)
+    positives = np.asarray(click, dtype=np.float64)
+    negatives = np.asarray(show, dtype=np.float64) - positives
+    counts = (np.bincount(bucket, each, BUCKETS).astype(np.float64) for each in (positives, negatives))
+    return next(counts), next(counts)

@@ -5,7 +5,7 @@
     int8      scale f32 | column 0 f16 | (dim - 1) x i8: round-half-even(value / scale), -127 to 127
 
 A lookup returns float32 again, exactly the stored number: a half, or byte x scale. Builder, lookup and the trainer that
-scores a version must agree on it bit by bit, so it is defined here. The error bounds for finite values (`error_bound`):
+scores a version must agree on it bit by bit, so it is defined here. The error bounds for finite values:
 
     float16, and column 0 of int8   |error| <= max(|value| / 2^11, 2^-25); beyond ±65504 |value| - 65504
     the other columns of int8       |error| <= scale / 2
@@ -20,8 +20,6 @@ bits and is exact in float32: with or without fused instructions, every machine 
 within 2^-16 of the largest float32, scale is the largest that allows it.) A row of zeros has scale 0. If a row's vector has a NaN or an
 infinity, its scale and so all its values are NaN: damage must not look like an answer. Zero stays zero; int8 returns -0.0 as 0.0.
 """
-
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,17 +77,6 @@ def decode(stored: Stored, dim: int, kind: ValueKind) -> Values:
 def quantised(values: Values, kind: ValueKind) -> Values:
     """Return the values f32[n, dim] that a dictionary of that kind returns for these."""
     return decode(encode(values, kind), values.shape[1], kind)
-
-
-def error_bound(values: Values, kind: ValueKind) -> NDArray[np.float64]:
-    """Return the bound of |quantised - value| by row and column, for finite values f32[n, dim]."""
-    if kind == "float32":
-        return np.zeros(values.shape)
-    size = np.abs(values.astype(np.float64))
-    bound = np.maximum(np.maximum(size * 2.0**-11, 2.0**-25), size - LARGEST_HALF)
-    if kind == "int8":
-        bound[:, 1:] = _scales(size[:, 1:].max(axis=1, initial=0.0))[:, None] / 2
-    return cast("NDArray[np.float64]", bound)
 
 
 def _halves(values: Values) -> NDArray[np.float16]:

@@ -49,8 +49,8 @@ from elastic_ctr.serving.client_messages import (
     has_large_numbers,
     inputs_of,
     prediction_of,
-    rows_body,
     rows_prediction_of,
+    rows_request,
     tensor_request,
 )
 
@@ -223,7 +223,7 @@ class ServingClient(_Asker[ClientConnection]):
         # The columns are requested only for rows with a large number, which are rare.
         given = [*rows, *([] if shared is None else [shared])]
         columns = self.columns() if has_large_numbers(given) else None
-        body = rows_body(rows, shared, top, columns)
+        body = rows_request(rows, shared, top, columns)
         try:
             address, found = self._ask("POST", self._rows, body, _JSON)
         except PredictionRefused as refused:
@@ -313,7 +313,7 @@ class AsyncServingClient(_Asker[AsyncConnection]):
     async def _predict_rows(self, rows: list[Row], shared: Row | None = None, top: int | None = None) -> Prediction:
         given = [*rows, *([] if shared is None else [shared])]
         columns = await self.columns() if has_large_numbers(given) else None
-        body = rows_body(rows, shared, top, columns)
+        body = rows_request(rows, shared, top, columns)
         try:
             address, found = await self._ask("POST", self._rows, body, _JSON)
         except PredictionRefused as refused:

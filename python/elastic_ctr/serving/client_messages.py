@@ -121,7 +121,7 @@ def _is_large(value: object) -> bool:
     return isinstance(value, (list, tuple, np.ndarray)) and any(map(_is_large, value))
 
 
-def as_text(rows: Sequence[Row], columns: Mapping[str, str]) -> list[dict[str, Cell]]:
+def as_text(rows: Sequence[Row], columns: Mapping[str, str]) -> list[Row]:
     """Return rows in which such numbers of text columns are text, which is the same category."""
     texts = {name for name, datatype in columns.items() if datatype == "BYTES"}
     return [{name: _as_text(value) if name in texts else value for name, value in row.items()} for row in rows]
@@ -135,26 +135,23 @@ def _as_text(value: Cell) -> Cell:
     return str(value) if _is_large(value) else value
 
 
-def rows_body(rows: list[Row], shared: Row | None, top: int | None, columns: Mapping[str, str] | None) -> bytes:
-    """As `rows_request`, with large numbers of text columns as text if `columns` is given."""
-    if columns is None:
-        return rows_request(rows, shared, top)
-    return rows_request(as_text(rows, columns), None if shared is None else as_text([shared], columns)[0], top)
-
-
-def rows_request(rows: Sequence[Row], shared: Row | None = None, top: int | None = None) -> bytes:
-    """Return the body of a prediction of rows, or of candidates that have `shared` in common. Raises ValueError naming row and column."""
+def rows_request(
+    rows: Sequence[Row], shared: Row | None = None, top: int | None = None, columns: Mapping[str, str] | None = None
+) -> bytes:
+    """Return the body of a prediction of rows, or of candidates that have `shared` in common, with large numbers of text columns as text
+    if `columns` is given. Raises ValueError naming row and column.
+    """
     given = checked(rows)
+    if columns is not None:
+        given, shared = as_text(given, columns), None if shared is None else as_text([shared], columns)[0]
     document: dict[str, object] = {"instances": given} if shared is None else {"shared": shared, "candidates": given}
+    document |= {} if top is None else {"top": top}
     try:
-        if top is not None:
-            document["top"] = top
         return json.dumps(document, default=_plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (ValueError, TypeError) as wrong:
         # The value is searched only here, because failures are rare.
-        named = [(f"rows[{n}]", row) for n, row in enumerate(given)]
-        if shared is not None:
-            named = [("shared", shared), *((where.replace("rows", "candidates"), row) for where, row in named)]
+        rows_of = "rows" if shared is None else "candidates"
+        named = [("shared", shared or {}), *((f"{rows_of}[{n}]", row) for n, row in enumerate(given))]
         reasons = (_refusal(value, f"{where}.{name}") for where, row in named for name, value in row.items())
         raise ValueError(next(filter(None, reasons), f"the rows cannot be written as JSON: {wrong}")) from None
 
@@ -163,7 +160,7 @@ def checked_shared(shared: Row, top: int | None) -> Row:
     """Return a shared part. Raises ValueError if it is no row, or `top` no number of rows."""
     if not isinstance(shared, Mapping):
         raise ValueError(f"shared is {_shown(shared)}; it must have a value for each shared column, as a dict")  # noqa: TRY004
-    if top is not None and top < 1:
+    if top is not None and (type(top) is not int or top < 1):
         raise ValueError(f"top is {_shown(top)}; it must be a whole number, 1 or more")
     return shared
 

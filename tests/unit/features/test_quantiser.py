@@ -6,8 +6,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
 
-from elastic_ctr.features.quantiser import Values, decode, encode, error_bound, quantised, value_bytes
+from elastic_ctr.features.quantiser import LARGEST_HALF, Values, _scales, decode, encode, quantised, value_bytes
 from elastic_ctr.formats.value_kind import VALUE_KINDS, ValueKind
 
 QUANTISED: tuple[ValueKind, ...] = ("float16", "int8")
@@ -20,6 +21,17 @@ rows = arrays.arrays(np.float32, shapes, elements=floats)
 
 def row(*values: float) -> Values:
     return np.array([values], np.float32)
+
+
+def error_bound(values: Values, kind: ValueKind) -> NDArray[np.float64]:
+    """Return the bound of |quantised - value| by row and column, for finite values f32[n, dim]."""
+    if kind == "float32":
+        return np.zeros(values.shape)
+    size = np.abs(values.astype(np.float64))
+    bound = np.maximum(np.maximum(size * 2.0**-11, 2.0**-25), size - LARGEST_HALF)
+    if kind == "int8":
+        bound[:, 1:] = _scales(size[:, 1:].max(axis=1, initial=0.0))[:, None] / 2
+    return np.asarray(bound, np.float64)
 
 
 @pytest.mark.parametrize("kind", VALUE_KINDS)

@@ -318,10 +318,6 @@ class DictionaryPart:
         """Release the pages of this mapping: they stay in the page cache, but no longer count as this process's memory."""
         self._mapped.madvise(mmap.MADV_DONTNEED)
 
-    def values_at(self, slots: NDArray[np.int64]) -> Values:
-        """Return the values f32[n, dim] of these slots."""
-        return quantiser.decode(np.ascontiguousarray(self.stored[slots]), self.header.dim, self.header.values)
-
     @property
     def empty_key_values(self) -> Values:
         """Return the values f32[dim] of the all-ones key; f32[0] if it has none."""

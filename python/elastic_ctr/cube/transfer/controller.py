@@ -1,7 +1,7 @@
 """`cube-transfer`: decides which versions cube loads and which one is live.
 
-One event loop owns the state; scans and deletions run in a thread, the builder is another process. Every change ends in
-`_decide`, which applies the rules and publishes.
+One event loop owns the state; `store_watch` looks at the store, the builder is another process. Every change ends in
+`decide`, which applies the rules and publishes.
 """
 
 import asyncio
@@ -12,14 +12,10 @@ from pathlib import Path
 
 from elastic_ctr.config.role_files import CubeTransferFile
 from elastic_ctr.cube.placement import (
-    dictionaries_to_delete,
     holders_by_version,
     next_to_build,
-    seconds_to_next_look,
-    seconds_to_next_scan,
     shards_up,
     standing_on_refused,
-    versions_to_delete,
 )
 from elastic_ctr.cube.release import (
     AgentReport,
@@ -32,39 +28,19 @@ from elastic_ctr.cube.release import (
 )
 from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.builder_client import Builder
-from elastic_ctr.cube.transfer.catalog import (
-    Catalog,
-    Scan,
-    delete_dictionaries,
-    delete_orphans,
-    delete_versions,
-    followed_by_checkpoints,
-    restored_document,
-)
 from elastic_ctr.cube.transfer.heartbeats import Pods
 from elastic_ctr.cube.transfer.part_repairs import PartRepairs
 from elastic_ctr.cube.transfer.state import ReleaseState, View
 from elastic_ctr.cube.transfer.state_file import RESERVED, PersistedState, StateFile
+from elastic_ctr.cube.transfer.store_watch import StoreWatch
 from elastic_ctr.runtime.auth import Tokens
-from elastic_ctr.runtime.documents import DocumentDamaged
 from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store.backends import Store
-from elastic_ctr.store.versions import layout
-from elastic_ctr.store.versions.safeguards import (
-    Refusal,
-    is_gone,
-    is_resumed,
-    newest_hold,
-    read_refusals,
-    write_refusal,
-    write_resumption,
-)
 
 log = logging.getLogger(__name__)
 
-_RETENTION_SECONDS = 60.0
 # Seconds between two writes of the state file that only change the reports.
 _KEEP_SECONDS = 1.0
 
@@ -92,44 +68,27 @@ class CubeTransfer:
         self.readers: Pods[ReaderReport] = Pods(readers_seconds)
         self.builder = Builder(f"http://127.0.0.1:{self.rules.builder_port}", tokens)
         self.repairs = PartRepairs(self.builder)
-        self.scan: Scan | None = None
-        self.store_error: str | None = None
+        self.watch = StoreWatch(store, self.rules, self)
         self.state: ReleaseState | None = None
         self.document: ReleaseDocument | None = None
-        self._store = store
         self.state_file = StateFile(Path(self.rules.state_dir))
         self._persisted: PersistedState | None = None
         self._persisted_at = 0.0
-        self._catalog = Catalog(store)
         self._carried: ReleaseDocument | None = None
         # The reports of agents, and the holders computed from them.
         self._held_by: tuple[list[AgentReport], Mapping[int, Mapping[str, Holder]]] = [], {}
         self._news = asyncio.Event()
-        self._scanning = asyncio.Lock()
-        self._looked = asyncio.Event()
-        # Set where a scan is due at once: the state has what is to be written to the store, or compared with it.
-        self._scan_due = asyncio.Event()
-        # True if a part of the last scan failed, and is repeated soon.
-        self._scan_failed = False
         self._began = time.monotonic()
         self._clock_offset = time.time() - time.monotonic()
         self._revision = 0
-        self._retention_at = 0.0
         self._stopping = False
-        # Refusals in the store; None until they have been read once.
-        self._shared: dict[int, str] | None = None
-        # Numbers of the newest publishing hold that was read, and of the newest one whose end was written to the store.
-        self._hold_seen = 0
-        self._resumption_shared = 0
-        # True while the store may have the release document of a backup that was taken over.
-        self._restored = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until stop is set. Raises StateInUse, OSError."""
         with StateLock(Path(self.rules.state_dir)):
             self._restore()
             stopped = asyncio.create_task(stop.wait())
-            work = [asyncio.create_task(each) for each in (self._watch(), self._build(), self._tick())]
+            work = [asyncio.create_task(each) for each in (self.watch.run(), self._build(), self._tick())]
             try:
                 done, _ = await asyncio.wait([stopped, *work], return_when=asyncio.FIRST_COMPLETED)
                 for task in done - {stopped}:
@@ -145,10 +104,10 @@ class CubeTransfer:
     # Inputs
 
     def record(self, report: AgentReport | ReaderReport) -> None:
-        self._adopt_newer_document(report.document)
+        self.adopt_newer(report.document)
         own, now = report.model_copy(update={"document": None}), time.monotonic()
         if self.agents.record(own, now) if isinstance(own, AgentReport) else self.readers.record(own, now):
-            self._decide()
+            self.decide()
 
     def order(self, order: RollbackOrder) -> ReleaseState:
         """Raises RollbackRefused, RequestRefused."""
@@ -163,7 +122,7 @@ class CubeTransfer:
             assert order.version is not None  # the API has checked that
             after = rules_of.rolled_back(self.state, order.version, view, self.rules)
             log.info("rollback to version %s; nothing else is promoted until it is resumed", order.version)
-        self._decide(after)
+        self.decide(after)
         return self.state
 
     async def next_document(self, after: int | None, generation: int | None, seconds: float) -> ReleaseDocument | None:
@@ -196,17 +155,19 @@ class CubeTransfer:
 
     def now_building(self) -> int | None:
         """Return the version that the builder should build now."""
-        if self.state is None or self.scan is None:
+        if self.state is None or self.watch.scan is None:
             return None
         blocked = self.unbuildable()
-        buildable = [version for version in self.scan.usable if version not in blocked]
-        return next_to_build(buildable, self.scan.dictionaries, self.state.live, self.state.refused)
+        buildable = [version for version in self.watch.scan.usable if version not in blocked]
+        return next_to_build(buildable, self.watch.scan.dictionaries, self.state.live, self.state.refused)
 
     def unbuildable(self) -> dict[int, int]:
         """Return the usable versions that stand on a refused one, each with the refused version."""
-        if self.state is None or self.scan is None:
+        if self.state is None or self.watch.scan is None:
             return {}
-        return standing_on_refused(self.scan.usable, self.scan.manifests, self.scan.dictionaries, self.state.refused)
+        return standing_on_refused(
+            self.watch.scan.usable, self.watch.scan.manifests, self.watch.scan.dictionaries, self.state.refused
+        )
 
     def _restore(self) -> None:
         self._persisted = self.state_file.read()
@@ -216,16 +177,16 @@ class CubeTransfer:
             return
         self.state = self._persisted.state
         # An earlier process may have ended between the takeover of a backup's document and its deletion.
-        self._restored = True
+        self.watch.restored = True
         self._revision = self._persisted.revisions
         # Persisted reports expire at the end of the state recovery, unless their pods report again before.
         heard = self._began + self.rules.state_recovery_seconds - self.rules.report_timeout_seconds
         for report in self._persisted.agents:
             self.agents.record(report, heard)
         log.info("going on: generation %s, live %s", self.state.generation, self.state.live)
-        self._decide()
+        self.decide()
 
-    def _adopt_newer_document(self, document: ReleaseDocument | None) -> None:
+    def adopt_newer(self, document: ReleaseDocument | None) -> None:
         """Adopt the document that a pod reports if it is newer, which shows that our state was lost or is an old copy."""
         if document is None:
             return
@@ -237,17 +198,21 @@ class CubeTransfer:
                 "a pod carries generation %s revision %s, ours is older: its content is taken up, one generation later",
                 document.generation, document.revision,
             )  # fmt: skip
-            self._revision = max(self._revision, document.revision)
-            self._decide(rules_of.state_from_newer(self.state, document))
+            self.take_over(self.state, document)
+
+    def take_over(self, state: ReleaseState, document: ReleaseDocument) -> None:
+        """Take the content of a document into the state, one generation later."""
+        self._revision = max(self._revision, document.revision)
+        self.decide(rules_of.state_from_newer(state, document))
 
     def view(self) -> View | None:
-        if self.scan is None:
+        if self.watch.scan is None:
             return None
         reports = self.agents.reports
         refusals = [(each.pod, each.refused) for each, _ in reversed(self.agents.heard())]
         return View(
             now=self.now(),
-            built=self.scan.dictionaries,
+            built=self.watch.scan.dictionaries,
             holders=self._holders(),
             readers=self.readers.reports,
             damaged={v: f"{pod}: {reason}" for pod, refused in refusals for v, reason in refused.items()},
@@ -269,7 +234,7 @@ class CubeTransfer:
         up = shards_up(self.agents.reports, shards)
         return Placement(shards=shards, replicas=self.config.replicas_per_shard, up=up)
 
-    def _decide(self, state: ReleaseState | None = None) -> None:
+    def decide(self, state: ReleaseState | None = None) -> None:
         """Apply the rules, persist, then publish, because a restart must not take back a published change."""
         before = self.state
         state = state or before
@@ -280,7 +245,7 @@ class CubeTransfer:
             state = rules_of.advance(state, view, self.rules)
         self.state = state
         if before is None or _shared_of(before) != _shared_of(state):
-            self._scan_due.set()
+            self.watch.due.set()
         document = rules_of.document_of(state, self._revision, self._placement_now(), self._holders())
         changed = document != self.document
         if changed:
@@ -325,8 +290,7 @@ class CubeTransfer:
             await asyncio.sleep(period)
             now = time.monotonic()
             self._follow_clock()
-            # If this process stood still (frozen, throttled, waiting for a disk), reports were unread and pods not
-            # silent.
+            # If this process stood still (frozen, throttled, waiting for a disk), reports were unread and pods not silent.
             stood_still, before = now - before - period, now
             if stood_still > _STANDSTILL:
                 self.agents.extend_deadlines(stood_still)
@@ -339,9 +303,9 @@ class CubeTransfer:
                 self._revision = self._carried.revision if self._carried is not None else 0
                 state = rules_of.state_after_loss(self._carried)
                 log.info("starting generation %s with live %s", state.generation, state.live)
-                self._decide(state)
+                self.decide(state)
             else:
-                self._decide()
+                self.decide()
 
     def _follow_clock(self) -> None:
         # `SteadyClock` would not do: it passes each step below its bound on, and small steps add up.
@@ -352,187 +316,6 @@ class CubeTransfer:
             if self.state is not None:
                 self.state = rules_of.with_clock_moved(self.state, moved)
 
-    async def _watch(self) -> None:
-        while True:
-            self._scan_due.clear()
-            self._scan_failed = False
-            await self._scan()
-            self._looked.set()
-            published = [] if self.scan is None else [each.created_at for each in self.scan.manifests.values()]
-            now, shortest = time.time(), self.rules.poll_seconds
-            pause = seconds_to_next_look(published, now, shortest)
-            next_scan = time.monotonic() + (
-                shortest if self._scan_failed else seconds_to_next_scan(published, now, shortest)
-            )
-            while not await wait_event(self._scan_due, pause) and time.monotonic() < next_scan:
-                if await asyncio.to_thread(self._catalog.has_news):
-                    break
-
-    async def _scan(self) -> None:
-        async with self._scanning:
-            deleted = () if self.state is None else self.state.deleted
-            try:
-                scan = await asyncio.to_thread(self._catalog.scan, deleted)
-            except OSError as failed:
-                if self.store_error is None:
-                    log.warning("the store cannot be looked at: %s", failed)
-                self.store_error = str(failed)
-                self._scan_failed = True
-                return
-            await self._take_restored()
-            self.store_error = None
-            logged = () if self.scan is None else self.scan.problems
-            self.scan = scan
-            for problem in scan.problems:
-                if problem not in logged:
-                    log.warning("%s", problem)
-            if self.state is not None:
-                self._decide(rules_of.with_scan(self.state, scan.manifests, scan.dictionaries, self.now()))
-                await self.obey_hold()
-                await self._share_refusals(scan)
-                await self._retain(scan)
-
-    async def _take_restored(self) -> None:
-        """Take over the release document of a restored backup, one generation later. The file is deleted once its version is live here,
-        at once where it has none.
-
-        A restore writes it before the dictionaries. It is read before they are used, or the newest of them would go live.
-        """
-        try:
-            if self.state is not None and self.state.live is not None:
-                if self._restored:
-                    await asyncio.to_thread(self._store.delete, layout.RESTORED)
-                    self._restored = False
-                return
-            document = await asyncio.to_thread(restored_document, self._store)
-            if document is None:
-                return
-            self._restored = True
-            if self.state is None:
-                self._adopt_newer_document(document)
-                return
-            log.info("the release of a backup is taken over: live %s", document.live)
-            self._revision = max(self._revision, document.revision)
-            self._decide(rules_of.state_from_newer(self.state, document))
-            if document.live is None:
-                # Nothing to wait for. Taken over again at each scan, it would end a canary and raise the generation.
-                await asyncio.to_thread(self._store.delete, layout.RESTORED)
-                self._restored = False
-        except (OSError, DocumentDamaged) as failed:
-            self._scan_failed = True
-            log.warning("the release of the backup cannot be taken over now: %s", failed)
-
-    async def obey_hold(self) -> None:
-        """Obey the master's newest publishing hold in the store, and write the end of a resumed one there. A resume calls this first,
-        because it may end a hold that has not been read yet.
-        """
-        if self.state is None:
-            return
-        try:
-            known = max(self._hold_seen, 0 if self.state.hold is None else self.state.hold.number)
-            hold = await asyncio.to_thread(newest_hold, self._store, known)
-            if hold is not None:
-                resumed = await asyncio.to_thread(is_resumed, self._store, hold.number)
-                view = self.view()
-                if not resumed and view is not None:
-                    log.error("the master holds publishing: %s", hold.reason)
-                    self._decide(rules_of.obeyed(self.state, hold, view, self.rules))
-                self._hold_seen = hold.number
-            if (held := self.state.held) is not None:
-                resumed = await asyncio.to_thread(is_resumed, self._store, held.number)
-                # A crash between the two files of a resume leaves the hold open here; or an operator has deleted a damaged hold.
-                if resumed or await asyncio.to_thread(is_gone, self._store, held):
-                    self._decide(rules_of.resume(self.state))
-            if self._resumption_shared < self.state.resumed:
-                number = self.state.resumed
-                await asyncio.to_thread(write_resumption, self._store, number)
-                self._resumption_shared = number
-        except OSError as failed:
-            self._scan_failed = True
-            log.warning("publishing holds cannot be read from the store, or ended there, now: %s", failed)
-
-    async def _share_refusals(self, scan: Scan) -> None:
-        """Share refusals through the store: the master then publishes a base instead of a delta that stands on a
-        refused version.
-        """
-        try:
-            if self._shared is None:
-                self._shared = await asyncio.to_thread(read_refusals, self._store)
-            for version, reason in self._shared.items():
-                if self.state is None or version in self.state.refused:
-                    continue
-                if version not in {*self.state.wanted, *self.state.was_live}:
-                    self._decide(rules_of.refuse(self.state, version, reason))
-            refused = {} if self.state is None else self.state.refused
-            for version in sorted((refused.keys() - self._shared.keys()) & (scan.manifests.keys() | scan.unread)):
-                refusal = Refusal(version=version, reason=refused[version], refused_at=time.time())
-                await asyncio.to_thread(write_refusal, self._store, refusal)
-                self._shared[version] = refusal.reason
-        except OSError as failed:
-            self._scan_failed = True
-            log.warning("refusals cannot be written to the store now: %s", failed)
-
-    async def _retain(self, scan: Scan) -> None:
-        now = time.monotonic()
-        if now < self._retention_at or self.state is None:
-            return
-        self._retention_at = now + _RETENTION_SECONDS
-        try:
-            followed = await asyncio.to_thread(followed_by_checkpoints, self._store)
-            # Deleting takes time, in which a rollback must not choose one of these versions.
-            doomed = self._give_up(scan, followed.parents | followed.log)
-            await asyncio.to_thread(delete_versions, self._store, doomed)
-            overlays = self._unneeded_dictionaries(followed.parents)
-            deleted = await asyncio.to_thread(delete_dictionaries, self._store, overlays)
-            if deleted:
-                log.info("%d overlays are deleted from the store: nothing needs them", len(deleted))
-            published = (scan.manifests.keys() | scan.unread) - set(doomed)
-            built = scan.dictionaries.keys() - set(doomed)
-            for folder in await asyncio.to_thread(delete_orphans, self._store, published, built, time.time()):
-                log.info("%s is deleted: it has no manifest and has not changed for a day", folder)
-        except OSError as failed:
-            log.warning("old versions cannot be deleted now: %s", failed)
-
-    def _unneeded_dictionaries(self, parents: Collection[int]) -> tuple[int, ...]:
-        """Return the dictionaries to delete, and remove them from the scan, so that no decision uses them."""
-        scan, state = self.scan, self.state
-        if scan is None or state is None:
-            return ()
-        in_use = {*state.wanted, *parents, *rules_of.kept_for_holds(state)}
-        doomed = dictionaries_to_delete(
-            scan.manifests, scan.dictionaries, in_use, self.rules.keep_versions, time.time()
-        )
-        if doomed:
-            self.scan = scan._replace(dictionaries={v: d for v, d in scan.dictionaries.items() if v not in doomed})
-        return doomed
-
-    def _give_up(self, scan: Scan, followed: Collection[int]) -> Collection[int]:
-        """Return the versions to delete, and remove them from scan and state, so that no decision uses them."""
-        state = self.state
-        if state is None:
-            return ()
-        newest_built = sorted(scan.dictionaries)[-1:]
-        # Only versions of a stream are kept for holds, because they are small.
-        in_files = {version for version, each in scan.dictionaries.items() if each.in_one_file}
-        in_use = {
-            *state.wanted,
-            *(rules_of.kept_for_holds(state) & in_files),
-            *followed,
-            *newest_built,
-            *scan.usable[-1:],
-        }
-        if (building := self.now_building()) is not None:
-            in_use.add(building)
-        doomed = versions_to_delete(scan.manifests, scan.dictionaries, in_use, self.rules.keep_versions, scan.unread)
-        if doomed:
-            self.scan = scan._replace(
-                manifests={v: m for v, m in scan.manifests.items() if v not in doomed},
-                dictionaries={v: d for v, d in scan.dictionaries.items() if v not in doomed},
-                usable=tuple(v for v in scan.usable if v not in doomed),
-            )
-            self._decide(rules_of.forgotten(state, doomed))
-        return doomed
-
     async def _build(self) -> None:
         while True:
             version = self.now_building()
@@ -540,21 +323,21 @@ class CubeTransfer:
                 if (damaged := self._next_to_repair()) is not None:
                     await self.repairs.repair(damaged)
                     continue
-                self._looked.clear()
-                await wait_event(self._looked, _BUILD_AGAIN_SECONDS)
+                self.watch.looked.clear()
+                await wait_event(self.watch.looked, _BUILD_AGAIN_SECONDS)
                 continue
             log.info("version %s is being built", version)
             progress = await self.builder.build(version)
             if progress.stage == "done":
-                await self._scan()
+                await self.watch.scan_now()
             elif progress.final and self.state is not None:
                 log.warning("version %s is refused: %s", version, progress.error)
-                self._decide(rules_of.refuse(self.state, version, progress.error or "it cannot be built"))
+                self.decide(rules_of.refuse(self.state, version, progress.error or "it cannot be built"))
 
     def _next_to_repair(self) -> int | None:
-        if self.state is None or self.scan is None:
+        if self.state is None or self.watch.scan is None:
             return None
-        return self.repairs.next_of(self.state.wanted, self.scan.dictionaries, self.agents.reports)
+        return self.repairs.next_of(self.state.wanted, self.watch.scan.dictionaries, self.agents.reports)
 
 
 def _shared_of(state: ReleaseState) -> tuple[int, Collection[int], int]:

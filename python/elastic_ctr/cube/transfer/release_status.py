@@ -37,7 +37,7 @@ _LONG_PAST = 48
 
 
 def status_of(transfer: CubeTransfer) -> ReleaseStatus:
-    document, scan, progress = transfer.document, transfer.scan, transfer.builder.progress
+    document, scan, progress = transfer.document, transfer.watch.scan, transfer.builder.progress
     # There is no state while cube-transfer collects reports.
     state = transfer.state or ReleaseState(generation=1)
     manifests = {} if scan is None else scan.manifests
@@ -88,16 +88,16 @@ def overdue_intervals(published: Sequence[VersionManifest], live: VersionManifes
 
 def problems_of(transfer: CubeTransfer) -> list[str]:
     """Return the problems that need an operator, as sentences."""
-    found = [] if transfer.scan is None else list(transfer.scan.problems)
+    found = [] if transfer.watch.scan is None else list(transfer.watch.scan.problems)
     builder = transfer.builder.error
-    found += [each for each in (transfer.store_error, transfer.state_file.error, builder) if each is not None]
+    found += [each for each in (transfer.watch.error, transfer.state_file.error, builder) if each is not None]
     dead = _dead_shards(transfer)
     if dead and not transfer.listening:
         found.append(
             f"no pod of shard {', '.join(map(str, dead))} is up: the pods of the other shards load what it owes"
         )
     state = transfer.state
-    live = None if state is None or transfer.scan is None else transfer.scan.manifests.get(state.live or 0)
+    live = None if state is None or transfer.watch.scan is None else transfer.watch.scan.manifests.get(state.live or 0)
     if live is not None and live.event_time_max - time.time() > _CLOCKS_DIFFER:
         found.append(
             f"version {live.version} knows events of {live.event_time_max - time.time():.0f} s in the future: this machine's "
@@ -283,7 +283,7 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
 
 
 def _overdue(transfer: CubeTransfer) -> float | None:
-    state, manifests = transfer.state, {} if transfer.scan is None else transfer.scan.manifests
+    state, manifests = transfer.state, {} if transfer.watch.scan is None else transfer.watch.scan.manifests
     live = None if state is None or state.live is None else manifests.get(state.live)
     return overdue_intervals([*manifests.values()], live, time.time())
 

@@ -65,7 +65,7 @@ def transfer_app(transfer: CubeTransfer, access: Access) -> Starlette:
         if order.resume == (order.version is not None):
             raise RequestRefused(400, 'say either {"version": V} or {"resume": true}')
         if order.resume:
-            await transfer.obey_hold()
+            await transfer.watch.obey_hold()
         held = None if transfer.state is None else transfer.state.held
         try:
             state = transfer.order(order)

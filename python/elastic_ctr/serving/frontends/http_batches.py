@@ -19,8 +19,8 @@ from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, consum
 from elastic_ctr.serving.frontends import connections, templates
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan, scan_candidates
 
-# Reasons to set a connection aside: its head is unknown; the JSON in front of its tensors is unknown; it moves to the asyncio
-# frontend; no version is live, to which the kind of the request is added.
+# Reasons to set a connection aside: its head is unknown; the JSON in front of its tensors is unknown; it moves to the
+# fallback frontend; no version is live, to which the kind of the request is added.
 UNKNOWN, UNKNOWN_TENSORS, HANDS_OVER, NO_VERSION = range(4)
 # A batch's totals, i64: rows, feasigns, requests, bytes of bodies and of the texts written after them, shared parts and their feasigns.
 ROWS, FEASIGNS, REQUESTS, BODIES, GROUPS, GROUP_FEASIGNS, TAKEN_WIDTH = range(7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -89,15 +89,21 @@ def given_rows(document: dict[str, Any], max_instances: int, optional: Collectio
     """Return the rows of `{"instances": […]}` or `{"shared": …, "candidates": […], "top": n}`. Raises RequestError."""
     if "shared" in document or "candidates" in document:
         fields(document, "", ("shared", "candidates"), ("top", *optional))
-        top = count(document["top"], "top") if "top" in document else 0
-        if "top" in document and not top:
-            raise BadRequest("top is 0; it is the number of best candidates that the answer has, 1 or more")
+        top = top_of(document, "", "candidates")
         found = GivenRows("candidates", items(document["candidates"], "candidates"), document["shared"], top)
     else:
         fields(document, "", ("instances",), optional)
         found = GivenRows("instances", items(document["instances"], "instances"))
     enough_instances(len(found.rows), max_instances, found.name)
     return found
+
+
+def top_of(given: Mapping[str, object], where: str, what: str) -> int:
+    """Return the number of best rows that the answer has, 0 for all. Raises RequestError."""
+    top = count(given.get("top", 1), f"{where}top")
+    if not top:
+        raise BadRequest(f"{where}top is 0; it is the number of best {what} that the answer has, 1 or more")
+    return top if "top" in given else 0
 
 
 def enough_instances(given: int, allowed: int, where: str) -> None:

@@ -43,7 +43,7 @@ from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.columns import columns_described, instances_of_columns
 from elastic_ctr.serving.protocols.elasticctr_json import named
-from elastic_ctr.serving.protocols.json_fields import count, enough_instances, fields, items, json_object, text
+from elastic_ctr.serving.protocols.json_fields import count, enough_instances, fields, items, json_object, text, top_of
 from elastic_ctr.serving.protocols.tensors import MAX_ELEMENTS, RAW, Tensor, add_tensor, raw_values
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
@@ -98,14 +98,11 @@ class Inference:
                 409, f"the slot list is not that of the model, which has {len(slots)} slots; ask for it again"
             )
         line = self.tensors.get(LINE)
+        given = max_instances + options.first_is_shared
         if self.tensors.keys() == {ALL_FEASIGNS, ALL_LENGTHS} and not (ALL_FEASIGNS in slots and ALL_LENGTHS in slots):
-            return _without_first(
-                _of_arrays(self.tensors, slots, max_instances + options.first_is_shared), options, slots
-            )
+            return _without_first(_of_arrays(self.tensors, slots, given), options, slots)
         if line is not None and (line.datatype == "BYTES" or LINE not in slots):
-            return _without_first(
-                _of_lines(self.tensors, slots, max_instances + options.first_is_shared), options, slots
-            )
+            return _without_first(_of_lines(self.tensors, slots, given), options, slots)
         self._each_by_itself("slot")
         return _of_slots(self.tensors, slots, max_instances)
 
@@ -157,10 +154,8 @@ def options_of(parameters: Mapping[str, Any]) -> InferenceOptions:
     check, first = parameters.get("slot_list_check"), parameters.get(FIRST_IS_SHARED, False)
     if type(first) is not bool:
         raise BadRequest(f"parameters.{FIRST_IS_SHARED} is {short_repr(first)}; it must be true or false")
-    top = count(parameters["top"], "parameters.top") if "top" in parameters else 0
-    if "top" in parameters and not top:
-        raise BadRequest("parameters.top is 0; it is the number of best instances that the answer has, 1 or more")
-    return InferenceOptions(None if check is None else count(check, "parameters.slot_list_check"), first, top)
+    checked = None if check is None else count(check, "parameters.slot_list_check")
+    return InferenceOptions(checked, first, top_of(parameters, "parameters.", "instances"))
 
 
 def infer_answer(

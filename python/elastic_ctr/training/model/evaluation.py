@@ -74,17 +74,6 @@ def inside(probability: npt.ArrayLike) -> Floats:
     return np.clip(np.asarray(probability, dtype=np.float64), _LEAST, _MOST)
 
 
-def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> Histograms:
-    """Return the histograms as the training program counts them."""
-    p = np.asarray(probability, dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        logit = np.log(p) - np.log1p(-p)
-    bucket = bucket_of(logit)
-    positives = np.asarray(click, dtype=np.float64)
-    negatives = np.asarray(show, dtype=np.float64) - positives
-    return _counts(bucket, positives, BUCKETS), _counts(bucket, negatives, BUCKETS)
-
-
 def bucket_of(logit: Floats) -> npt.NDArray[np.int64]:
     """Return the bucket of each logit; buckets rise with logits. No logit may be NaN."""
     below = (logit + _TAIL_LIMIT) * _TAIL_BUCKETS_PER_LOGIT

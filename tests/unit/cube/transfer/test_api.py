@@ -19,7 +19,7 @@ from elastic_ctr.config.cube_settings import CubeTransferConfig
 from elastic_ctr.config.role_files import CubeTransferFile
 from elastic_ctr.config.store_settings import StoreConfig
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
-from elastic_ctr.cube.transfer import controller
+from elastic_ctr.cube.transfer import controller, store_watch
 from elastic_ctr.cube.transfer.catalog import Scan
 from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.state import state_after_loss
@@ -55,7 +55,7 @@ class Desk:
             )  # fmt: skip
             self.store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
             # As after the end of a build.
-            self.transfer._scan_due.set()
+            self.transfer.watch.due.set()
 
     async def agent(self, *versions: int, pod: str = "c-s0-0", **more: Any) -> httpx.Response:
         fields = {"pod": pod, "address": "127.0.0.1:1", "shard": 0, "loaded": dict.fromkeys(versions, ALL), **more}
@@ -115,7 +115,7 @@ class Looks:
 
     def __init__(self, transfer: CubeTransfer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.scans = self.idle = 0
-        catalog = transfer._catalog
+        catalog = transfer.watch._catalog
         scan, has_news = catalog.scan, catalog.has_news
 
         def counted_scan(deleted: Collection[int] = ()) -> Scan:
@@ -171,7 +171,7 @@ async def test_a_scan_that_fails_in_part_is_repeated_soon(
         it.publish(100)
         await it.until(candidate=100)
         failed = 0
-        place, name = (it.transfer._catalog, "scan") if broken == "scan" else (controller, "write_refusal")
+        place, name = (it.transfer.watch._catalog, "scan") if broken == "scan" else (store_watch, "write_refusal")
         works = getattr(place, name)
 
         def fails_twice(*given: object) -> object:
@@ -182,7 +182,7 @@ async def test_a_scan_that_fails_in_part_is_repeated_soon(
             raise StoreError("it is away")
 
         # A scan under way would share the refusal.
-        async with it.transfer._scanning:
+        async with it.transfer.watch._scanning:
             monkeypatch.setattr(place, name, fails_twice)
         await it.reader(refused={100: "scores differ"})
 
@@ -368,7 +368,7 @@ async def test_an_impossible_order_is_refused_with_a_reason(tmp_path: Path, orde
 
 
 async def test_old_versions_are_deleted_and_what_is_live_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_ctr.cube.transfer.controller._RETENTION_SECONDS", 0.0)
+    monkeypatch.setattr("elastic_ctr.cube.transfer.store_watch._RETENTION_SECONDS", 0.0)
     async with desk(tmp_path, keep_versions=2) as it:
         it.publish(10)
         await it.until(candidate=10)
@@ -387,7 +387,7 @@ async def test_old_versions_are_deleted_and_what_is_live_stays(tmp_path: Path, m
 async def test_overlays_of_a_stream_go_though_a_checkpoint_has_their_deltas_in_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller, "_RETENTION_SECONDS", 0.0)
+    monkeypatch.setattr(store_watch, "_RETENTION_SECONDS", 0.0)
     async with desk(tmp_path, keep_versions=2) as it:
         it.publish(10)
         for version in range(11, 17):
@@ -423,16 +423,16 @@ async def test_a_version_that_was_accepted_as_target_of_a_rollback_is_not_delete
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, status: int
 ) -> None:
     begun, may_go_on = threading.Event(), threading.Event()
-    really = getattr(controller, step)
+    really = getattr(store_watch, step)
 
     def slow(*given: Any) -> Any:
         begun.set()
         assert may_go_on.wait(60)
         return really(*given)
 
-    monkeypatch.setattr(controller, step, slow)
+    monkeypatch.setattr(store_watch, step, slow)
     async with desk(tmp_path, keep_versions=2) as it:
-        it.transfer._retention_at = math.inf
+        it.transfer.watch._retention_at = math.inf
         may_go_on.set()
         for version in range(10, 14):
             it.publish(version)
@@ -441,7 +441,7 @@ async def test_a_version_that_was_accepted_as_target_of_a_rollback_is_not_delete
             await it.until(live=version)
         begun.clear()
         may_go_on.clear()
-        it.transfer._retention_at = 0
+        it.transfer.watch._retention_at = 0
         assert await asyncio.to_thread(begun.wait, 60)
 
         answer = await it.client.post("/rollback", json={"version": 10})
@@ -460,7 +460,7 @@ async def test_a_version_that_was_accepted_as_target_of_a_rollback_is_not_delete
 async def test_the_files_of_a_version_whose_manifest_cannot_be_read_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic_ctr.cube.transfer.controller._RETENTION_SECONDS", 0.0)
+    monkeypatch.setattr("elastic_ctr.cube.transfer.store_watch._RETENTION_SECONDS", 0.0)
     async with desk(tmp_path) as it:
         for version in (10, 11):
             it.publish(version)

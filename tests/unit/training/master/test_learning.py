@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.training_settings import TrainerConfig
 from elastic_ctr.training.master.passes.learning import batch_size, calibrating_shift, goes_on, log_odds
-from elastic_ctr.training.model.evaluation import BUCKETS, histogram_of_scores
+from elastic_ctr.training.model.evaluation import BUCKETS
+from quality_oracles import histogram_of_scores
 
 AUTO = TrainerConfig()
 # Clicks that are not rare.

@@ -29,8 +29,9 @@ from elastic_ctr.training.master.ledger.ledger import Ledger
 from elastic_ctr.training.master.ledger.rows import PassRow
 from elastic_ctr.training.master.metrics import MasterMetrics
 from elastic_ctr.training.master.training_status import status
-from elastic_ctr.training.model.evaluation import histogram_of_scores, quality_of_scores
+from elastic_ctr.training.model.evaluation import quality_of_scores
 from elastic_ctr.training.model.grouped_auc import GroupSample, hashed, merged, rows_of
+from quality_oracles import histogram_of_scores
 from training.master.world import World, data_of, world
 
 

@@ -30,7 +30,8 @@ from elastic_ctr.training.master.ledger.rows import WindowQuality
 from elastic_ctr.training.master.metrics import MasterMetrics
 from elastic_ctr.training.master.saves.publishing_hold import HoldAnnouncer
 from elastic_ctr.training.master.training_status import status
-from elastic_ctr.training.model.evaluation import histogram_of_scores, quality_of_scores, weighted_auc
+from elastic_ctr.training.model.evaluation import quality_of_scores, weighted_auc
+from quality_oracles import histogram_of_scores
 from training.master.stream_world import StreamWorld
 
 ABRUPT, LASTING = QualityLoss(), LiveLoss()

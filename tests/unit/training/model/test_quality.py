@@ -21,7 +21,6 @@ from elastic_ctr.training.model.evaluation import (
     bucket_error,
     bucket_of,
     histogram_of,
-    histogram_of_scores,
     quality_of_histogram,
     quality_of_scores,
 )
@@ -68,7 +67,7 @@ def quality_of(given: Lines) -> Quality:
 
 
 def from_histogram(given: Lines) -> Quality:
-    found = quality_of_histogram(*histogram_of_scores(given.score, given.click, given.show))
+    found = quality_of_histogram(*oracles.histogram_of_scores(given.score, given.click, given.show))
     assert found is not None
     return found
 
@@ -139,7 +138,7 @@ def test_a_histogram_gives_the_exact_figures_within_the_bounds_of_its_buckets(gi
 def test_the_auc_of_a_histogram_is_off_by_what_shares_a_bucket(given: Lines) -> None:
     exact, found = quality_of(given).auc, from_histogram(given).auc
 
-    positives, negatives = histogram_of_scores(given.score, given.click, given.show)
+    positives, negatives = oracles.histogram_of_scores(given.score, given.click, given.show)
 
     if exact is None:
         assert found is None
@@ -152,7 +151,7 @@ def test_each_bucket_is_counted_by_its_own_centre() -> None:
     fine = slice(TAIL_BUCKETS, -TAIL_BUCKETS)
     centres = bucket_centres()[fine]
 
-    positives, negatives = histogram_of_scores(centres, np.ones(len(centres)), np.full(len(centres), 3))
+    positives, negatives = oracles.histogram_of_scores(centres, np.ones(len(centres)), np.full(len(centres), 3))
 
     assert np.array_equal(positives[fine], np.ones(len(centres)))
     assert np.array_equal(negatives[fine], np.full(len(centres), 2.0))

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from elastic_ctr.training.model.evaluation import BUCKETS, bucket_of, histogram_of_scores
+from elastic_ctr.training.model.evaluation import BUCKETS, bucket_of
 from elastic_ctr.training.model.grouped_auc import (
     GROUP_BUCKETS,
     GroupSample,
@@ -15,6 +15,7 @@ from elastic_ctr.training.model.grouped_auc import (
     rows_of,
 )
 from elastic_ctr.training.model.score_counter import ScoreCounter
+from quality_oracles import histogram_of_scores
 
 
 class Tensor:
