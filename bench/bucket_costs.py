@@ -94,6 +94,8 @@ def measured(folder: Path, versions: int, partitions: int, idle_seconds: float) 
                 known = len(master.ledger.saves.versions())
                 master.until(lambda known=known: _done(master) > known)
                 release.live(published_versions(master.store)[-1])
+                if number and number % 50 == 0:
+                    print(f"{number} of {versions} versions are live", file=sys.stderr)
             each = meter.count()
             time.sleep(_SETTLED_SECONDS)
             meter.count()
