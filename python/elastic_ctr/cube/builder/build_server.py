@@ -27,6 +27,7 @@ from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.cube.builder.folding import Folding
 from elastic_ctr.cube.builder.job import (
     PUTS_AT_ONCE,
+    READS_AT_ONCE,
     BuildFailed,
     BuildOutcome,
     Plan,
@@ -188,7 +189,9 @@ class CubeBuilder:
             Task(self._config.store, plan, step, p, scratch, self._tokens, memory, parts[p] if parts else None)
             for p in range(count)
         ]
-        at_once = PUTS_AT_ONCE if step == "publish" else 1
+        # Each worker has its share, however few partitions there are.
+        share = -(-count // self._settings.builder_jobs)
+        at_once = min(share, PUTS_AT_ONCE if step == "publish" else READS_AT_ONCE)
         with children_without_interrupts():
             futures = [
                 self._pool.submit(run_tasks, tasks[first : first + at_once]) for first in range(0, count, at_once)

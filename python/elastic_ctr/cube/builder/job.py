@@ -16,6 +16,7 @@ becomes full parts, each value of them quantised once.
 
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,8 +60,10 @@ _LARGE_OVERLAY = 20_000
 _RECENT_SHARE = 0.25
 # Input bytes of a build that runs without worker processes: the start of one takes longer, up to two seconds on a busy machine.
 _SMALL_BYTES = 128 << 20
-# Parts that a worker process publishes at the same time: a put to a distant store waits longer than it computes.
-PUTS_AT_ONCE = 8
+# Parts that a worker process publishes at the same time, and whose input it reads: requests to a distant store wait longer than they
+# compute. It builds one at a time.
+PUTS_AT_ONCE, READS_AT_ONCE = 8, 4
+_BUILDING = threading.Lock()
 
 
 class BuildFailed(Exception):
@@ -275,7 +278,7 @@ def run_task(task: Task) -> BuildOutcome:
 
 
 def run_tasks(tasks: Sequence[Task]) -> list[BuildOutcome]:
-    """Run tasks in threads. They share no memory bound, so several tasks of one call are to publish only."""
+    """Run tasks in threads, which build one after the other."""
     with ThreadPoolExecutor(len(tasks)) as threads:
         return list(threads.map(run_task, tasks))
 
@@ -302,7 +305,10 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
         full = checked_file(store, read_full(store, plan.ancestor).part(partition), folder)
         overlay = task.scratch / plan.files("overlay")[0 if plan.in_one_file else partition]
         seconds["reading"] = time.monotonic() - began
-        part = merge_full(full, overlay, out, manifest.version, memory_bytes=task.memory_bytes)
+        # Threads of one process share its memory bound.
+        with _BUILDING:
+            began = time.monotonic()
+            part = merge_full(full, overlay, out, manifest.version, memory_bytes=task.memory_bytes)
     else:
         entries = [input_file(each, partition) for each in plan.inputs]
         files = [checked_file(store, entry, folder) for entry in entries]
@@ -316,12 +322,14 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
             else read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim)
             for file, entry, each in zip(files, entries, plan.inputs, strict=True)
         )
-        if task.step == "full":
-            part = build_full(blocks, out, identity, task.memory_bytes)
-        else:
-            identity = identity._replace(base=plan.full_version)
-            part = build_overlay(parents, blocks, out, identity, memory_bytes=task.memory_bytes)
-    seconds["building"] = time.monotonic() - began - seconds["reading"]
+        with _BUILDING:
+            began = time.monotonic()
+            if task.step == "full":
+                part = build_full(blocks, out, identity, task.memory_bytes)
+            else:
+                identity = identity._replace(base=plan.full_version)
+                part = build_overlay(parents, blocks, out, identity, memory_bytes=task.memory_bytes)
+    seconds["building"] = time.monotonic() - began
     return part
 
 

@@ -25,6 +25,7 @@ from elastic_ctr.cube.builder.job import (
     run_task,
     run_tasks,
 )
+from elastic_ctr.cube.builder.part import build_full
 from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.features.quantiser import quantised
@@ -32,7 +33,7 @@ from elastic_ctr.formats.value_kind import ValueKind
 from elastic_ctr.store.backends import AlreadyPublished, FileStore, NotInStore
 from elastic_ctr.store.versions import layout
 from elastic_ctr.store.versions.manifest import DictionaryManifest, FileEntry, digest_of
-from elastic_ctr.store.versions.published_files import read_dictionary, read_full, read_version
+from elastic_ctr.store.versions.published_files import checked_file, read_dictionary, read_full, read_version
 
 MANY = np.arange(1, 301, dtype=np.uint64)
 
@@ -346,6 +347,35 @@ def test_a_worker_puts_parts_at_the_same_time(
     outcomes = run_tasks([task._replace(partition=number, part=part) for number, part in enumerate(parts)])
     assert entries_of(outcomes) == parts
     assert all(store.exists(part.path) for part in parts)
+
+
+def test_tasks_of_one_call_read_at_the_same_time_and_build_one_after_the_other(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    all_read, building, built = threading.Barrier(PARTITIONS, timeout=20), threading.Lock(), []
+
+    def waiting(*given: Any) -> Path:
+        all_read.wait()
+        return checked_file(*given)
+
+    def alone(blocks: Any, out: Path, *given: Any) -> Any:
+        assert building.acquire(blocking=False)
+        try:
+            built.append(out)
+            return build_full(blocks, out, *given)
+        finally:
+            building.release()
+
+    monkeypatch.setattr(job, "checked_file", waiting)
+    monkeypatch.setattr(job, "build_full", alone)
+    scratch = fresh_scratch(tmp_path / "scratch", 10)
+    task = Task(StoreConfig(url=store.url), plan_build(10, store), "full", 0, scratch)
+
+    outcomes = run_tasks([task._replace(partition=number) for number in range(PARTITIONS)])
+
+    assert [each.failed for each in outcomes] == [None] * PARTITIONS
+    assert len(built) == PARTITIONS
 
 
 def test_a_damaged_file_refuses_the_version_for_good(store: FileStore, tmp_path: Path) -> None:
