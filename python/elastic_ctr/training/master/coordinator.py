@@ -20,6 +20,7 @@ from elastic_ctr.training.master.passes.found_data import FoundData
 from elastic_ctr.training.master.passes.tasks import Tasks
 from elastic_ctr.training.master.saves.checkpointing import Checkpointing, is_save
 from elastic_ctr.training.master.saves.planning import SavePlanning
+from elastic_ctr.training.master.shown_passes import ShownPasses
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ class Coordinator(Part):
         self._fall_back = FallBack(context)
         self.saves = Checkpointing(context)
         self.planning = SavePlanning(context, self.saves.compaction)
+        # Passes of an earlier status.
+        self.shown = ShownPasses()
         self.found = FoundData(context, self.lock, self._advance, lambda: len(self.trainers()))
         self._resume()
 

@@ -102,15 +102,14 @@ class MasterMetrics(Collector):
         with self._coordinator.lock.reading() as ledger:
             totals = ledger.passes.totals()
             parked, generation = ledger.passes.counts()["parked"], ledger.facts.generation
-            refused = sum(each["state"] == "refused" for each in ledger.saves.versions())
-            done = [each for each in ledger.passes.all() if each.state == "done"]
-            drifts = list(ledger.figures.drifts().values())
+            refused, done = ledger.saves.refused_versions(), ledger.passes.last_done()
+            drift = ledger.figures.last_drift()
             table = ledger.saves.last_table()
             memory = {index: one.memory_bytes for index, one in self._coordinator.pservers.items()}
             window = None if ledger.facts.stream is None else window_of(ledger)
             finished = ledger.facts.finished
             stream, held = ledger.facts.stream, ledger.facts.hold is not None
-            quality = ledger.figures.quality(done[-1].ordinal) if done else PassQuality()
+            quality = PassQuality() if done is None else ledger.figures.quality(done)
         for key, (name, what) in _TOTALS.items():
             yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
         gauges = {
@@ -143,7 +142,7 @@ class MasterMetrics(Collector):
             )
         yield from self._quality(quality)
         yield from self._table(table, memory)
-        yield from self._drift(drifts[-1].columns if drifts else ())
+        yield from self._drift(() if drift is None else drift[1].columns)
 
     def _quality(self, quality: PassQuality) -> Iterator[Metric]:
         for name, what in _QUALITY.items():

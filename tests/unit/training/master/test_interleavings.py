@@ -11,6 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from elastic_ctr.config.training_settings import MasterConfig
 from elastic_ctr.store.versions.published_files import read_version
 from elastic_ctr.training.control import control_pb2 as control
+from elastic_ctr.training.master.ledger.pass_table import total_of
+from elastic_ctr.training.master.training_status import status, status_of_ledger
 from training.master.world import RECORDS, Trainer, World, data_of, features_of, rows_data_of
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -139,6 +141,13 @@ class Interleavings(RuleBasedStateMachine):
         if hasattr(self, "world"):
             self.generations.append(self.world.coordinator.generation)
             assert self.generations == sorted(self.generations)
+
+    @invariant()
+    def the_status_is_that_of_the_ledger_read_anew(self) -> None:
+        if hasattr(self, "world"):
+            ledger = self.world.ledger
+            assert status(self.world.coordinator).passes == status_of_ledger(ledger).passes
+            assert ledger.passes.counts() == total_of(ledger.passes.counts_by_pass(0), ledger.facts.dropped)
 
     @invariant()
     def no_task_has_two_live_leases(self) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Literal, NamedTuple, Protocol
 
@@ -177,10 +176,15 @@ class FigureTable:
         )
         return {ordinal: _learned(*row) for ordinal, *row in found}
 
-    def drifts(self) -> dict[int, DriftRow]:
-        """Return the drift by pass, in order."""
-        rows = self._file.all("select pass, columns from drifts order by pass")
+    def drifts(self, first: int = 0) -> dict[int, DriftRow]:
+        """Return the drift by pass, in order, of the passes from `first` on."""
+        rows = self._file.all("select pass, columns from drifts where pass >= ? order by pass", first)
         return {ordinal: DriftRow.model_validate_json(columns) for ordinal, columns in rows}
+
+    def last_drift(self) -> tuple[int, DriftRow] | None:
+        """Return the last pass that was compared with the pinned statistics, and its drift."""
+        row = self._file.one("select pass, columns from drifts order by pass desc limit 1")
+        return None if row is None else (int(row[0]), DriftRow.model_validate_json(row[1]))
 
     def _qualities(self, what: str, first: int) -> dict[int, Figures]:
         found: dict[int, Figures] = {}
@@ -198,8 +202,6 @@ class FigureTable:
         return None if not found else Expected(f"of the {len(found)} published passes before it", together(found))
 
 
-# The status reads a thousand passes, of which one or two have changed.
-@lru_cache(maxsize=2048)
 def _learned(state: str, epoch: int, document: str | None, held_out: int) -> PassLearning:
     known = Learning() if document is None else Learning.model_validate_json(document)
     return PassLearning(

@@ -78,7 +78,7 @@ class Ledger(LedgerFile):
         """Delete the passes before this one, which are done and to which no recovery returns. Their counts are kept, and the versions that
         the next delta depends on.
         """
-        with self:
+        with self.passes.changing():
             facts, counts = self.facts, self.passes.counts_by_pass(0, before - 1)
             [passes] = self.one("select count(*) from passes where ordinal < ?", before)
             dropped = total_of(counts, facts.dropped)

@@ -23,16 +23,27 @@ _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 
 
 class PassTable:
-    """One row for each pass. Counts are sums over the tasks, refusals and files of passes."""
+    """One row for each pass. Counts are sums over the tasks, refusals and files of passes.
+
+    Attributes:
+        taken_back: grows with each change of passes up to `settled`, so that they must be read again.
+    """
 
     def __init__(self, file: LedgerFile) -> None:
         self._file = file
+        self.taken_back = 0
+        # The counts of the passes up to one, all of them done. They do not change until `taken_back` does.
+        self._settled: tuple[int, dict[str, int]] = (0, {})
 
     def all(self) -> list[PassRow]:
         return self._file.rows(PassRow, "passes order by ordinal")
 
-    def newest(self, count: int) -> list[PassRow]:
-        return self._file.rows(PassRow, "passes order by ordinal desc limit ?", count)[::-1]
+    def first_of_newest(self, count: int) -> int:
+        """Return the ordinal of the first of the newest `count` passes; 1 without any."""
+        [first] = self._file.one(
+            "select coalesce(min(ordinal), 1) from (select ordinal from passes order by ordinal desc limit ?)", count
+        )
+        return int(first)
 
     def count(self) -> int:
         return int(self._file.one("select count(*) from passes")[0])
@@ -57,7 +68,13 @@ class PassTable:
             self._empty(ordinal)
 
     def update(self, ordinal: int, /, **columns: Any) -> None:
-        self._file.update("passes", columns, "ordinal = ?", ordinal)
+        with self.changing(ordinal):
+            self._file.update("passes", columns, "ordinal = ?", ordinal)
+
+    def last_done(self) -> int | None:
+        """Return the ordinal of the last pass that is done, or None."""
+        [ordinal] = self._file.one("select max(ordinal) from passes where state = 'done'")
+        return None if ordinal is None else int(ordinal)
 
     def fill(
         self,
@@ -91,21 +108,37 @@ class PassTable:
     def took(self, ordinal: int, seconds: Mapping[str, float]) -> None:
         """Add the seconds of stages of a pass, for the status and the benchmarks."""
         rounded = {name: round(taken, 3) for name, taken in seconds.items()}
-        self._file.do(
-            "update passes set seconds = json_patch(seconds, ?) where ordinal = ?", json.dumps(rounded), ordinal
-        )
+        with self.changing(ordinal):
+            self._file.do(
+                "update passes set seconds = json_patch(seconds, ?) where ordinal = ?", json.dumps(rounded), ordinal
+            )
 
     def counts(self, ordinal: int | None = None) -> dict[str, int]:
         """Return the numbers of files, lines by kind and tasks, for one pass or for all."""
-        dropped = self._file.facts.dropped if ordinal is None else {}
-        return total_of(self.counts_by_pass(ordinal or 0, ordinal), dropped)
+        if ordinal is not None:
+            return total_of(self.counts_by_pass(ordinal, ordinal), {})
+        self.settled()
+        last, settled = self._settled
+        return total_of({**self.counts_by_pass(last + 1), last: settled}, self._file.facts.dropped)
 
-    def counted(self, by_pass: Mapping[int, Mapping[str, int]] | None = None) -> dict[str, int]:
-        """Return the counts that the status shows: every line of every file counts once. `by_pass`: the counts of all passes, if known."""
-        counts = total_of(self.counts_by_pass(0) if by_pass is None else by_pass, self._file.facts.dropped)
+    def counted(self) -> dict[str, int]:
+        """Return the counts that the status shows: every line of every file counts once."""
+        counts = self.counts()
         lines = counts["records"] + counts["refused"]
         shown = {name: counts[name] for name in ("files", "trained", "refused", "parked", "repeated")}
         return {**shown, "heldOut": counts["held_out"], "records": lines, "rolledBack": self._file.facts.rolled_back}
+
+    def settled(self) -> int:
+        """Return a pass up to which all are done, and have been since `taken_back` changed; 0 without one."""
+        # A transaction may be rolled back, so nothing is settled within one.
+        if not self._file.in_transaction:
+            last, counts = self._settled
+            [until] = self._file.one(
+                "select coalesce((select min(ordinal) - 1 from passes where state != 'done'), max(ordinal), 0) from passes"
+            )
+            if until > last:
+                self._settled = (until, total_of(self.counts_by_pass(last + 1, until), counts))
+        return self._settled[0]
 
     def totals(self) -> dict[str, int]:
         """Return all lines ever counted, including those of passes that were read or trained again. These numbers only grow."""
@@ -134,12 +167,29 @@ class PassTable:
     @contextmanager
     def keeping_totals(self, ordinal: int | None = None) -> Iterator[None]:
         """A transaction that reduces the counts of one pass or of any; the difference is added to `taken_back`, which `totals` includes."""
-        with self._file:
+        with self.changing(ordinal):
             before = self.counts(ordinal)
             yield
             after, kept = self.counts(ordinal), self._file.facts.taken_back
             less = {name: max(0, before[name] - after[name]) for name in _TOTALS}
             self._file.set_facts(taken_back={name: kept.get(name, 0) + less[name] for name in _TOTALS})
+
+    @contextmanager
+    def changing(self, ordinal: int | None = None) -> Iterator[None]:
+        """A transaction that changes the counts of one pass or of any. The counts of passes that are done are read again in it and after it."""
+        is_settled = ordinal is None or ordinal <= self._settled[0]
+        try:
+            with self._file:
+                if is_settled:
+                    self._forget_counts()
+                yield
+        finally:
+            if is_settled:
+                self._forget_counts()
+
+    def _forget_counts(self) -> None:
+        self.taken_back += 1
+        self._settled = (0, {})
 
     def _empty(self, ordinal: int) -> None:
         for table in OF_PASS:
@@ -151,6 +201,6 @@ class PassTable:
 def total_of(by_pass: Mapping[int, Mapping[str, int]], dropped: Mapping[str, int]) -> dict[str, int]:
     """Return the sums over these passes and over those that the ledger has dropped."""
     return {
-        name: sum(each[name] for each in by_pass.values()) + dropped.get(name, 0)
+        name: sum(each.get(name, 0) for each in by_pass.values()) + dropped.get(name, 0)
         for name in (*_SUMS, *_OF_OTHER_TABLES)
     }

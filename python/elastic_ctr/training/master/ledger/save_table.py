@@ -36,8 +36,14 @@ class SaveTable:
         """Mark later versions as abandoned: they can be served, but no delta depends on them."""
         self._file.update("versions", {"state": "abandoned"}, "id > ? and state = 'published'", after)
 
-    def versions(self) -> list[dict[str, Any]]:
-        return self._file.dicts("select * from versions order by id")
+    def versions(self, first: int = 0) -> list[dict[str, Any]]:
+        """Return the versions of the passes from `first` on, and the last published one if it is older."""
+        published = "(select max(id) from versions where state = 'published')"
+        return self._file.dicts(f"select * from versions where pass >= ? or id = {published} order by id", first)
+
+    def refused_versions(self) -> int:
+        [count] = self._file.one("select count(*) from versions where state = 'refused'")
+        return int(count)
 
     def version_passes(self) -> dict[int, int]:
         """Return the pass of each version in the ledger, by version id."""

@@ -167,7 +167,8 @@ class EpochRunner(Part):
         return refused, lines, before
 
     def _stopped_for_vanished_columns(self, current: PassRow) -> bool:
-        drift, limit = self._ledger.figures.drifts().get(current.ordinal), self._settings.data.max_missing_share
+        drift = self._ledger.figures.drifts(current.ordinal).get(current.ordinal)
+        limit = self._settings.data.max_missing_share
         if drift is None or drift.rows < _ROWS_TO_VANISH:
             return False
         gone = [each for each in drift.columns if each.missing > limit and each.pinned_missing < _MOSTLY]

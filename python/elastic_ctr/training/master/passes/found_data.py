@@ -48,7 +48,11 @@ class FoundData(Part):
     def begun_split(self, after: str, newest: int) -> tuple[str, dict[str, int]] | None:
         """Return the split after `after`, in a circle, of the newest passes that have begun, and the files of its pass with their bytes."""
         with self._lock.reading() as ledger:
-            passes = [one for one in ledger.passes.newest(newest) if one.state not in ("waiting", "stopped")]
+            passes = [
+                one
+                for one in ledger.passes.after(ledger.passes.first_of_newest(newest) - 1)
+                if one.state not in ("waiting", "stopped")
+            ]
             ordinals = {split: one.ordinal for one in passes for split in one.splits}
             if not ordinals:
                 return None
