@@ -196,7 +196,7 @@ def _started_from(started: StartedFromStatus) -> Iterator[RenderableType]:
 def _training(master: TrainingStatus, transfer: ReleaseStatus | None) -> Iterator[RenderableType]:
     candidate = None if transfer is None or transfer.candidate is None else transfer.candidate.version
     yield Sentence("training", stage(master, candidate))
-    if master.waits_for:
+    if master.waits_for and (master.current is None or master.current.state != "waiting"):
         yield _more(f"waits for {master.waits_for}")
     if master.late_files:
         yield _more(

@@ -13,7 +13,6 @@ from elastic_ctr.operate.local.session import Session, troubles
 from elastic_ctr.runtime.status.master_status import TrainingStatus
 
 _STATES = {
-    "waiting": "waits for its donefile",
     "analyzing": "is being analyzed",
     "checking": "is being checked",
     "checked": "is checked",
@@ -37,6 +36,8 @@ def stage(status: TrainingStatus | None, candidate: int | None) -> str:
         by_tasks = one.state in ("analyzing", "checking", "training", "evaluating")
         tasks = f" ({one.tasks_done} of {one.tasks} tasks done)" if by_tasks else ""
         epoch = f", epoch {current.epoch}" if current.epoch > 1 else ""
+        if current.state == "waiting":
+            return f"pass {current.id} waits for {status.waits_for or 'its files'}"
         return f"pass {current.id} {_STATES.get(current.state, current.state)}{epoch}{tasks}"
     if candidate is not None:
         return f"version {candidate} is loaded and validated"

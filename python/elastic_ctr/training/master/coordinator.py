@@ -53,7 +53,6 @@ class Coordinator(Part):
         self._fall_back = FallBack(context)
         self.saves = Checkpointing(context)
         self.planning = SavePlanning(context, self.saves.compaction)
-        # Passes of an earlier status.
         self.shown = ShownPasses()
         self.found = FoundData(context, self.lock, self._advance, lambda: len(self.trainers()))
         self._resume()

@@ -21,8 +21,9 @@ def status(**given: Any) -> TrainingStatus:
     )
 
 
-def at(state: str, epoch: int = 1) -> TrainingStatus:
+def at(state: str, epoch: int = 1, **given: Any) -> TrainingStatus:
     return status(
+        **given,
         current={"pass": "20200401/00", "state": state, "epoch": epoch, "reason": ""},
         passes=[{"pass": "20200401/00", "ordinal": 1, "state": state, "tasks": 4, "tasksDone": 1}],
     )
@@ -33,7 +34,8 @@ def at(state: str, epoch: int = 1) -> TrainingStatus:
     [
         (None, None, "the master starts"),
         (status(ready=False), None, "generation 1: 1 pservers serve, 1 trainers joined"),
-        (at("waiting"), None, "pass 20200401/00 waits for its donefile"),
+        (at("waiting"), None, "pass 20200401/00 waits for its files"),
+        (at("waiting", waitsFor="00/_SUCCESS"), None, "pass 20200401/00 waits for 00/_SUCCESS"),
         (at("checking"), None, "pass 20200401/00 is being checked (1 of 4 tasks done)"),
         (at("training"), None, "pass 20200401/00 is being trained (1 of 4 tasks done)"),
         (at("training", 2), None, "pass 20200401/00 is being trained, epoch 2 (1 of 4 tasks done)"),

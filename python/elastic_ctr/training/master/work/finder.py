@@ -138,7 +138,7 @@ class HourFinder(Finder):
         folder = self._data.folder_of(missing).removeprefix(template.root).lstrip("/")
         waits = f"{folder}/{self._data.donefile}"
         if self._data.settle_seconds is not None:
-            waits = f"{folder}, which {self._data.why_incomplete}"
+            waits = f"{folder}, which has no file yet, or was not seen unchanged for {self._data.settle_seconds:g} s"
         if no_folder := missing_folder(self._source, self._data):
             waits = f"{self._source.url.rstrip('/')}/{template.root}/{waits}: {no_folder}"
         if waits != self.waits_for:
