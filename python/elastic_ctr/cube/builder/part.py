@@ -97,15 +97,8 @@ def _overlay_of_parent(path: Path, identity: PartIdentity) -> DictionaryPart:
     return part
 
 
-def merge_full(
-    full: Path,
-    overlay: Path | None,
-    out: Path,
-    version: int,
-    deletions: Iterable[Keys] = (),
-    memory_bytes: int = MEMORY_BYTES,
-) -> PartFile:
-    """Merge a full part and its overlay into a full part with the same answers, without the keys in deletions.
+def merge_full(full: Path, overlay: Path | None, out: Path, version: int, memory_bytes: int = MEMORY_BYTES) -> PartFile:
+    """Merge a full part and its overlay into a full part with the same answers.
 
     Raises ValueError if the two do not belong together, and DictionaryDamaged.
     """
@@ -117,7 +110,7 @@ def merge_full(
         if above.header.base not in {0, below.version}:
             raise ValueError(f"{overlay} lies over version {above.header.base}, not over {below.version} of {full}")
         blocks = chain(blocks, _stored(above, identity))
-    return _build("full", identity, chain(blocks, _gone(deletions, identity)), out, memory_bytes)
+    return _build("full", identity, blocks, out, memory_bytes)
 
 
 def _present(blocks: Iterable[tuple[Keys, Values]], identity: PartIdentity) -> Iterator[SortedBlock]:

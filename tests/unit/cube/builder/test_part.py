@@ -105,18 +105,18 @@ def test_an_overlay_is_its_parent_then_its_delta_then_its_deletions(
     assert _content(newer.path) == {**_as_dict(_block(parent, 1), _block(delta, 2)), **dict.fromkeys(gone)}
 
 
-@given(keys_drawn, keys_drawn, keys_drawn, keys_drawn)
+@given(keys_drawn, keys_drawn, keys_drawn)
 def test_a_merge_answers_as_overlay_over_full_did(
-    tmp_path_factory: pytest.TempPathFactory, below: list[int], above: list[int], tombs: list[int], gone: list[int]
+    tmp_path_factory: pytest.TempPathFactory, below: list[int], above: list[int], tombs: list[int]
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
     full = _full([_block(below, 1)], folder / "below.dict")
     overlay = _overlay(None, [_block(above, 2)], folder / "above.dict", deletions=[as_keys(tombs)])
 
-    merged = merge_full(full.path, overlay.path, folder / "merged.dict", version=2, deletions=[as_keys(gone)])
+    merged = merge_full(full.path, overlay.path, folder / "merged.dict", version=2)
 
     wanted = _as_dict(_block(below, 1), _block(above, 2))
-    assert _content(merged.path) == {key: row for key, row in wanted.items() if key not in {*tombs, *gone}}
+    assert _content(merged.path) == {key: row for key, row in wanted.items() if key not in tombs}
     assert DictionaryPart.open(merged.path).header.version == 2
 
 
