@@ -61,10 +61,6 @@ class SqliteFile:
         """Return the number of rows written since this object was made."""
         return self.db.total_changes
 
-    @property
-    def in_transaction(self) -> bool:
-        return self._depth > 0
-
     def __enter__(self) -> Self:
         if self._depth == 0:
             self._turn("begin immediate")

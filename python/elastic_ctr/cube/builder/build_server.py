@@ -190,8 +190,7 @@ class CubeBuilder:
             for p in range(count)
         ]
         # Each worker has its share, however few partitions there are.
-        share = -(-count // self._settings.builder_jobs)
-        at_once = min(share, PUTS_AT_ONCE if step == "publish" else READS_AT_ONCE)
+        at_once = min(-(-count // self._settings.builder_jobs), PUTS_AT_ONCE if step == "publish" else READS_AT_ONCE)
         with children_without_interrupts():
             futures = [
                 self._pool.submit(run_tasks, tasks[first : first + at_once]) for first in range(0, count, at_once)

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -304,16 +305,11 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
         assert plan.ancestor is not None
         full = checked_file(store, read_full(store, plan.ancestor).part(partition), folder)
         overlay = task.scratch / plan.files("overlay")[0 if plan.in_one_file else partition]
-        seconds["reading"] = time.monotonic() - began
-        # Threads of one process share its memory bound.
-        with _BUILDING:
-            began = time.monotonic()
-            part = merge_full(full, overlay, out, manifest.version, memory_bytes=task.memory_bytes)
+        build = partial(merge_full, full, overlay, out, manifest.version, memory_bytes=task.memory_bytes)
     else:
         entries = [input_file(each, partition) for each in plan.inputs]
         files = [checked_file(store, entry, folder) for entry in entries]
         parents = [checked_file(store, each, folder) for each in plan.merged(partition)]
-        seconds["reading"] = time.monotonic() - began
         partitions = 1 if in_one_file else manifest.partitions
         identity = PartIdentity(manifest.version, partition, partitions, manifest.dim, values=manifest.values)
         blocks = chain.from_iterable(
@@ -322,13 +318,16 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
             else read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim)
             for file, entry, each in zip(files, entries, plan.inputs, strict=True)
         )
-        with _BUILDING:
-            began = time.monotonic()
-            if task.step == "full":
-                part = build_full(blocks, out, identity, task.memory_bytes)
-            else:
-                identity = identity._replace(base=plan.full_version)
-                part = build_overlay(parents, blocks, out, identity, memory_bytes=task.memory_bytes)
+        if task.step == "full":
+            build = partial(build_full, blocks, out, identity, task.memory_bytes)
+        else:
+            identity = identity._replace(base=plan.full_version)
+            build = partial(build_overlay, parents, blocks, out, identity, memory_bytes=task.memory_bytes)
+    seconds["reading"] = time.monotonic() - began
+    # Threads of one process share its memory bound.
+    with _BUILDING:
+        began = time.monotonic()
+        part = build()
     seconds["building"] = time.monotonic() - began
     return part
 

@@ -37,7 +37,13 @@ class ShownPasses:
         valid_for = ledger.passes.taken_back, ledger.facts.clock_moved
         if valid_for != self._valid_for or (self._done and self._done[0].ordinal > first):
             self._done, self._valid_for = [], valid_for
-        done = [each for each in self._done if each.ordinal >= first]
+        # The ledger drops the drift of old passes.
+        compared = ledger.figures.first_drift()
+        done = [
+            each if each.drift is None or each.ordinal >= compared else each.model_copy(update={"drift": None})
+            for each in self._done
+            if each.ordinal >= first
+        ]
         shown = done + _built(max(first, done[-1].ordinal + 1 if done else 0), ledger, versions)
         self._done = [each for each in shown if each.ordinal <= settled]
         return shown
@@ -63,8 +69,7 @@ def _built(first: int, ledger: Ledger, versions: Iterable[VersionStatus]) -> lis
 
 
 def by_moment(read: Callable[[str], D], documents: Figures) -> dict[Moment, D | None]:
-    found = (None if each is None else read(each) for each in documents)
-    return dict(zip(MOMENTS, found, strict=True))
+    return {moment: None if each is None else read(each) for moment, each in zip(MOMENTS, documents, strict=True)}
 
 
 def _pass(

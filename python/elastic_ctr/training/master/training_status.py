@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from elastic_ctr.runtime.status.master_status import (
     ColumnDrift,
@@ -20,7 +20,7 @@ from elastic_ctr.runtime.status.master_status import (
     TrainingStatus,
     VersionStatus,
 )
-from elastic_ctr.runtime.status.status_document import PublishingHold, StatusDocument
+from elastic_ctr.runtime.status.status_document import PublishingHold
 from elastic_ctr.training.master.calendar.quality_gate import LOOKED_AT, newest_windows
 from elastic_ctr.training.master.coordinator import Coordinator
 from elastic_ctr.training.master.ledger.ledger import Ledger
@@ -32,7 +32,6 @@ _SHOWN_PASSES = 1000
 # Passes with deciles and ROC, which take 2 KB each.
 _SHOWN_CURVES = 24
 _WORST = 3
-D = TypeVar("D", bound=StatusDocument)
 
 
 def status(coordinator: Coordinator, start_ignored: str = "") -> TrainingStatus:
@@ -64,8 +63,7 @@ def status(coordinator: Coordinator, start_ignored: str = "") -> TrainingStatus:
 
 def status_of_ledger(ledger: Ledger, known: ShownPasses | None = None) -> TrainingStatus:
     """Return the part of the status that comes from the ledger. `known` has passes that an earlier status has shown."""
-    moved = ledger.facts.clock_moved
-    passes = ledger.passes
+    passes, moved = ledger.passes, ledger.facts.clock_moved
     first = passes.first_of_newest(_SHOWN_PASSES)
     versions = [_version(moved, *each.items()) for each in ledger.saves.versions(first)]
     shown = (known or ShownPasses()).since(first, ledger, versions)
@@ -97,14 +95,14 @@ def status_of_ledger(ledger: Ledger, known: ShownPasses | None = None) -> Traini
         damaged_checkpoints=tuple(
             DamagedCheckpoint(name=each["name"], reason=each["damaged"]) for each in ledger.saves.damaged_checkpoints()
         ),
-        recoveries=tuple(RecoveryStatus.model_validate(each) for each in _by_the_clock(ledger.recoveries(), moved)),
+        recoveries=tuple(RecoveryStatus.model_validate(_by_the_clock(each, moved)) for each in ledger.recoveries()),
     )
 
 
 # A status shows a thousand versions and forty-eight curves, of which one or two are new.
 @lru_cache(maxsize=2048)
 def _version(moved: float, *row: tuple[str, object]) -> VersionStatus:
-    return VersionStatus.model_validate(_by_the_clock([dict(row)], moved)[0])
+    return VersionStatus.model_validate(_by_the_clock(dict(row), moved))
 
 
 @lru_cache(maxsize=128)
@@ -112,9 +110,9 @@ def _curve(document: str) -> CurveStatus:
     return CurveStatus.model_validate_json(document)
 
 
-def _by_the_clock(rows: list[dict[str, Any]], moved: float) -> list[dict[str, Any]]:
-    """Return rows with `at` as wall time, which readers compare with their clocks."""
-    return [{**row, "at": row["at"] + moved} for row in rows]
+def _by_the_clock(row: dict[str, Any], moved: float) -> dict[str, Any]:
+    """Return a row with `at` as wall time, which readers compare with their clocks."""
+    return {**row, "at": row["at"] + moved}
 
 
 def window_of(ledger: Ledger) -> StreamWindow | None:

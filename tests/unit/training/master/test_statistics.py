@@ -17,7 +17,7 @@ from elastic_ctr.store.versions.pinned_statistics import read_statistics
 from elastic_ctr.training.control import control_pb2 as control
 from elastic_ctr.training.master.metrics import MasterMetrics
 from elastic_ctr.training.master.passes.found_data import FoundData
-from elastic_ctr.training.master.training_status import status
+from elastic_ctr.training.master.training_status import status, status_of_ledger
 from training.master.world import (
     LEASE,
     RECORDS,
@@ -249,6 +249,20 @@ def test_given_statistics_are_pinned_at_the_first_start_and_nothing_is_analyzed(
     assert {used for _, _, used in one.used} == {given.digest}
     assert files_of_statistics(one) == [f"{given.digest}.json"]
     assert list(one.ledger.figures.drifts()) == [1, 2]
+
+
+def test_a_drift_that_the_ledger_has_dropped_is_shown_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_ctr.training.master.ledger.ledger._DRIFTS", 1)
+    one = of_rows(tmp_path, given_statistics=merged({"x": collected(MANY)}).to_json())
+    one.until(lambda: one.ledger.passes.last_done() == 1)
+    [first, _] = status(one.coordinator).passes
+    assert first.drift
+
+    one.finish()
+
+    shown = status(one.coordinator).passes
+    assert [bool(each.drift) for each in shown] == [False, True]
+    assert shown == status_of_ledger(one.ledger).passes
 
 
 def test_other_statistics_than_the_pinned_ones_are_refused_and_the_same_or_none_are_not(tmp_path: Path) -> None:

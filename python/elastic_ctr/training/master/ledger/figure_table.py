@@ -181,6 +181,10 @@ class FigureTable:
         rows = self._file.all("select pass, columns from drifts where pass >= ? order by pass", first)
         return {ordinal: DriftRow.model_validate_json(columns) for ordinal, columns in rows}
 
+    def first_drift(self) -> int:
+        """Return the first pass whose drift the ledger still has; 0 without any."""
+        return int(self._file.one("select coalesce(min(pass), 0) from drifts")[0])
+
     def last_drift(self) -> tuple[int, DriftRow] | None:
         """Return the last pass that was compared with the pinned statistics, and its drift."""
         row = self._file.one("select pass, columns from drifts order by pass desc limit 1")

@@ -131,7 +131,7 @@ class PassTable:
     def settled(self) -> int:
         """Return a pass up to which all are done, and have been since `taken_back` changed; 0 without one."""
         # A transaction may be rolled back, so nothing is settled within one.
-        if not self._file.in_transaction:
+        if not self._file.db.in_transaction:
             last, counts = self._settled
             [until] = self._file.one(
                 "select coalesce((select min(ordinal) - 1 from passes where state != 'done'), max(ordinal), 0) from passes"

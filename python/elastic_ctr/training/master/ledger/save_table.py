@@ -42,8 +42,7 @@ class SaveTable:
         return self._file.dicts(f"select * from versions where pass >= ? or id = {published} order by id", first)
 
     def refused_versions(self) -> int:
-        [count] = self._file.one("select count(*) from versions where state = 'refused'")
-        return int(count)
+        return int(self._file.one("select count(*) from versions where state = 'refused'")[0])
 
     def version_passes(self) -> dict[int, int]:
         """Return the pass of each version in the ledger, by version id."""
